@@ -30,7 +30,20 @@ CONNECT_ROUND_TRIPS = {"none": 3.5, "tls": 4.5, "curve": 5.5}
 TLS 1.3 takes one round trip more between TCP and the greeting: its full handshake ends with a message of the client,
 and what the client sends next goes with it (RFC 8446, section 2). Its 22 bytes per record of 16 kB are not counted."""
 
-FILE_NAMES = ("trace", "device_file", "network_file", "file", "up_file")
+FILE_KEYS = (
+    "trace",
+    "device_file",
+    "network_file",
+    "bandwidth.file",
+    "bandwidth.up_file",
+    "availability.file",
+    "tiers.file",
+    "tiers.bandwidth.file",
+    "tiers.bandwidth.up_file",
+    "tiers.availability.file",
+)
+"""Keys of `FleetConfig` that name files"""
+FILE_NAMES = frozenset(key.rpartition(".")[2] for key in FILE_KEYS)
 """The fields of all tables that name files of the user's."""
 
 
@@ -269,21 +282,6 @@ class TierConfig(UpperTier):
     """When they are there; those of a tier above always are."""
     above: UpperTier = UpperTier()
     """A second tier, between these aggregators and the server"""
-
-
-FILE_KEYS = (
-    "trace",
-    "device_file",
-    "network_file",
-    "bandwidth.file",
-    "bandwidth.up_file",
-    "availability.file",
-    "tiers.file",
-    "tiers.bandwidth.file",
-    "tiers.bandwidth.up_file",
-    "tiers.availability.file",
-)
-"""Keys of `FleetConfig` that name files"""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Source
 from scenarios.config.overrides import refuse_repeated
 from scenarios.config.plugin_points import WHOLE
+from scenarios.config.schema import NONE, takes_none
 from scenarios.config.tables import leaves, set_value
 
 Scenario = str | PathLike[str] | Mapping[str, Any]
@@ -81,8 +82,10 @@ def plain(key: str, value: Any) -> Any:
         return [plain(key, item) for item in value]
     if isinstance(value, Mapping):
         return {str(name): plain(f"{key}.{name}", item) for name, item in value.items()}
+    if value is None and takes_none(key):
+        return NONE
     if value is None:
-        raise ScenarioError(f"{key} = None: no scenario has such a value; leave the key out for its default")
+        raise ScenarioError(f"{key} = None: has no such value; leave the key out for its default")
     if key in FOREIGN:
         raise ScenarioError(f"{key} = {shown(value)}: ", *FOREIGN[key], key=key)
     if getattr(value, "shape", ()):

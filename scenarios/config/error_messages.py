@@ -11,7 +11,7 @@ from edge.protocol.config import Also
 from edge.protocol.spelling import closest
 from scenarios.config.errors import Argument
 from scenarios.config.quantities import beyond_limit
-from scenarios.config.schema import fields, is_table
+from scenarios.config.schema import NONE, fields, is_table
 
 Parts = tuple[str | Argument, ...]
 """Of a message"""
@@ -41,6 +41,10 @@ FOREIGN: Mapping[str, Parts] = {
     ),
     **dict.fromkeys(("device", "gpu", "num_gpus"), ("no key of a scenario; use ", Argument("device"))),
     **dict.fromkeys(("out", "output", "output_dir", "out_dir"), ("no key of a scenario; use ", Argument("out"))),
+    **dict.fromkeys(
+        ("fraction", "fraction_fit", "frac", "client_frac", "client_fraction", "sample_fraction", "join_ratio"),
+        ("a round has a number of clients, not a share of them; did you mean 'rounds.participants'?",),
+    ),
     **dict.fromkeys(("callbacks", "callback"), ("callbacks are the argument on_round of fedbr.run, in Python",)),
 }
 """Name that other tools have for what no key is -> what there is instead"""
@@ -61,6 +65,8 @@ def is_branch(part: str | int) -> bool:
     return isinstance(part, int) or "[" in part or part in kinds
 
 
+COUNTS = {"rounds.participants": "a number of clients, 1 or more"}
+"""Key -> what its whole number is, where other tools have a share"""
 A_TABLE = "must be a table"
 MESSAGES = {
     "dataclass_type": A_TABLE,
@@ -107,6 +113,10 @@ def error_message(
         message += " of shares, or a list of names, one per client"
     elif message == A_TABLE and (meant := _inside(key, keys)):
         message += f"; did you mean {meant!r}?"
+    if error["input"] == NONE:
+        message += "; leave the key out for its default"
+    elif key in COUNTS and error["type"].startswith("int"):
+        message = f"must be {COUNTS[key]}"
     return (f"{key} = {error['input']!r}: {message[0].lower()}{message[1:]}",), choices
 
 

@@ -30,7 +30,7 @@ from scenarios.config.error_messages import error_message, foremost, is_branch, 
 from scenarios.config.errors import COMMAND_LINE
 from scenarios.config.errors import ScenarioError as ScenarioError
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, PLUGIN_POINTS
-from scenarios.config.schema import Scenario, all_fields
+from scenarios.config.schema import Scenario, all_fields, without_nones
 from scenarios.config.tables import leaves, set_value
 from scenarios.config.toml_source import FILES, ValueOrigin, extended, find, read
 from scenarios.config.value_types import type_text
@@ -160,7 +160,7 @@ def _parsed(raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> S
             sweep = "compare and sweep take several, as" if key == "method" else "sweep takes several, as"
             raise origin.error(key, f"{key} = {value!r}: a run takes one; {sweep} {key}={values}")
     try:
-        scenario = Scenario.model_validate(raw)
+        scenario = Scenario.model_validate(without_nones(raw))
     except ValidationError as error:
         first = foremost(error.errors())
         key = ".".join(str(part) for part in first["loc"] if not is_branch(part))
@@ -203,7 +203,7 @@ class _Resolver:
     def options(self, key: str, given: Any, kind: Any) -> Any:
         """Every option of a row, of the class ``kind``."""
         try:
-            return kind.model_validate(given)
+            return kind.model_validate(without_nones(given, kind.model_fields) if isinstance(given, Mapping) else given)
         except ValidationError as error:
             first = foremost(error.errors())
             inner = ".".join([key, *(str(part) for part in first["loc"] if not is_branch(part))])

@@ -9,10 +9,12 @@ joules.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Annotated, Any, Literal, TypeGuard, get_type_hints
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeGuard, get_args, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -216,6 +218,49 @@ def fields(table: type[Any]) -> dict[str, FieldInfo]:
 def is_table(annotation: Any) -> TypeGuard[type]:
     """Whether a field is a table of keys, and no key."""
     return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
+
+
+NONE = "none"
+"""Text that takes a key back whose default is that it is not set"""
+
+
+def without_nones(
+    tables: Mapping[str, Any], fields: Mapping[str, FieldInfo] | None = None, at: str = ""
+) -> dict[str, Any]:
+    """The tables with None for each `NONE` at a key that may be None and has no choice of that name.
+
+    ``fields``: by key; those of a scenario by default.
+    """
+    fields = _all_fields() if fields is None else fields
+    taken: dict[str, Any] = {}
+    for name, value in tables.items():
+        key = f"{at}{name}"
+        if isinstance(value, Mapping):
+            taken[name] = without_nones(value, fields, f"{key}.")
+        else:
+            is_none = value == NONE and key in fields and _may_be_none(fields[key].annotation)
+            taken[name] = None if is_none else value
+    return taken
+
+
+def takes_none(key: str) -> bool:
+    """Whether a key may be taken back, or is one of options, which their rows know."""
+    info = _all_fields().get(key)
+    return info is None or _may_be_none(info.annotation)
+
+
+def _may_be_none(annotation: Any) -> bool:
+    kinds, parts = set[Any](), [annotation]
+    while parts:
+        part = parts.pop()
+        kinds.add(part)
+        parts += get_args(part)
+    return NoneType in kinds and NONE not in kinds
+
+
+@cache
+def _all_fields() -> dict[str, FieldInfo]:
+    return dict(all_fields())
 
 
 def all_fields(table: type = Scenario, at: str = "") -> Iterator[tuple[str, FieldInfo]]:

@@ -26,6 +26,11 @@ def claim() -> None:
     _commands.append(True)
 
 
+def is_the_programs() -> bool:
+    """Whether a Python program, not a command, has imported NumPy with kernels of this processor's own."""
+    return not _commands and not numpy_is_portable(os.environ)
+
+
 def limit(runs: Sequence[Loaded]) -> None:
     """Start this command again with limited NumPy, if one of the runs has portable numerics; before any output."""
     is_portable = any(loaded.scenario.train.instructions == PORTABLE for loaded in runs)

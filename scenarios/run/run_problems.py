@@ -7,7 +7,6 @@ Warnings, foreseen before a run or found after it, change none: they go to the a
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -22,13 +21,13 @@ from coordinator.rounds.run import RunFailed
 from coordinator.workers.task import PoolError
 from costmodel import units
 from edge.protocol.config import ModelProfile
-from edge.protocol.portable import PORTABLE, numpy_is_portable
+from edge.protocol.portable import PORTABLE
 from edge.runtime.numerics import lacking
 from scenarios.config.error_messages import known_keys
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import quantities
 from scenarios.config.schema import Scenario
-from scenarios.run import builder, evaluated_clients
+from scenarios.run import builder, evaluated_clients, own_numpy
 from scenarios.run.folder_files import HeldFolder
 from scenarios.run.host import default_workers
 
@@ -110,7 +109,7 @@ def foreseen(loaded: Loaded, description: ModelProfile, device: str) -> list[str
     if device == "cpu" and train.threads > cores:
         only = f"there are only {_cores(cores)}, so that rounds take longer than with {cores}"
         warnings.append(f"train.threads = {train.threads}: {only}")
-    if train.instructions == PORTABLE and not numpy_is_portable(os.environ):
+    if train.instructions == PORTABLE and own_numpy.is_the_programs():
         warnings.append(
             "train.instructions = portable: workers train with portable numerics, but this process has imported NumPy "
             "with this processor's own, so that last bits of the virtual record may differ on other processors; the "

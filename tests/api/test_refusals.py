@@ -34,7 +34,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: fedbr.run("digits", workers=0), "workers = 0: must be an integer of at least 1"),
     (
         lambda: fedbr.run("digits", method=None),
-        "method = None: no scenario has such a value; leave the key out for its default",
+        "method = None: has no such value; leave the key out for its default",
     ),
     (lambda: ANY.run("digits", out=5), "out = 5: must be a path, such as 'runs'"),
     (lambda: fedbr.run("digits", run_id="a/b"), "run_id = 'a/b': must be the name of a folder .."),

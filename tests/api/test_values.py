@@ -62,8 +62,8 @@ def test_the_stages_of_a_codec_replace_those_of_the_scenario_as_a_whole() -> Non
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"stop.target_accuracy": None}, "stop.target_accuracy = None: no scenario has such a value"),
-        ({"method": None}, "method = None: no scenario has such a value; leave the key out for its default"),
+        ({"train.lr": None}, "train.lr = None: has no such value; leave the key out for its default"),
+        ({"method": None}, "method = None: has no such value; leave the key out for its default"),
         ({"train": {"lr": 1j}}, "train.lr = 1j: a complex is no value of a scenario"),
         ({"train.lr=1": 2}, "'train.lr=1': a key is text such as train.lr"),
         ({"train": {3: 2}}, "train.3: a key is text such as train.lr"),
