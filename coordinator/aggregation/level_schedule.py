@@ -57,7 +57,7 @@ class LevelSchedule:
 
     def learn(self, losses: Mapping[int, float], weights: Mapping[int, float]) -> None:
         """client -> the loss that it has reported in a round; a round without any changes nothing."""
-        total = sum(weights.values())
+        total = sum(weight for client, weight in weights.items() if client in losses)
         if not self.config.by_round or total <= 0:
             return
         loss = sum(weights[client] * own for client, own in losses.items()) / total

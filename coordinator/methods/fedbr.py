@@ -140,8 +140,8 @@ class FedBRServer(ServerStrategy):
             if self.options.drop != "visits":
                 drop = float(outcome.reply.numbers["drop"])
             else:
-                before = float(self.last_loss[client])
-                drop = 0.0 if np.isnan(before) else before - float(outcome.reply.numbers["loss"])
+                before, loss = float(self.last_loss[client]), outcome.reply.loss
+                drop = 0.0 if loss is None or np.isnan(before) else before - loss
             times = float(shares[i, 0]), float(shares[i, 1])
             new_reward = reward(deviations[i], drop, *times)
             self._learn(client, alpha, full, new_reward, outcome.reply)
@@ -152,7 +152,8 @@ class FedBRServer(ServerStrategy):
     def _learn(self, client: int, alpha: int, full: int, new_reward: float, reply: Update) -> None:
         if not (full and self.options.full_rounds == "silent"):
             self.gmbs.learn(client, alpha, new_reward)
-        self.last_loss[client] = reply.numbers["loss"]
+        if (loss := reply.loss) is not None:
+            self.last_loss[client] = loss
 
     def replay_feedback(self, outcome: VisitFeedback, learned: ChoiceRow) -> None:
         """Eq. 6 with the recorded reward."""

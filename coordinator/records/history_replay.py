@@ -25,7 +25,7 @@ from coordinator.rounds.ports import Arrays, PendingCommit, PendingEvaluation, R
 from coordinator.rounds.run import FederatedRun, History, RunFailed, RunTotals
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import TaskGroup
-from edge.protocol.messages import Choice, Totals, Update
+from edge.protocol.messages import Choice, Totals, Update, numbers_of_loss
 from edge.protocol.payload import VERSION_NBYTES, Payload, Shapes, Vector
 
 
@@ -200,13 +200,13 @@ class ReplayedRun:
         on_update: Callable[[Update], None],
         weights: Mapping[int, float] | None = None,
     ) -> TaskGroup:
-        """Recorded updates of the visits; loss 0 for those that had not ended."""
+        """Recorded updates of the visits; without a step for those that had not ended."""
 
         def answer() -> None:
             for visit in visits:
                 row = self._visits.get(visit.number)
-                loss = row.loss if row is not None and row.loss is not None else 0.0
-                on_update(Update(visit.client, visit.rng_round, {"loss": loss}, {}))
+                loss = None if row is None else row.loss
+                on_update(Update(visit.client, visit.rng_round, numbers_of_loss(loss), {}))
 
         return RecordedTraining(answer)
 

@@ -207,7 +207,7 @@ class _AsynchronousRun:
         run.received(visit.round, [visit])
         run.server.observe(reply, lambda: visit.start or {})
         self.record.log_visits([reply])
-        self._account(flight, ended, kind, reply.numbers["loss"])
+        self._account(flight, ended, kind, reply.loss)
         self.record.set_critical_path([visit], ended.timeline, run.clock.now)
         learned = run.server.feedback(visit.round, outcomes([visit], [reply], ended.timeline))
         self.record.method_rows += [row._replace(round=self.record.round) for row in learned]

@@ -370,7 +370,8 @@ class _SynchronousRound:
         self.record.log_visits(replies)
         if run.levels is not None and replies:
             weights = run.server.aggregation_weights([reply.client for reply in replies])
-            run.levels.learn({reply.client: reply.numbers["loss"] for reply in replies}, weights)
+            losses = {reply.client: loss for reply in replies if (loss := reply.loss) is not None}
+            run.levels.learn(losses, weights)
         if replies:
             run.step()
             self.record.method_rows += run.server.feedback(
@@ -391,7 +392,7 @@ class _SynchronousRound:
         run, now, visits = self.run, self.run.clock.now, self.visits
         conditions, timeline = solved.conditions, solved.solution.timeline
         waiting = self._waiting_joules(timeline, conditions, now)
-        losses = {reply.client: reply.numbers["loss"] for reply in replies}
+        losses = {reply.client: reply.loss for reply in replies}
         faulty = {} if self.training is None else self.training.faulty
         kinds = [
             faulty.get(visit.client) or (visit.kind if counts else "lost" if is_lost else interrupted)

@@ -317,7 +317,7 @@ class TieredRound:
     def _account(self, replies: Sequence[Update]) -> None:
         """Record and charge all visits."""
         run, faulty, last = self.run, self._faulty, self._last()
-        losses = {reply.client: reply.numbers["loss"] for reply in replies}
+        losses = {reply.client: reply.loss for reply in replies}
         for index, group in self.groups.items():
             timeline, end = group.timeline, group.end
             waiting = timeline.waiting_joules(end, group.conditions)

@@ -211,6 +211,16 @@ class Update(Message, frozen=True):
     problem: Attached[str | None] = None
     """Why it cannot be used, or empty; None if it has not been examined. It does not travel."""
 
+    @property
+    def loss(self) -> float | None:
+        """Mean training loss; None for a visit without a step, which has none."""
+        return self.numbers["loss"] if self.numbers.get("steps", 1.0) > 0 else None
+
+
+def numbers_of_loss(loss: float | None) -> dict[str, float]:
+    """Numbers of an `Update` that has this loss."""
+    return {"loss": 0.0, "steps": 0.0} if loss is None else {"loss": loss}
+
 
 class Visits(Message, frozen=True):
     """Several visits that need the same vectors: columns with one item for each. Each is charged as a `Train`."""

@@ -131,7 +131,7 @@ def _cores(cores: int) -> str:
 
 
 def notes(loaded: Loaded, description: ModelProfile) -> list[str]:
-    """Clients without training examples, those left out of means over clients, and what the method says of the model.
+    """Clients without training examples or steps, those left out of means over clients, and what the method says.
 
     None of them is a warning: the run can show what was asked for.
     """
@@ -141,6 +141,11 @@ def notes(loaded: Loaded, description: ModelProfile) -> list[str]:
         are = f"client {which} has" if len(without) == 1 else f"clients {which} have"
         verb = "takes" if len(without) == 1 else "take"
         notes.append(f"data.partition: {are} no training examples, and never {verb} part")
+    held = description.samples[description.samples > 0].tolist()
+    if count := sum(loaded.scenario.train.plan(samples).steps == 0 for samples in held):
+        of, verb = len(description.samples), "has" if count == 1 else "have"
+        trains = "and never trains" if count == 1 else "and never train"
+        notes.append(f"{count} of {of} clients {verb} fewer examples than a batch (train.drop_last), {trains}")
     if count := evaluated_clients.left_out(loaded, description):
         of, verb, split = len(description.samples), "has" if count == 1 else "have", loaded.scenario.eval.split
         notes.append(f"{count} of {of} clients {verb} no {split} examples, left out of means over clients")

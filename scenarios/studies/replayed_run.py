@@ -45,7 +45,7 @@ from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_seconds
 from edge.protocol.config import ModelProfile
-from edge.protocol.messages import Totals, Update
+from edge.protocol.messages import Totals, Update, numbers_of_loss
 from edge.protocol.payload import Payload
 from scenarios.config import plugin_errors
 from scenarios.config.load import Loaded, ScenarioError
@@ -328,11 +328,12 @@ class RetimedRun:
         work = visit.work
         if (work.bytes_down, work.bytes_up, work.flops) != (row.bytes_down, row.bytes_up, row.flops):
             self._refuse(f"ledger and environment.json disagree about the visit of client {visit.client}", number)
-        if row.loss is None:
+        steps = self.run.job.train.plan(int(self.run.description.samples[visit.client])).steps
+        if row.loss is None and steps:
             self._refuse(f"the ledger has no loss of client {visit.client}", number)
         columns = {} if learned is None or objective.records.table is None else objective.records.table.reports
         reported = {name: float(getattr(learned, column)) for name, column in columns.items()}
-        return Update(visit.client, visit.rng_round, {"loss": row.loss, **reported}, {})
+        return Update(visit.client, visit.rng_round, {**numbers_of_loss(row.loss), **reported}, {})
 
     def evaluate(self, round: int, clients: Sequence[int] | None = None) -> PendingEvaluation:
         def recorded() -> EvalResult:
