@@ -199,7 +199,8 @@ class AvailabilityConfig(FleetTable):
     start_hour: Annotated[float, Field(ge=0, lt=24)] = 0.0
     """diurnal, trace: time of day at which the run begins; recordings of clients begin so many hours later."""
     file: str | None = None
-    """trace: CSV with columns device, start_s, end_s."""
+    """trace: CSV with columns device, start_s, end_s. A repeated recording keeps the time of day: a device's windows
+    come again after whole days, those of ten seconds a day later."""
     repeat: bool = True
     """trace, recorded days: whether the recording is repeated after its end, or its clients are gone for good."""
 

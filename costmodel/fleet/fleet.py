@@ -67,7 +67,8 @@ class Fleet:
     normal_streams: Streams | None = None
     """Streams of the normal numbers of visits (jitter, noise) where they are not those of ``streams``"""
     traced: frozenset[str] = frozenset()
-    """The figures of clients, by the names of the fields above, that come from a trace and not from rows"""
+    """The figures of clients, by the names of the fields above, that come from a trace or recorded rates of links, and
+    not from rows"""
     bandwidth_cv: Doubles | None = None
     """(clients, 2) coefficient of variation of each client's rates down and up, where a trace has it"""
     access_links: NDArray[np.intp] | None = None
@@ -145,7 +146,12 @@ class Fleet:
         if recorded.link is None:
             return fleet.checked_at_scale(config.scale)
         of_down, of_up = recorded.link.rates
-        fleet = replace(fleet, down=fleet.down if of_down is None else of_down, up=fleet.up if of_up is None else of_up)
+        fleet = replace(
+            fleet,
+            down=fleet.down if of_down is None else of_down,
+            up=fleet.up if of_up is None else of_up,
+            traced=fleet.traced | {name for name, own in (("down", of_down), ("up", of_up)) if own is not None},
+        )
         fleet.check("fleet.bandwidth.file")
         return fleet.checked_at_scale(config.scale)
 

@@ -25,6 +25,7 @@ from costmodel.fleet.traces import ClientTrace, Machines, RateSeries, RecordedDa
 from costmodel.fleet.variation import counts
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.step_series import StepSeries
+from costmodel.units import DAY_SECONDS, format_seconds
 
 LEAST_SECONDS, FACTORS = 1e-3, 1e6
 """Limits of recorded series: the least distance of two samples, and the largest factor and inverse factor."""
@@ -100,7 +101,14 @@ class FleetInputs:
             else:
                 yield f"{key}: {series} series for {size} {member}s: each {member} draws one of them"
         if self.windows is not None:
-            yield note(f"{table}.availability.file", len(self.windows.devices), size, member=member)
+            key = f"{table}.availability.file"
+            yield note(key, len(self.windows.devices), size, member=member)
+            repeats = (config if table == "fleet" else config.tiers).availability.repeat
+            windows = [window for own in self.windows.windows for window in own]
+            seconds = max((end for _, end in windows), default=0.0) - min((begin for begin, _ in windows), default=0.0)
+            if repeats and seconds < DAY_SECONDS:
+                recorded = f"{key}: records {format_seconds(seconds)}"
+                yield f"{recorded}, which come again after a whole day ({table}.availability.repeat)"
 
 
 def note(key: str, rows: int, size: int, names: tuple[str, str] = ("row", "rows"), member: str = "client") -> str:

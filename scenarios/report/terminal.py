@@ -354,7 +354,7 @@ def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: 
     if "costs" in result:
         rounds = f"{result['costs']['rounds']:,} round{'s' if result['costs']['rounds'] > 1 else ''}"
         rows = cost_rows(result["costs"], estimate)
-        _print_columns(console, "costs, at most", ("", "a round", rounds), rows)
+        _print_columns(console, f"costs, if {_until(estimate)}", ("", "a round", rounds), rows)
         for note in cost_notes(result["costs"], estimate):
             console.print(note, **plain)
     data = estimate["data"]
@@ -396,10 +396,13 @@ def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: 
     )
     _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, alphas)
     console.print(ALPHA_NOTES, highlight=False, style="dim")
-    until = "a budget ends the run" if estimate["ended_by"] else "the run lasts all its rounds"
-    _print_columns(console, f"estimate, if {until}", (), estimate_rows(estimate))
+    _print_columns(console, f"estimate, if {_until(estimate)}", (), estimate_rows(estimate))
     if keys:
         console.print(f"\n{scenario_text(result['scenario'])}", **plain)
+
+
+def _until(estimate: Mapping[str, Any]) -> str:
+    return "a budget ends the run" if estimate["ended_by"] else "the run lasts all its rounds"
 
 
 BLOCK_COLUMNS = ("block", "parameters", "buffers", "bytes", "share", "forward", "weight", "input")
@@ -433,10 +436,14 @@ def cost_rows(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator
     def seconds(amount: float | None) -> str:
         return UNKNOWN if amount is None else format_seconds(amount)
 
-    yield "virtual time", seconds(costs["virtual_seconds_per_round"]), seconds(estimate["virtual_seconds"])
+    virtual = (seconds(each) for each in (costs["virtual_seconds_per_round"], estimate["virtual_seconds"]))
+    one_round, whole = (text if text == UNKNOWN else f"about {text}" for text in virtual)
+    yield "virtual time", one_round, whole
     yield "bytes", _span(costs["bytes_per_round"]), _span(estimate["bytes"])
     if estimate["joules"] is not None:
-        yield "energy", format_joules(estimate["per_round"]["joules"][1]), format_joules(estimate["joules"])
+        joules = estimate["per_round"]["joules"][1], estimate["joules"]
+        one_round, whole = (f"about {format_joules(each)}" for each in joules)
+        yield "energy", one_round, whole
     yield "wall time here", seconds(costs["wall_seconds_per_round"]), seconds(costs["wall_seconds"])
 
 
@@ -447,6 +454,9 @@ def cost_notes(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterato
         fewest, most = estimate["rounds"]
         after = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
         yield f"budget: budget.{estimate['ended_by']} ends the run after about {after} rounds"
+    if estimate["varied_by"]:
+        keys = ", ".join(estimate["varied_by"])
+        yield f"time and energy are those of a typical round; {keys}: far others, too"
     if estimate["virtual_seconds"] is None:
         yield f"virtual time: {UNKNOWN} {estimate['untimed'] or 'without the data set'}"
     if costs["wall_seconds"] is None:
@@ -478,7 +488,7 @@ def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ("energy", "joules", format_joules),
     ):
         value, unknown = estimate[key], f"{UNKNOWN} {estimate['untimed'] or 'without the data set'}"
-        about = "at most about" if key != "flops" or not estimate["flops_expected"] else "expected, about"
+        about = {"flops": "expected, about" if estimate["flops_expected"] else "at most about"}.get(key, "about")
         yield name, unknown if value is None else f"{about} {show(value)}"
     kept = estimate["state_disk_nbytes"]
     yield "disk for client state", format_bytes(kept) if kept else "none"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +26,9 @@ from coordinator.records.schema import (
     WAN,
 )
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
+from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.model_demand import figures_of_speed
-from costmodel.fleet.traces import Machines, RecordedDays
+from costmodel.fleet.traces import Machines, RateSeries, RecordedDays
 from scenarios.config import fleet_files
 from scenarios.config.load import Loaded
 from scenarios.run.environment import Environment
@@ -272,15 +273,29 @@ def row_bases(loaded: Loaded) -> dict[str, dict[str, dict[str, str]]]:
             "compute": min((_basis(row, key) for key in (*used, "step_seconds")), key=BASES.index)
         }
     for name in dict.fromkeys(scenario.fleet.networks):
-        rates = {way: _basis(all_networks[name], f"{way}_bits_per_second") for way in ("down", "up")}
-        bases["networks"][name] = dict.fromkeys(rates, READ) if has_rates else rates
+        bases["networks"][name] = _rate_bases(all_networks[name], WAYS if has_rates else recorded_rates(inputs))
     tiers = scenario.fleet.tiers
-    for tier in (each for each in (tiers, tiers.above) if each.count):
-        for name in dict.fromkeys(tier.networks):
-            bases.setdefault("aggregators", {})[name] = {
-                way: _basis(all_networks[name], f"{way}_bits_per_second") for way in ("down", "up")
-            }
+    recorded = set[str]() if inputs.aggregators is None else recorded_rates(inputs.aggregators)
+    for tier, known in ((tiers, recorded), (tiers.above, set[str]())):
+        for name in dict.fromkeys(tier.networks) if tier.count else ():
+            bases.setdefault("aggregators", {})[name] = _rate_bases(all_networks[name], known)
     return bases
+
+
+WAYS = ("down", "up")
+
+
+def recorded_rates(inputs: FleetInputs) -> set[str]:
+    """The directions in which recordings say how fast links are; factors on the rates of rows do not."""
+    if inputs.link is None:
+        return set()
+    down, up = inputs.link
+    return {way for way, series in zip(WAYS, (down, up or down), strict=True) if isinstance(series, RateSeries)}
+
+
+def _rate_bases(network: Network, known: Collection[str]) -> dict[str, str]:
+    """Direction -> basis of the rate; ``known``: directions whose rates are the scenario's own."""
+    return {way: READ if way in known else _basis(network, f"{way}_bits_per_second") for way in WAYS}
 
 
 def seconds_by_basis(query: Query, environment: Environment) -> dict[str, float] | None:

@@ -46,7 +46,7 @@ def four_clients(tmp_path: Path) -> list[str]:
         ("method=fedbr", "method_options.drop=visits"),
         ("method=fedavg", "fleet.tiers.count=2"),
         ("method=fedavg", "aggregate.sum=fixed_point"),
-        ("method=fedavg", "rounds.policy=fedasync"),
+        ("method=fedavg", "rounds.policy=fedasync", "rounds.max=8"),
     ],
     ids=" ".join,
 )

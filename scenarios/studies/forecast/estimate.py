@@ -26,13 +26,17 @@ from coordinator.rounds.budget import (
     RunLimits,
 )
 from coordinator.rounds.visit import VisitPrice
+from costmodel import units
 from costmodel.clock import Clock
+from costmodel.config import FleetConfig, TierConfig
 from costmodel.fleet.availability import Always
 from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.traces import RecordedDays
 from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.config import TrainingPlan
 from edge.protocol.payload import ITEM_NBYTES
 from edge.protocol.submodels import RATE
+from scenarios.config import fleet_files
 from scenarios.config.schema import Scenario
 from scenarios.run import builder
 from scenarios.run.host import time_limit
@@ -41,6 +45,9 @@ from scenarios.studies.forecast.typical_visits import EvaluationVisits, PricedVi
 PATIENCE_SECONDS = 5.0
 """Limit of the computation of one round's virtual time, which takes hours for fleets that are large enough, or whose
 clients leave and return often enough."""
+
+LONG_SECONDS = 3600.0
+"""Of a message, from which on it is the length that makes a round's events many"""
 
 Ends = tuple[float, float]
 """(least, most)"""
@@ -99,6 +106,9 @@ class Estimate:
     """The rule of the budget that ends or may end the run before ``rounds.max``"""
     per_round: Mapping[str, Ends]
     """Costs of a typical round, by the names of those above"""
+    varied_by: list[str]
+    """Keys by which rounds take more time and energy than this, or less: their clients leave, or rates and speeds
+    change"""
 
 
 def estimate(visits: TypicalVisits) -> Estimate:
@@ -124,7 +134,8 @@ def estimate(visits: TypicalVisits) -> Estimate:
                 own = _prices_of_parts(visits)
                 totals |= _timed(visits, fleet, own or [price] * len(visits.cohort), evaluation)
         except TimeoutError:
-            untimed = f"not computed within {PATIENCE_SECONDS:g} s: a round has too many events"
+            why = _why_long(loaded.scenario, visits.cohort, fleet, dearest.price)
+            untimed = f"not computed within {PATIENCE_SECONDS:g} s: {why}"
     limit, meetings = loaded.scenario.rounds.max, _meetings(visits)
     if meetings is not None:
         seconds = totals[SECONDS][0] / limit if SECONDS in totals else None
@@ -163,7 +174,46 @@ def estimate(visits: TypicalVisits) -> Estimate:
         rounds=rounds,
         ended_by=ended_by,
         per_round=per_round,
+        varied_by=varied_by(loaded.scenario),
     )
+
+
+def varied_by(scenario: Scenario) -> list[str]:
+    """Keys of the fleet by which rounds differ from a typical one, but for the jitter of every fleet."""
+    fleet, tiers = scenario.fleet, scenario.fleet.tiers
+    tables: list[tuple[str, FleetConfig | TierConfig]] = [("fleet", fleet)]
+    tables += [("fleet.tiers", tiers)] if tiers.count else []
+    of_links = [
+        (f"{table}.{key}", is_used)
+        for table, each in tables
+        for key, is_used in (
+            ("availability", each.availability.kind != "always"),
+            ("bandwidth", each.bandwidth.kind != "constant" or each.bandwidth.outages),
+        )
+    ]
+    recorded = isinstance(fleet_files.read_inputs(scenario).trace, RecordedDays)
+    own = {
+        "fleet.trace": recorded,
+        "fleet.crashes_per_hour": fleet.crashes_per_hour > 0,
+        "fleet.battery": fleet.battery is not None,
+        "fleet.redraw": fleet.redraw > 0,
+        "fleet.rates": fleet.rates is not None,
+        "fleet.mode_rounds": fleet.mode_rounds > 0,
+        "fleet.speed": fleet.speed.kind != "constant" or fleet.speed.throttle_after is not None,
+    }
+    return [key for key, is_used in (*of_links, *own.items()) if is_used]
+
+
+def _why_long(scenario: Scenario, clients: Sequence[int], fleet: Fleet, price: VisitPrice) -> str:
+    """What makes the events of a round many: messages that last for long on links that change, or what else varies."""
+    rates = fleet.down[clients], fleet.up[clients]
+    slowest = min(float(each.min()) for each in rates)
+    seconds = 8 * max(price.work.bytes_down, price.work.bytes_up) / slowest
+    if fleet.config.bandwidth.kind != "constant" and seconds > LONG_SECONDS:
+        took = f"at {units.format_rate(slowest)} a message takes {units.format_seconds(seconds)}"
+        return f"{took}, in which the rates of fleet.bandwidth change again and again"
+    of = ", ".join(varied_by(scenario)) or f"{len(clients):,} visits"
+    return f"a round has too many events, of {of}"
 
 
 class _Meetings(NamedTuple):

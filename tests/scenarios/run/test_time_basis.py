@@ -8,7 +8,7 @@ import pytest
 
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
-from scenarios.run import visits
+from scenarios.run import builder, visits
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,30 @@ def test_a_file_of_machines_gives_rates_and_throughputs_and_a_row_the_step(tmp_p
             "devices": {device: {"compute": expected}},
             "networks": {"lte": {"down": "read", "up": "read"}},
         }
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "up_file", "expected"),
+    [
+        ("bits_per_second", (5e6, 9e6), False, ("read", "read")),  # both directions follow the file
+        ("factor", (0.5, 1.5), False, ("read", "assumed")),  # times the rates of the row
+        ("factor", (0.5, 1.5), True, ("read", "read")),
+    ],
+)
+def test_recorded_rates_of_links_are_the_scenarios_own(
+    column: str, values: tuple[float, float], up_file: bool, expected: tuple[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "down.csv").write_text(f"seconds,{column}\n0,{values[0]}\n1,{values[1]}\n")
+    (tmp_path / "up.csv").write_text("seconds,bits_per_second\n0,1e6\n1,2e6\n")
+    link = ["bandwidth.kind=trace", f"bandwidth.file={tmp_path / 'down.csv'}"]
+    link += [f"bandwidth.up_file={tmp_path / 'up.csv'}"] if up_file else []
+    own = load("digits", parse_all(["fleet.networks={wifi-4=1}", *(f"fleet.{word}" for word in link)]))
+    assert visits.row_bases(own)["networks"]["wifi-4"] == dict(zip(("down", "up"), expected, strict=True))
+    # Draws vary what rests on rows, and nothing else.
+    traced = builder.fleet(own).traced
+    assert traced == {way for way in ("down", "up") if column == "bits_per_second" or (way == "up" and up_file)}
+    tiers = ["fleet.tiers.count=2", "fleet.tiers.networks={wifi-4=1}", *(f"fleet.tiers.{word}" for word in link)]
+    above = load("digits", parse_all(tiers))
+    assert visits.row_bases(above)["aggregators"]["wifi-4"] == dict(zip(("down", "up"), expected, strict=True))
+    (fleet,) = builder.tier_clock(above).fleets
+    assert fleet.traced == traced

@@ -133,7 +133,7 @@ def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that
     terminal.print_check(result, stream)
     lines = stream.getvalue().splitlines()
 
-    assert lines[1].startswith("costs, at most"), "before all details"
+    assert lines[1].startswith("costs, if the run lasts all its rounds"), "before all details"
     assert 'name = "cifar100"' not in lines
     assert "…" not in stream.getvalue()
     unbroken = ("warning: data set", "to get it:", "wall time:")
@@ -150,7 +150,7 @@ def test_wall_time_is_that_of_measured_rounds_and_otherwise_unknown() -> None:
     found = checked(bytes=(40_000, 80_000), virtual_seconds=60.0, joules=None)
     rows, notes, _ = texts(found)
     assert rows == {
-        "virtual time": ("1.5 s", "1 min"),
+        "virtual time": ("about 1.5 s", "about 1 min"),
         "bytes": ("1 kB to 2 kB", "40 kB to 80 kB"),
         "wall time here": ("unknown", "unknown"),
     }

@@ -17,7 +17,7 @@ from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
 from scenarios.studies.forecast import estimate as study
-from scenarios.studies.forecast.estimate import Estimate
+from scenarios.studies.forecast.estimate import Estimate, varied_by
 from scenarios.studies.forecast.typical_visits import TypicalVisits
 from tests.scenarios.studies.forecast.profiles import profile
 
@@ -173,7 +173,7 @@ def test_a_round_that_takes_too_long_to_compute_is_left_out_with_the_reason(monk
 
     assert (found.virtual_seconds, found.joules) == (None, None)
     assert found.flops == 40 * 5 * 10**12 * 32 * 2600
-    assert found.untimed == "not computed within 0.2 s: a round has too many events"
+    assert found.untimed == "not computed within 0.2 s: a round has too many events, of fleet.speed"
 
 
 def test_the_clients_of_a_typical_round_are_available() -> None:
@@ -181,7 +181,27 @@ def test_the_clients_of_a_typical_round_are_available() -> None:
     always = estimated()
 
     assert always.virtual_seconds is not None
-    assert always == estimated(*away)
+    assert always == replace(estimated(*away), varied_by=[])
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        ((), []),
+        (("fleet.jitter=0.5",), []),
+        (
+            ("fleet.availability.kind=renewal", "fleet.crashes_per_hour=2"),
+            ["fleet.availability", "fleet.crashes_per_hour"],
+        ),
+        (("fleet.bandwidth.kind=ou", "fleet.speed.kind=load"), ["fleet.bandwidth", "fleet.speed"]),
+        (("fleet.bandwidth.outages=true",), ["fleet.bandwidth"]),
+        (("fleet.rates=['1 Mbit/s', '2 Mbit/s']", "fleet.redraw=0.1"), ["fleet.redraw", "fleet.rates"]),
+        (("fleet.battery=1 kJ", "fleet.mode_rounds=20"), ["fleet.battery", "fleet.mode_rounds"]),
+        (("fleet.tiers.count=2", "fleet.tiers.availability.kind=renewal"), ["fleet.tiers.availability"]),
+    ],
+)
+def test_what_makes_rounds_differ_from_a_typical_one_is_named(words: tuple[str, ...], keys: list[str]) -> None:
+    assert varied_by(load("digits", parse_all(["method=fedavg", *words])).scenario) == keys
 
 
 class Control(ServerExtension):
