@@ -24,6 +24,7 @@ from edge.protocol.plugins import OptionsRow, PluginOptions, find, is_own
 from edge.protocol.spelling import closest
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
+    from coordinator.rounds.selection import ClientHistory
     from costmodel.visits.timeline import Timeline
 
 Mask = NDArray[np.bool_]
@@ -38,10 +39,14 @@ class SynchronousPolicy:
     Subclasses can customise by overriding
 
     - ``cohort``: how many visits start;
+    - ``look_back``: what the round takes from earlier ones;
     - ``accepted``: which visits count, and when the round ends;
     - ``interrupts``, if visits are interrupted at the end of the round, and so cannot cost more;
     - ``leaves_late``, if visits may still be under way when the round ends;
     - ``waits_for_all``, if other visits than those that count can have delayed the round.
+
+    A user's own policy is made anew whenever it is asked, so that a run that is resumed has the same rounds: what it
+    remembers is what ``look_back`` gives it.
     """
 
     interrupts = False
@@ -52,6 +57,9 @@ class SynchronousPolicy:
     def cohort(self, rules: RoundPolicy) -> int:
         """Training visits that a round starts."""
         return rules.participants
+
+    def look_back(self, history: ClientHistory) -> None:
+        """Learn from the visits that have ended in earlier rounds; before ``accepted``, which may be asked again."""
 
     def accepted(
         self, rules: RoundPolicy, visits: Sequence[PlannedVisit], timeline: Timeline, start: float
@@ -280,9 +288,16 @@ class RoundPolicy(Section):
     policy_options: dict[str, Any] = field(default_factory=dict)
     """Options of a round policy of your own; the shipped ones have the keys above."""
 
-    @cached_property
+    @property
     def rule(self) -> SynchronousPolicy | AsynchronousPolicy:
-        """The policy; ValueError if it cannot be loaded, or for invalid options."""
+        """The policy; a user's own is made anew. ValueError if it cannot be loaded, or for invalid options."""
+        return self._made() if is_own(self.policy) else self._shipped
+
+    @cached_property
+    def _shipped(self) -> SynchronousPolicy | AsynchronousPolicy:
+        return self._made()
+
+    def _made(self) -> SynchronousPolicy | AsynchronousPolicy:
         row = policy_row(self.policy)
         return row.make(row.options.model_validate(self.policy_options))
 

@@ -47,7 +47,7 @@ from coordinator.rounds.ports import (
     RunMemory,
     Trainer,
 )
-from coordinator.rounds.selection import ClientSelection, IdleClients, SelectionFailed
+from coordinator.rounds.selection import ClientHistory, ClientSelection, IdleClients, SelectionFailed
 from coordinator.rounds.visit import PlannedVisit, VisitPrice, VisitPricing, begins, upper_bounds
 from coordinator.workers.task import Stopped
 from edge.protocol.codecs.update_codec import LEVELS, most_levels
@@ -125,7 +125,7 @@ class History:
 
 
 def accepted(
-    rules: RoundPolicy, visits: Sequence[PlannedVisit], timeline: Timeline, start: float
+    rules: RoundPolicy, history: ClientHistory, visits: Sequence[PlannedVisit], timeline: Timeline, start: float
 ) -> tuple[Mask, float]:
     """(mask of the visits that count, virtual seconds of the round's end), as the policy says.
 
@@ -134,7 +134,9 @@ def accepted(
     if not is_own(rules.policy):
         return rules.synchronous.accepted(rules, visits, timeline, start)
     try:
-        mask, time = rules.synchronous.accepted(rules, visits, timeline, start)
+        policy = rules.synchronous
+        policy.look_back(history)
+        mask, time = policy.accepted(rules, visits, timeline, start)
         counts, end = np.asarray(mask, np.bool_), float(time)
     except Exception as error:
         raise RunFailed(f"rounds.policy = {rules.policy!r}: {error_text(error)}") from error

@@ -301,7 +301,8 @@ class _SynchronousRound:
     def _outcome(self, visits: Sequence[PlannedVisit], going_on: Sequence[PlannedVisit]) -> tuple[_Solved, Mask, float]:
         """The solution of these visits if none is interrupted, which of them count, and when the round would end."""
         solved = self._solved(visits, going_on)
-        return solved, *accepted(self.run.rules, visits, solved.solution.timeline, self.run.clock.now)
+        run, timeline = self.run, solved.solution.timeline
+        return solved, *accepted(run.rules, run.selection.history, visits, timeline, run.clock.now)
 
     def _costs(self, planned: Sequence[PlannedVisit]) -> list[Cost]:
         visits, going_on = begins(planned), _leftovers_of(planned)

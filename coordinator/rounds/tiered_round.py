@@ -211,7 +211,7 @@ class TieredRound:
         # Of what the policy wants of a cohort, the share of these visits.
         share = len(visits) * run.rules.participants / run.rules.cohort
         rules = replace(run.rules, participants=max(1, math.floor(share + 1e-9)))
-        counts, end = accepted(rules, visits, timeline, start)
+        counts, end = accepted(rules, self.run.selection.history, visits, timeline, start)
         links, nbytes = run.clock.fleet.links, sum(visit.work.bytes_up for visit in compress(visits, counts))
         end += nbytes / links.aggregate_bytes_per_second + links.seconds_per_visit * int(counts.sum())
         if (timeline.end > end).any():  # late visits are told that the round is over

@@ -456,7 +456,7 @@ def cost_notes(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterato
         yield f"budget: budget.{estimate['ended_by']} ends the run after about {after} rounds"
     if estimate["varied_by"]:
         keys = ", ".join(estimate["varied_by"])
-        yield f"time and energy are those of a typical round; {keys}: far others, too"
+        yield f"time and energy are those of a typical round; {keys} let rounds differ"
     if estimate["virtual_seconds"] is None:
         yield f"virtual time: {UNKNOWN} {estimate['untimed'] or 'without the data set'}"
     if costs["wall_seconds"] is None:

@@ -44,6 +44,29 @@ class TooEarly(SynchronousPolicy):
         return np.isfinite(timeline.up_end), start + 5
 
 
+class Counting(SynchronousPolicy):
+    def __init__(self, options):
+        self.asked = 0
+
+    def accepted(self, rules, visits, timeline, start):
+        self.asked += 1
+        end = start + 5 * self.asked
+        return timeline.up_end <= end, max(end, start)
+
+
+class AsSeen(SynchronousPolicy):
+    def __init__(self, options):
+        self.seen = math.inf
+
+    def look_back(self, history):
+        seconds = history.seconds[~np.isnan(history.seconds)]
+        self.seen = float(np.median(seconds)) if len(seconds) else math.inf
+
+    def accepted(self, rules, visits, timeline, start):
+        end = min(float(timeline.end.max()), start + self.seen)
+        return timeline.up_end <= end, end
+
+
 class Constant(AsynchronousPolicy):
     def mixing(self, rules, staleness):
         return 0.25
@@ -60,6 +83,8 @@ def row(make):
 
 HALF = row(Half)
 EARLY = row(lambda options: TooEarly())
+COUNTING = row(Counting)
+AS_SEEN = row(AsSeen)
 CONSTANT = row(lambda options: Constant())
 NOTHING = row(lambda options: Nothing())
 """
@@ -82,6 +107,15 @@ def test_a_round_ends_when_that_share_of_its_visits_has_arrived(
     assert run.rows("SELECT client FROM visits WHERE kind = 'late' ORDER BY client") == [
         (client,) for client in range(4) if client not in counted
     ]
+
+
+def test_a_policy_remembers_nothing_but_takes_what_it_needs_from_earlier_visits(tmp_path: Path) -> None:
+    counting = play(tmp_path / "counting", seconds=FOUR, rounds=3, rules=RoundPolicy("own_policies:COUNTING"))
+    # However often it is asked: 5 s each.
+    assert [row[0] for row in counting.rows("SELECT end_s - start_s FROM rounds")] == [5.0, 5.0, 5.0]
+    seen = play(tmp_path / "seen", seconds=FOUR, rounds=3, rules=RoundPolicy("own_policies:AS_SEEN"))
+    # The first round has no end of its own; then the median of the last visits that counted: of 4, 6, 8 and 16 s.
+    assert [row[0] for row in seen.rows("SELECT end_s - start_s FROM rounds")] == [16.0, 7.0, 7.0]
 
 
 def test_a_constant_discount_mixes_as_fedasync_does_with_that_factor(tmp_path: Path) -> None:
