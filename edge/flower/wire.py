@@ -6,9 +6,10 @@ of flwr 1.41 drops those of a message when its ClientApp has it, so no later mes
 
 from __future__ import annotations
 
+import math
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from flwr.supercore.object_ref import load_app
 from flwr.supercore.task_identity import TaskIdentity
 
 from edge.protocol.app_records import EPOCH
-from edge.protocol.plugins import error_text
+from edge.protocol.plugins import as_text, error_text
 from edge.protocol.rng import keyed_generator
 
 RUN_ID = 1 << 62
@@ -70,6 +71,18 @@ def pack_context(context: Context) -> bytes:
 
 def unpack_context(packed: bytes) -> Context:
     return context_from_proto(ContextProto.FromString(packed))
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The single numbers among metrics, by name; infinite if no float is so large."""
+    values = {}
+    for name, value in metrics.items():
+        if isinstance(value, int | float):
+            try:
+                values[as_text(str(name))] = float(value)
+            except OverflowError:
+                values[as_text(str(name))] = math.copysign(math.inf, value)
+    return values
 
 
 def content_sha256(message: Message) -> str:

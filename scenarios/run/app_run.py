@@ -75,20 +75,23 @@ class ServerAppProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.end(END_SECONDS)
+        self._process.end(END_SECONDS, with_group=True)
         self._file.close()
 
     def question(self) -> dict[str, Any]:
         """As of `coordinator.rounds.app_rounds.ServerApp`; Stopped if the user has asked to stop meanwhile."""
         while True:
+            has_ended = self._process.has_ended()  # before the last look: what it has sent by then is there
             with suppress(queue.Empty):
-                found = self._questions.get(timeout=TURN_SECONDS)
-                if found is None:
-                    raise RunFailed(f"the ServerApp's process has ended; its output is in {shared(str(self._log))}")
-                if found["do"] == "error":
-                    with self._log.open("a", encoding="utf-8") as log:
-                        log.write(found["traceback"])
-                return found
+                question = self._questions.get(timeout=TURN_SECONDS)
+                if question is not None:
+                    if question["do"] == "error":
+                        with self._log.open("a", encoding="utf-8") as log:
+                            log.write(question["traceback"])
+                    return question
+                has_ended = True
+            if has_ended:  # a process that it has forked may have the channel still
+                raise RunFailed(f"the ServerApp's process has ended; its output is in {shared(str(self._log))}")
             self._check_stop()
 
     def answer(self, answer: dict[str, Any]) -> None:

@@ -42,7 +42,10 @@ class ForkedProcess:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._end, signal.SIGKILL)
 
-    def end(self, seconds: float) -> int:
+    def has_ended(self) -> bool:
+        return bool(select.select([self._end], [], [], 0.0)[0])
+
+    def end(self, seconds: float, with_group: bool = False) -> int:
         self.channel.close_sending()
         if not select.select([self._end], [], [], seconds)[0]:
             self.kill()
