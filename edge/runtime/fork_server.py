@@ -144,7 +144,7 @@ def _answer(answer: dict[str, object]) -> None:
 
 
 def _run_worker(argv: list[str], log: int, output: int, parent: int) -> NoReturn:
-    """Run a worker in the forked process, to its end; ``log``, ``output``: descriptors of its log and of a pipe there."""
+    """Run a worker in the forked process, to its end; ``log``, ``output``: its log, and a pipe to it."""
     status = 1
     try:
         descendants.end_with_parent(parent)

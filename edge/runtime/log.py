@@ -10,7 +10,6 @@ from typing import TextIO
 
 from edge.protocol.messages import MAX_ERROR_TEXT, printable
 
-
 _file: TextIO | None = None
 
 

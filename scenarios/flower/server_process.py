@@ -1,10 +1,10 @@
 """The process of a ServerApp, a `scenarios.run.child_process.ChildProcess`, and its keeper.
 
 The keeper forks it, copies what it prints into its log, and ends it when the run ends, with whatever it has started.
-Nothing sleeps in the app's process. It receives ``{"app", "server_app", "run_config", "seed", "messages", "writes"}`` and sends the questions that
-`coordinator.rounds.app_rounds` answers, one after another; the last is ``{"do": "end"}``, or ``{"do": "error"}`` with
-what the app has raised. ``time.time`` and its like give virtual time, and ``time.sleep`` lets it pass. Processes that
-the app forks have the time of this host, and no Grid.
+Nothing sleeps in the app's process. It receives ``{"app", "server_app", "run_config", "seed", "messages", "writes"}``
+and sends the questions that `coordinator.rounds.app_rounds` answers, one after another; the last is ``{"do": "end"}``,
+or ``{"do": "error"}`` with what the app has raised, and the numbers of odd replies. ``time.time`` and its like give
+virtual time, and ``time.sleep`` lets it pass. Processes that the app forks have the time of this host, and no Grid.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ GRACE_SECONDS = 1.0
 """From the end of the run to SIGKILL: an app that waits ends at once, and one that computes has nothing to finish"""
 MAX_TRACEBACK = 100_000
 """Characters of the end of a traceback"""
-MOST_SECONDS = 1e11
-"""Of a sleep or a timeout: beyond it no date can be written"""
 
 
 class VirtualTime:
@@ -76,11 +74,9 @@ class VirtualTime:
         if self._is_forked:
             self._real_sleep(seconds)
             return
-        if isinstance(seconds, int | float) and seconds > MOST_SECONDS:
-            raise OverflowError(f"time.sleep({seconds:g}): a ServerApp can let at most {MOST_SECONDS:g} s pass")
-        if not isinstance(seconds, int | float) or not seconds >= 0:
-            self._real_sleep(seconds)  # which raises the error of Python's own
-        if self.grid is not None:
+        if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+            self._real_sleep(seconds)  # which raises Python's own error
+        elif self.grid is not None:
             self.grid.sleep(seconds)
 
 
@@ -139,14 +135,23 @@ def _serve(channel: Channel) -> None:
             os._exit(0)
         return answer
 
+    grid: FleetGrid | None = None
     try:
-        _run(order, ask)
+        clock = VirtualTime()
+        from scenarios.flower.grid import FleetGrid
+
+        grid = FleetGrid(ask, Path(order["messages"]), order["writes"])
+        clock.follow(grid)
+        _run(order, grid, ask)
         channel.send({"do": "end"})
     except BaseException as error:  # an app may raise anything, and exit
         if os.getpid() != process:
             os._exit(1)
-        raised = as_text("".join(traceback.format_exception(error)))
-        channel.send({"do": "error", "text": error_text(error)[:MAX_ERROR], "traceback": raised[-MAX_TRACEBACK:]})
+        text, raised = error_text(error)[:MAX_ERROR], _traceback(error)
+        odd, words = list[int](), ""
+        with suppress(OSError, ValueError):  # of a reply that was removed or damaged
+            odd, words = (odd, words) if grid is None else grid.odd_replies(error)
+        channel.send({"do": "error", "text": text + words, "traceback": raised[-MAX_TRACEBACK:], "odd": odd})
     if os.getpid() != process:
         os._exit(0)
     _wait(channel)
@@ -160,18 +165,21 @@ def _wait(channel: Channel) -> None:
     os._exit(0)
 
 
-def _run(order: dict[str, Any], ask: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    clock = VirtualTime()
+def _traceback(error: BaseException) -> str:
+    try:
+        return as_text("".join(traceback.format_exception(error)))
+    except Exception:  # of an error whose text cannot be had
+        return as_text("".join(traceback.format_tb(error.__traceback__)))
+
+
+def _run(order: dict[str, Any], grid: FleetGrid, ask: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     from flwr.app import Context, RecordDict
     from flwr.common.constant import SUPERLINK_NODE_ID
     from flwr.serverapp import ServerApp
     from flwr.serverapp.strategy import Strategy
 
     from edge.flower import wire
-    from scenarios.flower.grid import FleetGrid
 
-    grid = FleetGrid(ask, Path(order["messages"]), order["writes"])
-    clock.follow(grid)
     wire.identify(SUPERLINK_NODE_ID, grid.virtual_seconds)
     wire.seed_all(order["seed"], "flower server")
     setattr(Strategy, "start", _reporting(Strategy.start, ask))  # noqa: B010
