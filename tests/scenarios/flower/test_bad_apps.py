@@ -187,6 +187,42 @@ def test_a_folder_that_is_no_app_is_refused(
             "(APP/probe/server_app.py, line 11)",
         ),
         (server(PUSH.format(NODE, "'paint'")), f"{SERVER_RAISED}ValueError: Invalid message type: 'paint'. .."),
+        (
+            server("import time; time.sleep(float('inf'))"),
+            f"{SERVER_RAISED}OverflowError: timestamp out of range for platform time_t (APP/probe/server_app.py, "
+            "line 11)",
+        ),
+        (
+            server("import time; time.sleep(float('nan'))"),
+            f"{SERVER_RAISED}ValueError: Invalid value NaN (not a number) (APP/probe/server_app.py, line 11)",
+        ),
+        (
+            server("import time; time.sleep(-1)"),
+            f"{SERVER_RAISED}ValueError: sleep length must be non-negative (APP/probe/server_app.py, line 11)",
+        ),
+        (
+            server("import time; time.sleep(1e12)"),
+            f"{SERVER_RAISED}OverflowError: 1e+12 s more are beyond 1e+11 s of virtual time (APP/probe/server_app.py, "
+            "line 11)",
+        ),
+        (
+            server("grid.send_and_receive([], timeout='1')"),
+            f"{SERVER_RAISED}TypeError: timeout must be a number of seconds, not '1' (APP/probe/server_app.py, "
+            "line 11)",
+        ),
+        (
+            server(PUSH.format(NODE, "'train', ttl=float('inf')")),
+            f"{SERVER_RAISED}ValueError: the ServerApp has pushed a message with a ttl of inf s "
+            "(APP/probe/server_app.py, line 11)",
+        ),
+        (
+            server("raise KeyError('\\ud800')"),
+            f"{SERVER_RAISED}KeyError: '\\ud800' (APP/probe/server_app.py, line 11)",
+        ),
+        (
+            server("class Odd(Exception): __str__ = lambda self: 1 / 0\n    raise Odd"),
+            f"{SERVER_RAISED}Odd: its text cannot be had: ZeroDivisionError (APP/probe/server_app.py, line 12)",
+        ),
         (server(START.replace("FedAvg()", "FedAvg(min_available_nodes=4)")), VAIN.format(500)),
         (server("while len(grid.get_node_ids()) < 4: pass"), VAIN.format(0)),
         (
@@ -342,7 +378,8 @@ def test_nothing_is_left_of_a_run_that_is_killed_while_its_server_computes(
     flower: None, tmp_path: Path, watch: Watch
 ) -> None:
     mark = tmp_path / "computes"
-    busy = f"open({str(mark)!r}, 'w').close(); [None for _ in iter(int, 1)]"
+    starts = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    busy = f"{starts}; open({str(mark)!r}, 'w').close(); [None for _ in iter(int, 1)]"
     app = write_app(tmp_path / "app", *server(f"{START}; {busy}"))
     words = fedbr("run", "digits", f"method=flower:{app}", *WORDS, "--out", str(tmp_path), "--workers", "1", "--quiet")
     with subprocess.Popen(words, env=watch.environment) as process:

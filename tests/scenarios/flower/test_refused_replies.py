@@ -53,7 +53,8 @@ def changed(metadata: str, value: str) -> str:
         (
             REPLY,
             "context.state['mine'] = MetricRecord({'n': 2**70})\n    " + REPLY,
-            "round 1, client 0, train, message 0: the ClientApp has left a state that cannot be kept: mine.n: ValueError: ..",
+            "round 1, client 0, train, message 0: the ClientApp has left a state that cannot be kept: mine.n: "
+            "ValueError: ..",
         ),
         (REPLY, "return None", f"{PLACE}a NoneType instead of a Message"),
         (REPLY, "return msg", f"{NO_REPLY}reply_to_message_id is '' instead of .."),
@@ -105,7 +106,8 @@ LATER = "msg.content['config']['server-round'] == 2 and context.node_config['par
         ),
         (
             f"if {LATER}: msg.content['arrays'] = ArrayRecord([np.zeros(9)])",
-            "round 2: the ServerApp has raised ValueError: operands could not be broadcast together with shapes ..; of the replies, client 1's arrays.0 is of shape (9,) and float64",
+            "round 2: the ServerApp has raised ValueError: operands could not be broadcast together with shapes "
+            "..; of the replies, client 1's arrays.0 is of shape (9,) and float64",
         ),
         (
             f"if {LATER}: metrics = MetricRecord({{'weight': 3}})",
