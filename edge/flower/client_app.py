@@ -94,9 +94,9 @@ class ClientAppExecutor:
         return Context(wire.RUN_ID, wire.node_id(client), node, RecordDict(), dict(self._values["run_config"]))
 
     def _reply(self, request: str, message: Message, context: Context) -> AppReply:
-        self._steps, used, raised = 0, dict[str, float](), ""
+        self._steps, raised = 0, ""
         try:
-            with _counted(used):
+            with _counted() as used:
                 reply = self._app(message, context)
         except (MemoryError, torch.OutOfMemoryError):
             raise  # of this host, not of the modelled device
@@ -193,12 +193,12 @@ def _is_composite(operator: Any) -> bool:
 
 
 @contextmanager
-def _counted(used: dict[str, float]) -> Iterator[None]:
+def _counted() -> Iterator[dict[str, float]]:
     """Count torch's FLOPs, 2 per multiply-add, and this process's CPU seconds in the body, whether or not it raises."""
-    began, counter = time.process_time(), _FlopCounter()
+    began, counter, used = time.process_time(), _FlopCounter(), dict[str, float]()
     try:
         with counter:
-            yield
+            yield used
     finally:
         used |= {"cpu": time.process_time() - began, "flops": float(counter.flops)}
 
@@ -213,8 +213,7 @@ def _host_flops_per_second() -> float:
             torch.nn.Conv2d(3, HOST_SIZE, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(HOST_SIZE, HOST_SIZE, 3)
         )
         images = torch.randn(16, 3, 16, 16)
-        used = dict[str, float]()
-        with _counted(used):
+        with _counted() as used:
             net(images).square().mean().backward()
         began = time.process_time()
         for _ in range(HOST_STEPS):

@@ -75,7 +75,7 @@ def _in_records(records: RecordDict) -> str:
     for name, record in records.items():
         entries: Mapping[str, Any] = record
         for key, value in entries.items():
-            alone = RecordDict({"record": type(record)({key: value})})  # type: ignore[arg-type]
+            alone = RecordDict({"record": type(record)({key: value})})
             if why := _why_not(lambda alone=alone: _packed(alone)):  # type: ignore[misc]
                 return f"{as_text(name)}.{as_text(str(key))}: {why}"
         if why := _why_not(lambda name=name: name.encode()):  # type: ignore[misc]

@@ -103,13 +103,13 @@ def _keep(app: int, log: BoundedLog) -> NoReturn:
         poll.register(descriptor, events)
     ends_at = math.inf
     while (now := time.monotonic()) < ends_at:
-        events = dict(poll.poll(None if ends_at == math.inf else 1000 * (ends_at - now)))
-        if log.output in events and not log.copy() and events[log.output] & select.POLLHUP:
+        ready = dict(poll.poll(None if ends_at == math.inf else 1000 * (ends_at - now)))
+        if log.output in ready and not log.copy() and ready[log.output] & select.POLLHUP:
             poll.unregister(log.output)
-        if _STDIN in events:  # the run has closed its end, or its process has ended
+        if _STDIN in ready:  # the run has closed its end, or its process has ended
             poll.unregister(_STDIN)
             ends_at = now + GRACE_SECONDS
-        if process in events:
+        if process in ready:
             break
     with suppress(ProcessLookupError):
         os.kill(app, signal.SIGKILL)

@@ -178,8 +178,9 @@ class RunFolder:
 
     @property
     def has_app_failed(self) -> bool:
-        """Whether the run was last ended by its Flower app, which may have been mended."""
-        return bool(self.query("SELECT 1 FROM host_events WHERE kind = 'app_failed' LIMIT 1"))
+        """Whether its Flower app has ended the run since the app was last changed, and so may have been mended."""
+        changed = "SELECT COALESCE(MAX(rowid), 0) FROM host_events WHERE kind = 'app_changed'"
+        return bool(self.query(f"SELECT 1 FROM host_events WHERE kind = 'app_failed' AND rowid > ({changed}) LIMIT 1"))
 
     def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
         return read(self.ledger, sql, arguments)

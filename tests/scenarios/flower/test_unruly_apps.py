@@ -40,7 +40,7 @@ def leave(folder, name):
 def is_running(pid: int) -> bool:
     """Whether a process has not ended; one that has may wait for whatever adopts orphans here."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
@@ -131,6 +131,9 @@ def raise_if_stopped(result: dict[str, object]) -> None:
         raise Stopped
 
 
+DEEP = f"[tool.flwr.app.config.{'.'.join('a' * 4000)}]\nb = 1"
+
+
 def pipe(path: Path) -> None:
     os.mkfifo(path)
 
@@ -165,9 +168,6 @@ def test_files_of_an_app_are_files_and_not_too_large(
     assert place == str(app / name)
     start, dots, end = message.partition("..")
     assert text.startswith(start) and text.endswith(end) and (dots or text == message)
-
-
-DEEP = f"[tool.flwr.app.config.{'.'.join('a' * 4000)}]\nb = 1"
 
 
 def test_a_module_of_an_app_may_be_a_link_and_pipes_are_none_of_its_sources(flower: None, tmp_path: Path) -> None:
