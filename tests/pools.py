@@ -190,6 +190,12 @@ AUTH, NO_DETAIL = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_NO
 DROPPED = zmq.EVENT_DISCONNECTED
 
 
+_WRONG: list[BaseException] = []
+"""What went wrong in a `meanwhile` that has not ended: nobody waits for what it would have done."""
+HOST_SECONDS = 90.0
+"""Of a `Host`, after which no test waits for it."""
+
+
 class Host:
     """A pool that listens, and what happened in it."""
 
@@ -197,7 +203,16 @@ class Host:
         self.events: list[HostEvent] = []
         allowed = [public.decode() for public, _ in (ALICE, BOB)]
         remote_access = RemoteAccess("tcp://127.0.0.1:*", *RUN, allowed)
-        self.pool = Pool(job(), workers, launcher, logs, self.events.append, bool, SITE, 0.5, remote_access)
+        self.pool = Pool(job(), workers, launcher, logs, self.events.append, self._check, SITE, 0.5, remote_access)
+        self._deadline = time.monotonic() + HOST_SECONDS
+
+    def _check(self) -> bool:
+        """Never stopped. Raises what went wrong meanwhile, and, once it is too late, AssertionError with what has
+        happened so far."""
+        if _WRONG:
+            raise _WRONG[0]
+        assert time.monotonic() < self._deadline, f"no end within {HOST_SECONDS:g} s; so far: {self.events}"
+        return False
 
     @property
     def endpoint(self) -> str:
@@ -313,18 +328,20 @@ def answer(task: messages.Message) -> messages.Update:
 @contextmanager
 def meanwhile(act: Callable[[], object]) -> Iterator[None]:
     """Somebody else acts while we do what is in the block; what goes wrong there is raised here."""
-    wrong: list[BaseException] = []
 
     def run() -> None:
         try:
             act()
         except BaseException as error:
-            wrong.append(error)
+            _WRONG.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    yield
-    thread.join(SECONDS)
-    assert not thread.is_alive()
-    if wrong:
-        raise wrong[0]
+    try:
+        yield
+        thread.join(SECONDS)
+        assert not thread.is_alive(), "what was to be done meanwhile is not done yet"
+        if _WRONG:
+            raise _WRONG[0]
+    finally:
+        _WRONG.clear()

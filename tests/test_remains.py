@@ -22,6 +22,32 @@ def test_waits_for_ever(tmp_path):
 """
 
 
+COMMAND = """
+import os, sys, time
+from tests.warm import _fork_and_wait
+
+told, answers = os.pipe()
+if os.fork() == 0:
+    os.close(told)
+    _fork_and_wait(os.dup(1), os.dup(2), answers)
+    time.sleep(600)
+os.close(answers)
+os.write(1, os.read(told, 64))
+sys.stdin.read()
+"""
+
+
+def test_a_forked_command_ends_with_the_process_that_waits_for_it() -> None:
+    root = Path(__file__).parents[1]
+    words = [sys.executable, "-c", COMMAND]
+    with subprocess.Popen(words, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as waiting:
+        assert waiting.stdout is not None
+        command = psutil.Process(int(waiting.stdout.readline()))
+        assert command.is_running()
+        waiting.kill()
+    command.wait(timeout=60)  # raises if it is still there
+
+
 def test_what_killed_tests_have_started_is_killed_after_them(tmp_path: Path) -> None:
     root = Path(__file__).parents[1]
     (tmp_path / "test_waiting.py").write_text(SUITE)

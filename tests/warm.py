@@ -29,6 +29,7 @@ from typing import Any, NoReturn, Self
 from unittest.mock import patch
 
 from coordinator.workers.launcher import THREADS
+from edge.runtime.descendants import end_with_parent
 from tests.remains import MARK
 
 ROOT = Path(__file__).parents[1]
@@ -90,8 +91,9 @@ class WarmProcess:
     def wait(self) -> int:
         """The exit code, or minus the number of a signal that ended it."""
         if self.returncode is None:
-            with self._answers:
-                self.returncode = int(self._answers.readline())
+            ended = self._answers.readline()  # a limit of time may interrupt it, and `kill` need it again
+            self._answers.close()
+            self.returncode = int(ended)
         return self.returncode
 
 
@@ -117,7 +119,8 @@ def start(
 def run(words: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
     """`start`, wait for the end, and read what was written."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        code = start(words, output.fileno(), errors.fileno(), **how).wait()
+        with start(words, output.fileno(), errors.fileno(), **how) as process:
+            code = process.wait()
         return subprocess.CompletedProcess(words, code, _text(output), _text(errors))
 
 
@@ -146,14 +149,14 @@ def _channel() -> socket.socket:
 
 
 def _next_request(channel: socket.socket) -> Request:
-    """Fork for each request; returns in the process that was forked for it. SystemExit when there are no more."""
+    """Fork for each request; returns in the process that was forked for it. Ends when there are no more."""
     while True:
         text, descriptors, _, _ = socket.recv_fds(channel, LONGEST, 3)
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         if not text:
-            raise SystemExit
+            os._exit(0)  # at once: an exit by all modules takes seconds where many processes compute
         if os.fork() == 0:
             _fork_and_wait(*descriptors)
             return Request(**json.loads(text))
@@ -162,16 +165,26 @@ def _next_request(channel: socket.socket) -> Request:
 
 
 def _fork_and_wait(output: int, errors: int, answers: int) -> None:
-    """Returns in the child, whose pid and exit code the parent tells."""
-    pid = os.fork()
+    """Returns in the child, whose pid and exit code the parent tells.
+
+    The child is killed if nobody reads that any more, as when the process of tests was killed itself.
+    """
+    parent, pid = os.getpid(), os.fork()
     if pid == 0:
+        end_with_parent(parent)
         os.close(answers)
         _place(output, errors)
         return
     os.close(output)
     os.close(errors)
-    os.write(answers, b"%d\n" % pid)
-    os.write(answers, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    ends = select.poll()
+    ends.register(os.pidfd_open(pid), select.POLLIN)
+    ends.register(answers, 0)  # POLLERR, once its other end is closed
+    with suppress(BrokenPipeError):
+        os.write(answers, b"%d\n" % pid)
+        if answers in dict(ends.poll()):
+            os.kill(pid, signal.SIGKILL)
+        os.write(answers, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     os._exit(0)
 
 

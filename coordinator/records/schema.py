@@ -202,7 +202,8 @@ class HostEvent(NamedTuple):
 
     kind: str
     """worker_started, worker_joined, worker_memory, worker_retired, worker_died, task_failed, task_repeated,
-    task_given_up, late_reply, message_refused, listening, checkpoint_damaged, machine_changed"""
+    task_given_up, late_reply, message_refused, listening, checkpoint_damaged, machine_changed,
+    app_raised, app_failed, app_changed"""
     worker: str
     """Number of the worker; '' if the event concerns no known worker"""
     detail: str

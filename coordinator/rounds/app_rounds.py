@@ -26,7 +26,7 @@ from msgspec import structs
 
 from coordinator.aggregation.server import Download
 from coordinator.records.round_record import NOT_EVALUATED, EvalResult, RoundRecord, logged_means
-from coordinator.records.schema import EVALUATE, TRAIN, EvaluationRow, RoundRow
+from coordinator.records.schema import EVALUATE, FAILED, NOT_SCORED, TRAIN, EvaluationRow, RoundRow
 from coordinator.rounds.budget import SECONDS, Budget, Cost
 from coordinator.rounds.run import RoundFinished, RunFailed, RunTotals
 from coordinator.rounds.visit import PlannedVisit, VisitPrice, upper_bounds
@@ -48,7 +48,10 @@ MESSAGE_UNAVAILABLE, NODE_UNAVAILABLE = 3, 5
 EXPIRED = "the message has expired, or its reply before it was pulled"
 MOST_IDLE_WAITS, MOST_WAITS_FOR_NODES = 1_000, 100_000
 """Times that an app may let time pass with no message open, before it is said to wait in vain: where all clients are
-always there, and where they come and go"""
+always there, and where they come and go. Of questions for nodes at one instant the higher number is allowed anywhere,
+since an app may ask for each of its messages"""
+MOST_FAILURES = 100
+"""Errors of an app that are told, each once"""
 POLL_SECONDS = 1.0
 """Virtual seconds that a poll lets pass at most, if the one before it at the same instant has found nothing, either"""
 SLOT = "records"
@@ -103,12 +106,19 @@ class _Exchange:
     """Virtual seconds at which the server has the reply, or an error in its place"""
     error: tuple[int, str] | None = None
     """(Flower's code, reason) in place of a reply"""
+    ended_in: int | None = None
+    """The round in whose row the visit is"""
     is_abandoned: bool = False
     """Whether the app has stopped to wait for it"""
 
     @property
     def trains(self) -> bool:
         return self.message.kind.partition(".")[0] == TRAIN
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the app has answered with an error."""
+        return self.reply is not None and bool(self.reply.error)
 
     @property
     def expires_at(self) -> float:
@@ -133,6 +143,8 @@ class AppRounds:
     check_stop: Callable[[], None]
     """Raises if the user has asked to stop"""
     committed: RunTotals = field(default_factory=RunTotals)
+    on_failure: Callable[[str], None] = lambda text: None
+    """Told of an error of the app's in place of a reply: of each text once"""
     calibrated: int = 0
     """Replies whose computing is CPU seconds of this host, since torch has counted nothing"""
 
@@ -159,7 +171,13 @@ class AppRounds:
         self.contexts: dict[int, Path] = {}
         """client -> the reply that its context is in"""
         self.rounds, self.idle_waits = 0, 0
+        self._asked_at, self._questions = -math.inf, 0
+        """Virtual seconds of the last question for nodes, and how many came before it at that instant"""
         self.stopped_by: str | None = None
+        self.failures: dict[str, str] = {}
+        """What ClientApps have raised -> the first message in whose answer, of so many texts"""
+        self.failed = 0
+        """Messages that were answered with an error"""
         self.refused_by: str | None = None
         """The rule whose budget has refused a visit; visits under way come to their end"""
         self._open()
@@ -184,6 +202,7 @@ class AppRounds:
                 if kind == "end":
                     return self._finish(APP)
                 if kind == "error":
+                    self._forget(question.get("odd", ()))
                     raise RunFailed(f"round {self.rounds + 1}: the ServerApp has raised {question['text']}")
                 if kind == "metrics":
                     if question["round"]:  # those before the first round are of the initial model
@@ -198,13 +217,13 @@ class AppRounds:
     # --- questions ------------------------------------------------------------------------------------------------
 
     def _nodes(self, question: dict[str, Any]) -> dict[str, Any]:
-        self._idle()
+        self._idle(is_question=True)
         is_there, clock = self.clock.is_there, self.clock
         online = [k for k in range(self.clients) if clock.has_power(k) and (is_there is None or is_there(k))]
         return {"clients": online}
 
     def _push(self, question: dict[str, Any]) -> dict[str, Any]:
-        self.idle_waits = 0
+        self.idle_waits = self._questions = 0
         pushed = [AppMessage(**each) for each in question["messages"]]
         for message in pushed:
             if not 0 <= message.client < self.clients:
@@ -268,12 +287,17 @@ class AppRounds:
         self._pass(max(question["seconds"], 0.0))
         return {}
 
-    def _idle(self) -> None:
-        """The app waits. RunFailed if it does so for ever with no message whose fate is open."""
+    def _idle(self, is_question: bool = False) -> None:
+        """The app waits, or has a question. RunFailed if it does so for ever with no message whose fate is open."""
         if self._open_exchanges or self.clock.now < self._known_at:
             return
-        self.idle_waits += 1
-        if self.idle_waits > (MOST_IDLE_WAITS if self.clock.is_there is None else MOST_WAITS_FOR_NODES):
+        if is_question and self._asked_at == self.clock.now:
+            self._questions += 1
+        else:
+            self._asked_at, self._questions = self.clock.now, 0
+            self.idle_waits += 1
+        most = MOST_IDLE_WAITS if self.clock.is_there is None else MOST_WAITS_FOR_NODES
+        if self.idle_waits > most or self._questions > MOST_WAITS_FOR_NODES:
             raise RunFailed(
                 f"round {self.rounds + 1}: the ServerApp waits in vain, at {self.clock.now:.0f} s of virtual time "
                 f"with no message under way; the fleet has {self.clients} clients (data.clients), and a strategy waits "
@@ -332,7 +356,7 @@ class AppRounds:
     def _answer(self, exchanges: Sequence[_Exchange]) -> None:
         """Have the app answer these messages in workers, all together, or take the recorded replies.
 
-        RunFailed for an app that raises, and for a recorded reply to another message.
+        RunFailed for a reply that a SuperLink refuses, and for a recorded one to another message.
         """
         tasks = []
         for exchange in exchanges:
@@ -349,27 +373,50 @@ class AppRounds:
         if tasks:
             assert self.workers is not None
             self.workers.submit(tasks, lambda task, reply: None).wait()
+        asked = {task.message.round for task in tasks if isinstance(task.message, messages.Train)}
         for exchange in exchanges:
             if exchange.reply is None:
                 exchange.reply = self._recorded(exchange)
+                self._note_failure(exchange, is_new=exchange.number in asked)
 
     def _recorded(self, exchange: _Exchange) -> AppReply:
         try:
             reply = read_reply(reply_file(self.folder, exchange.number))
         except ValueError as error:
-            raise RunFailed(str(error)) from None
-        if reply.error:
-            reply_file(self.folder, exchange.number).unlink()  # so that a resumed run asks the app again
-            raise RunFailed(f"{self._named(exchange)}: the ClientApp has raised {reply.error}")
+            self._forget([exchange.number])
+            raise RunFailed(f"{self._named(exchange)}: {error}") from None
+        if reply.refused:
+            self._forget([exchange.number])
+            raise RunFailed(f"{self._named(exchange)}: the ClientApp {reply.refused}")
         if reply.request != exchange.message.sha256:
             raise RunFailed(
                 f"{self._named(exchange)}: the app has sent another message than the recorded reply answers; an app "
-                "that draws from elsewhere than Python's, NumPy's and torch's generators cannot be played again"
+                "that draws from elsewhere than Python's, NumPy's and torch's generators cannot be played again, nor "
+                "one that has changed in this"
             )
         if self.workers is not None:
             message_file(self.folder, exchange.number).unlink(missing_ok=True)
         self.calibrated += reply.flops == 0.0 < reply.cpu_flops
         return structs.replace(reply, message=b"", context=b"")  # they lie in the file, and may be large
+
+    def _note_failure(self, exchange: _Exchange, is_new: bool) -> None:
+        """Count an error of the app's in place of a reply; one that no earlier part of the run has seen is told."""
+        if not exchange.has_failed:
+            return
+        assert exchange.reply is not None, exchange
+        self.failed += 1
+        error = exchange.reply.error
+        if error not in self.failures and len(self.failures) < MOST_FAILURES:
+            self.failures[error] = self._named(exchange)
+            if is_new:
+                self.on_failure(f"{self._named(exchange)}: the ClientApp has raised {error}")
+
+    def _forget(self, numbers: Sequence[int]) -> None:
+        """Remove recorded replies that the run could not go on with, so that a resumed run asks the app again."""
+        for number in numbers if self.workers is not None else ():
+            if self.exchanges[number].ended_in not in (None, self.rounds):
+                continue  # it belongs to a round that is committed
+            reply_file(self.folder, number).unlink(missing_ok=True)
 
     def _named(self, exchange: _Exchange) -> str:
         message = exchange.message
@@ -428,6 +475,8 @@ class AppRounds:
         self.budget.release([self._costs[client]])
         arrived = math.isfinite(ended.timeline.up_end[0])
         kind = exchange.visit.kind if arrived else ("lost" if exchange.trains else "unscored")
+        if exchange.has_failed and arrived:
+            kind = FAILED if exchange.trains else NOT_SCORED
         if arrived and exchange.is_abandoned:
             kind = "late" if exchange.trains else "unscored"
         if arrived:  # the node's context is what it is, whether or not anybody still waits for the reply
@@ -454,6 +503,7 @@ class AppRounds:
     def _account(self, exchange: _Exchange, ended: VisitEnded, kind: str, loss: float | None = None) -> None:
         clock = self.clock
         assert exchange.visit is not None, exchange
+        exchange.ended_in = self.rounds
         added = self.record.add(
             [exchange.visit],
             clock.fleet,
@@ -470,10 +520,14 @@ class AppRounds:
 
     def _received(self, ready: Sequence[_Exchange]) -> None:
         """The app has these replies: in the order of their messages, whatever the order of arrival."""
-        trained = [each for each in ready if each.error is None and each.trains]
+        arrived = [each for each in ready if each.error is None]
+        trained = [each for each in arrived if each.trains]
         links = self.clock.fleet.links
-        for exchange in ready:
-            if exchange.error is not None or exchange.reply is None:
+        for exchange in arrived:
+            if exchange.reply is None:
+                continue
+            if exchange.has_failed:
+                self.contents.update(f"{exchange.number} error\n".encode())
                 continue
             self.contents.update(f"{exchange.number} {exchange.reply.sha256}\n".encode())
             (self.trained if exchange.trains else self.evaluated).append(exchange)

@@ -12,6 +12,9 @@ Afterwards the bytes of a connection are counted as they pass, and credited when
 socket. A connection that has sent as much as the largest message of the run waits until a message is taken; if there is
 none to take, its message is too large, and it is closed. So is one with a frame that announces more.
 
+A connection without any bytes for four heartbeats is closed. libzmq would count whole frames instead, and close one
+whose single frame takes longer to arrive, such as a large block over a slow link.
+
 Bytes are passed on as they are: they are encrypted, and this thread has no keys.
 """
 
@@ -53,6 +56,8 @@ TOO_LARGE_SECONDS = 1.0
 """Time after which a connection is closed that has sent the largest message's bytes, while no message is ready."""
 REPORT_SECONDS = 10.0
 """Between two reports of connections that were closed."""
+SILENT_HEARTBEATS = 4
+"""Heartbeats without any bytes after which a connection is closed."""
 LAST_BYTES_SECONDS = 1.0
 """Time for the last bytes to be passed on when the pool closes."""
 HEARTBEAT_NBYTES = 1024
@@ -87,6 +92,8 @@ class Connection:
     """Bytes of those that were taken."""
     full_since: float | None = None
     """When reading from it was suspended."""
+    heard_at: float = 0.0
+    """When its last bytes were read, or could not be."""
 
 
 class Listener:
@@ -102,6 +109,7 @@ class Listener:
         self._router = str(router)
         self.most_nbytes = most_nbytes
         self._heartbeat_rate = HEARTBEAT_NBYTES / heartbeat_seconds
+        self._silent_seconds = SILENT_HEARTBEATS * heartbeat_seconds
         process = psutil.Process()
         soft, _ = process.rlimit(psutil.RLIMIT_NOFILE)
         free = MOST_CONNECTIONS * FILES_PER_CONNECTION if soft < 0 else soft - process.num_fds() - SPARE_FILES
@@ -124,7 +132,7 @@ class Listener:
         self._queue: deque[Connection] = deque()  # those whose keys are to be checked
         self._checked: Connection | None = None
         self._closed, self._reported, self._reported_at, self._last_closed = 0, 0, float("-inf"), ""
-        self._drained_at = float("-inf")
+        self._drained_at = self._checked_at = float("-inf")
         self._accepts_at: float | None = None  # when accepting is tried again
         self._is_ending = False
         self._failure: Exception | None = None
@@ -150,6 +158,10 @@ class Listener:
             connection.credited += sum(cost(part.nbytes) for part in parts)
             if connection.full_since is not None:
                 self._wake_up()
+
+    def is_open(self, number: int) -> bool:
+        """Whether a connection is. What its worker has sent over one that is not may be lost."""
+        return number in self._connections
 
     def drained(self) -> None:
         """Note that the ROUTER socket has no message. Raises the error that ended the thread, if one did."""
@@ -277,7 +289,12 @@ class Listener:
         if self._accepts_at is not None and now >= self._accepts_at:
             self._accepts_at = None
             self._selector.register(self._server, selectors.EVENT_READ)
+        was_paused = now - self._checked_at > self._silent_seconds / 2  # such as a process that was stopped
+        self._checked_at = now
         for connection in list(self._connections.values()):
+            is_read = connection.full_since is None and not connection.to_router
+            if was_paused or not is_read:
+                connection.heard_at = now
             is_queued = connection is self._checked or bool(connection.key_command)
             if connection.full_since is not None:
                 if not self._is_full(connection, now):
@@ -287,6 +304,8 @@ class Listener:
                     self._refuse(connection, f"a message of more than {self.most_nbytes} bytes, the most that any has")
             elif not connection.is_known and not is_queued and now > connection.since + HANDSHAKE_SECONDS:
                 self._refuse(connection, f"no handshake within {HANDSHAKE_SECONDS:g} s")
+            elif connection.is_known and now > connection.heard_at + self._silent_seconds:
+                self._refuse(connection, f"nothing was heard for {self._silent_seconds:g} s")
 
     # --- bytes pass -----------------------------------------------------------------------------------------------
 
@@ -304,6 +323,8 @@ class Listener:
                 data = readable.recv(CHUNK_NBYTES)
                 if not data:
                     raise ConnectionResetError
+                if is_worker:
+                    connection.heard_at = time.monotonic()
                 takes = self._from_worker if is_worker else self._from_router
                 takes(connection, data)
                 self._flush(connection)
@@ -373,11 +394,18 @@ class Listener:
         return connection.sent - connection.credited >= allowed
 
     def _flush(self, connection: Connection) -> None:
-        """Pass on the bytes that the ends take now. A closed end is found when it is read."""
+        """Pass on the bytes that the ends take now.
+
+        A closed end is found when it is read, so that its last bytes are passed on before; it takes none itself.
+        """
         for end, data in ((connection.worker, connection.to_worker), (connection.router, connection.to_router)):
             if data and end is not None:
-                with contextlib.suppress(BlockingIOError, ConnectionError):
+                try:
                     del data[: end.send(data)]
+                except BlockingIOError:
+                    pass
+                except ConnectionError:
+                    data.clear()
 
     def _watch(self, connection: Connection) -> None:
         """Select an end for reading if its bytes can be passed on, and for writing if bytes wait for it."""

@@ -130,7 +130,7 @@ class MessageHandler:
 
     def _admitted(self, received: Received) -> Worker | None:
         """A new remote worker, if this is its hello and its identity is new. WireError if this is no message at all."""
-        identity, key, _, parts = received
+        identity, key, connection, parts = received
         known = self.registry.by_identity.get(identity)
         if known is not None and known.key:  # a socket has one connection of an identity, so the known one's is lost
             self.registry.end(known, "another has come under its name")
@@ -145,7 +145,7 @@ class MessageHandler:
             self.sender.send(Worker(0, 0, identity, None, key), messages.Shutdown(why))
             raise messages.WireError(f"key {key}: {why}")
         number = self.scheduler.joined(key, message.workers)
-        remote_worker = Worker(number, 0, identity, None, key, message.workers)
+        remote_worker = Worker(number, 0, identity, None, key, message.workers, connection)
         self.registry.add(remote_worker)
         self.event("worker_joined", remote_worker, f"a remote worker, key {key}")
         return remote_worker

@@ -329,7 +329,9 @@ class Pool:
             self._event("connections_closed", None, closed)
         if self._sockets.is_to_probe():  # whose connection was lost: a stopped worker has not ended, but is unreachable
             for worker in self._registry.alive:
-                if worker.greeted:
+                if self._sockets.has_lost(worker.connection):
+                    self._sender.end(worker, "its connection was lost")
+                elif worker.greeted:
                     self._sender.send(worker, messages.Ping())
         self._handle_worker_events(polled.launcher_has_events, all(emptied))
         self._monitor.check(has_read_launcher=self._events_due_at == float("inf"))

@@ -43,6 +43,8 @@ class Worker:
     """The public key of a remote worker; empty for a local one."""
     workers: int = 1
     """Those of a node agent, whether or not some of them have retired."""
+    connection: int = 0
+    """Number of a remote worker's connection at the listener."""
     pid: int | None = None
     """None for a remote worker, and before the process has started."""
     greeted: bool = False

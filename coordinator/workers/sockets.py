@@ -99,7 +99,7 @@ class RouterSocket:
             (zmq.LINGER, 2000),
             (zmq.BACKLOG, 4096),
             (zmq.HEARTBEAT_IVL, milliseconds),
-            (zmq.HEARTBEAT_TIMEOUT, 4 * milliseconds),
+            (zmq.HEARTBEAT_TIMEOUT, 4 * milliseconds if remote_access is None else 0),  # the listener hears every byte
             (zmq.MAXMSGSIZE, most_nbytes),
             (zmq.HANDSHAKE_IVL, 0),  # the listener limits this time
         ):
@@ -262,6 +262,10 @@ class Sockets:
         if self.listener is not None and self.remote_workers not in router_sockets:
             self.listener.drained()
         return PollResult(router_sockets, rejected_key, self._launcher in ready, self._watched in ready)
+
+    def has_lost(self, connection: int) -> bool:
+        """Whether a remote worker's connection is closed, even if its socket has connected again since."""
+        return connection > 0 and self.listener is not None and not self.listener.is_open(connection)
 
     def is_to_probe(self) -> bool:
         """Whether it is time to find whose connection was lost; True once per loss."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 import torch._dynamo  # which torch's optimizers import, two seconds in each worker unless the fork server has it
-from flwr.app import Context, Message, MetricRecord, RecordDict, UserConfig
+from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from torch._ops import OpOverload
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,15 +21,21 @@ from torch.utils.flop_counter import flop_registry
 
 from edge.flower import wire
 from edge.flower.device_records import nbytes
+from edge.flower.reply_check import EXAMPLES, problem
+from edge.flower.wire import LoadError, OldInterfaceError
 from edge.protocol import app_records, messages
 from edge.protocol.app_records import AppReply
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.payload import Payload
-from edge.protocol.plugins import error_text
+from edge.protocol.plugins import as_text, error_text
+from edge.runtime.log import log_error
 from edge.training.counts import convolution_flops
 
-EXAMPLES = "num-examples"
-"""The metric by which Flower's strategies weight replies"""
+CRASHED = "ClientApp stopped responding."
+"""Flower's reason where a ClientApp has ended its process"""
+NOT_LOADED = "An exception was raised when attempting to load `ClientApp`"
+MOST_RAISED = 100
+"""Errors of which a worker logs each once"""
 HOST_SIZE, HOST_STEPS = 64, 30
 """Width of the layers, and steps, by which this host's rate is measured"""
 
@@ -44,6 +51,8 @@ class ClientAppExecutor:
         self._seed, self._clients, self._values = job.seed, job.data.clients, job.options_values
         self._folder = Path(self._values["messages"])
         self._steps = 0
+        self._raised = set[str]()
+        """Errors that were logged"""
         torch.set_num_threads(job.train.threads)
         register_optimizer_step_post_hook(self._count_step)
 
@@ -85,39 +94,65 @@ class ClientAppExecutor:
         return Context(wire.RUN_ID, wire.node_id(client), node, RecordDict(), dict(self._values["run_config"]))
 
     def _reply(self, request: str, message: Message, context: Context) -> AppReply:
-        self._steps = 0
+        self._steps, raised = 0, ""
         try:
             with _counted() as used:
                 reply = self._app(message, context)
-            if not isinstance(reply, Message):
-                raise TypeError(f"the ClientApp has returned a {type(reply).__name__} instead of a Message")
-            reply.metadata.__dict__["_message_id"] = reply.object_id
-            said = dict[str, float]()
-            if reply.has_content():
-                for record in reply.content.metric_records.values():
-                    said |= _numbers(record)
-            return AppReply(
-                request,
-                wire.pack(reply),
-                wire.pack_context(context),
-                nbytes(reply),
-                wire.content_sha256(reply) if reply.has_content() else request,
-                used["flops"],
-                0.0 if used["flops"] else used["cpu"] * _host_flops_per_second(),
-                self._steps,
-                int(said.pop(EXAMPLES, 0)),
-                said,
-            )
-        except (Exception, SystemExit) as error:  # an app may raise anything
-            text = error_text(error)[: app_records.MAX_ERROR]
-            return AppReply(request, b"", b"", 0, request, 0.0, 0.0, 0, 0, {}, text)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise  # of this host, not of the modelled device
+        except OldInterfaceError as error:
+            return _refused(request, f"has raised {error_text(error)}")
+        except (Exception, SystemExit) as error:  # an app may raise anything, and exit
+            raised = error_text(error)[: app_records.MAX_ERROR]
+            if raised not in self._raised:
+                self._raised = {*self._raised, raised} if len(self._raised) < MOST_RAISED else {raised}
+                log_error()
+            reply = Message(_error(error), reply_to=message)
+        if why := problem(reply, message, context):
+            return _refused(request, why)
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        said = dict[str, float]()
+        if reply.has_content():
+            for record in reply.content.metric_records.values():
+                said |= wire.numbers(record)
+        elif not raised:
+            raised = as_text(f"error {reply.error.code}: {reply.error.reason}")[: app_records.MAX_ERROR]
+        # without FLOPs the time of an error would be that of this host, and other messages might follow from it
+        is_timed = not used["flops"] and reply.has_content()
+        return AppReply(
+            request,
+            wire.pack(reply),
+            wire.pack_context(context),
+            nbytes(reply),
+            wire.content_sha256(reply) if reply.has_content() else request,
+            used["flops"],
+            used["cpu"] * _host_flops_per_second() if is_timed else 0.0,
+            self._steps,
+            int(said.pop(EXAMPLES, 0)),
+            said,
+            raised,
+        )
 
     def _count_step(self, *_: Any) -> None:
         self._steps += 1
 
 
-def _numbers(record: MetricRecord) -> dict[str, float]:
-    return {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
+def _refused(request: str, why: str) -> AppReply:
+    return AppReply(request, b"", b"", 0, request, 0.0, 0.0, 0, 0, {}, refused=why[: app_records.MAX_ERROR])
+
+
+def _error(error: BaseException) -> Error:
+    """The error that a SuperNode of flwr 1.41 replies with."""
+    if isinstance(error, SystemExit):
+        return Error(ErrorCode.CLIENT_APP_CRASHED, CRASHED)
+    if isinstance(error, LoadError) and error.__cause__ is None:
+        return Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, NOT_LOADED)
+    raised = error.__cause__ if isinstance(error, LoadError) and error.__cause__ is not None else error
+    try:
+        text = as_text(str(raised))
+    except Exception:  # its class is the app's
+        text = ""
+    return Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(raised)}:<'{text}'>")
 
 
 class _FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
@@ -159,12 +194,13 @@ def _is_composite(operator: Any) -> bool:
 
 @contextmanager
 def _counted() -> Iterator[dict[str, float]]:
-    """Count torch's FLOPs, 2 per multiply-add, and this process's CPU seconds in the body."""
-    used: dict[str, float] = {}
-    began = time.process_time()
-    with _FlopCounter() as counter:
-        yield used
-    used["cpu"], used["flops"] = time.process_time() - began, float(counter.flops)
+    """Count torch's FLOPs, 2 per multiply-add, and this process's CPU seconds in the body, whether or not it raises."""
+    began, counter, used = time.process_time(), _FlopCounter(), dict[str, float]()
+    try:
+        with counter:
+            yield used
+    finally:
+        used |= {"cpu": time.process_time() - began, "flops": float(counter.flops)}
 
 
 _host: list[float] = []

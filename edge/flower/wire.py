@@ -6,9 +6,10 @@ of flwr 1.41 drops those of a message when its ClientApp has it, so no later mes
 
 from __future__ import annotations
 
+import math
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from flwr.supercore.object_ref import load_app
 from flwr.supercore.task_identity import TaskIdentity
 
 from edge.protocol.app_records import EPOCH
-from edge.protocol.plugins import error_text
+from edge.protocol.plugins import as_text, error_text
 from edge.protocol.rng import keyed_generator
 
 RUN_ID = 1 << 62
@@ -72,6 +73,18 @@ def unpack_context(packed: bytes) -> Context:
     return context_from_proto(ContextProto.FromString(packed))
 
 
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The single numbers among metrics, by name; infinite if no float is so large."""
+    values = {}
+    for name, value in metrics.items():
+        if isinstance(value, int | float):
+            try:
+                values[as_text(str(name))] = float(value)
+            except OverflowError:
+                values[as_text(str(name))] = math.copysign(math.inf, value)
+    return values
+
+
 def content_sha256(message: Message) -> str:
     """A hash of what a message says, without its ids and times."""
     return str(message.content.object_id)
@@ -84,20 +97,30 @@ CONVERT = (
 )
 
 
+class LoadError(ValueError):
+    """An app that cannot be loaded: its module has raised the cause, or has no such object if there is none."""
+
+
+class OldInterfaceError(ValueError):
+    """An app of Flower's interface before 1.20."""
+
+
 def app_object(folder: Path, reference: str, kind: type) -> Any:
     """The object of an app that its ``pyproject.toml`` names as ``module:attribute``.
 
-    ValueError if there is none of the kind, and for one of Flower's interface before 1.20.
+    LoadError if there is none of the kind, and OldInterfaceError for one of Flower's interface before 1.20.
     """
     sys.path.insert(0, str(folder))
     try:
-        found = load_app(reference, ValueError, folder)
+        app = load_app(reference, LoadError, folder)
+    except LoadError as error:  # Flower's text for it has several lines
+        raise LoadError(f"cannot load {reference!r}: {str(error).partition(chr(10))[0]}") from None
     except Exception as error:  # an app may raise anything
-        raise ValueError(f"cannot load {reference!r}: {error_text(error)}") from error
-    if not isinstance(found, kind):
-        raise ValueError(f"{reference} is a {type(found).__name__} instead of a {kind.__name__}")
-    if getattr(found, "_main", True) is None:
-        raise ValueError(f"{reference} has no function with @app.main(){CONVERT}")
-    if getattr(found, "_call", None) is not None:
-        raise ValueError(f"{reference} has a client_fn{CONVERT}")
-    return found
+        raise LoadError(f"cannot load {reference!r}: {error_text(error)}") from error
+    if not isinstance(app, kind):
+        raise LoadError(f"{reference} is a {type(app).__name__} instead of a {kind.__name__}")
+    if getattr(app, "_main", True) is None:
+        raise OldInterfaceError(f"{reference} has no function with @app.main(){CONVERT}")
+    if getattr(app, "_call", None) is not None:
+        raise OldInterfaceError(f"{reference} has a client_fn{CONVERT}")
+    return app

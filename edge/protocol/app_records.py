@@ -44,7 +44,7 @@ class AppReply(Struct, frozen=True):
     request: Sha256
     """`AppMessage.sha256`"""
     message: bytes
-    """Flower's Message; empty if the app has raised ``error``"""
+    """Flower's Message; empty if there is none that a SuperLink would take"""
     context: bytes
     """The node's Context after it"""
     nbytes: Count
@@ -61,7 +61,9 @@ class AppReply(Struct, frozen=True):
     metrics: dict[str, float]
     """Its MetricRecords' numbers, by name"""
     error: Annotated[str, Meta(max_length=MAX_ERROR)] = ""
-    """What the ClientApp has raised, and where"""
+    """If the message is an error: what the ClientApp has raised, and where, or the reason that it has given"""
+    refused: Annotated[str, Meta(max_length=MAX_ERROR)] = ""
+    """What the ClientApp has done that no SuperLink would take, which ends the run"""
 
 
 _ENCODER, _REPLIES = Encoder(), Decoder(AppReply)
@@ -78,13 +80,22 @@ def reply_file(folder: Path, number: int) -> Path:
 
 
 def write_reply(file: Path, reply: AppReply) -> None:
-    """Whole or not at all, whatever is killed."""
-    write_bytes(file, _ENCODER.encode(reply))
+    """Whole or not at all, whatever is killed. ValueError for a reply that `read_reply` would refuse."""
+    encoded = _ENCODER.encode(reply)
+    _decoded(encoded)
+    write_bytes(file, encoded)
 
 
 def read_reply(file: Path) -> AppReply:
     """ValueError for a file that no worker has written."""
     try:
-        return _REPLIES.decode(file.read_bytes())
-    except MsgspecError as error:
+        return _decoded(file.read_bytes())
+    except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
+
+
+def _decoded(encoded: bytes) -> AppReply:
+    try:
+        return _REPLIES.decode(encoded)
+    except MsgspecError as error:
+        raise ValueError(str(error)) from None

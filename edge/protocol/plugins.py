@@ -101,7 +101,16 @@ def error_text(error: BaseException) -> str:
     """An error of a user's code in words, with its last line there: ``KeyError: 'x' (/home/me/rows.py, line 7)``."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
-    return f"{type(error).__name__}: {error}{error_place(error)}"
+    try:
+        text = as_text(str(error))
+    except Exception as own:  # its class is a user's, too
+        text = f"its text cannot be had: {type(own).__name__}"
+    return f"{type(error).__name__}: {text}{error_place(error)}"
+
+
+def as_text(text: str) -> str:
+    """A text that can be written: lone surrogates, which no encoding has, as Python's escapes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def error_place(error: BaseException) -> str:

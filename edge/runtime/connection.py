@@ -110,12 +110,18 @@ class CoordinatorConnection:
         self._socket.setsockopt(zmq.SNDHWM, HIGH_WATER if reuses_vectors else NO_LIMIT)
         self._socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, heartbeat_ms)
-        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4 * heartbeat_ms)
+        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4 * heartbeat_ms if credentials is None else 0)
         self._socket.setsockopt(zmq.RCVTIMEO, -1 if welcome_seconds == math.inf else WELCOME_MS)
         if credentials is not None:
             self._socket.setsockopt(zmq.CURVE_PUBLICKEY, credentials.own.public)
             self._socket.setsockopt(zmq.CURVE_SECRETKEY, credentials.own.secret)
             self._socket.setsockopt(zmq.CURVE_SERVERKEY, credentials.server)
+            # libzmq would lose a connection over which one large frame comes for longer than four heartbeats
+            keepalive = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_CNT: 3, zmq.TCP_MAXRT: 4 * heartbeat_ms}
+            seconds = math.ceil(heartbeat_ms / 1000)
+            keepalive |= {zmq.TCP_KEEPALIVE_IDLE: seconds, zmq.TCP_KEEPALIVE_INTVL: seconds}
+            for option, value in keepalive.items():
+                self._socket.setsockopt(option, value)
         monitor = self._socket.get_monitor_socket(EVENTS)
         threading.Thread(target=_watch, args=(monitor, lost), daemon=True).start()
         try:

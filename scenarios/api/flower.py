@@ -23,7 +23,7 @@ from scenarios.api.run import Run
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import COMMAND_LINE, PYTHON, Argument, ScenarioError
 from scenarios.config.load import Loaded, Source, load
-from scenarios.run.app_folder import PROJECT, flat
+from scenarios.run.app_folder import PROJECT, content, flat
 
 WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")
 """Of a text of values; those in quotes may have spaces"""
@@ -122,7 +122,7 @@ def _folder_of(server_app: Any, client_app: Any, run_config: Mapping[str, Any]) 
     (root, name, server), (_, _, client) = _place(server_app), _place(client_app)
     config: dict[str, Any] = {}
     with suppress(OSError, KeyError, tomllib.TOMLDecodeError):
-        config = flat(tomllib.loads((root / PROJECT).read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"])
+        config = flat(tomllib.loads(content(root / PROJECT).decode())["tool"]["flwr"]["app"]["config"])
     lines = "\n".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in {**config, **run_config}.items())
     files = {"given_server_app.py": server, "given_client_app.py": client}
     digest = hashlib.sha256("".join((*files.values(), lines)).encode()).hexdigest()[:12]

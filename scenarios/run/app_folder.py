@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +27,8 @@ CLIENT_APP, SERVER_APP = "tool.flwr.app.components.clientapp", "tool.flwr.app.co
 REFERENCE = re.compile(r"[\w.]+:[\w.]+")
 SOURCES = (".py", ".toml")
 """Endings of the files that make an app"""
+MOST_FILES, MOST_NBYTES = 100_000, 8_000_000
+"""Of such files, and bytes of each"""
 GUIDE = "docs/flower-apps.md"
 
 
@@ -50,7 +55,8 @@ def flower_app(loaded: Loaded) -> FlowerApp:
     folder = expanded(loaded.method.app).resolve()
     file = folder / PROJECT
     try:
-        project = tomllib.loads(file.read_text(encoding="utf-8"))
+        project = tomllib.loads(content(file).decode())
+        config = flat(value_at(project, CONFIG) or {})
     except OSError as error:
         raise ScenarioError(
             f"{file}: {error.strerror}; a Flower app is a folder with a {PROJECT} that has [tool.flwr.app]; a script "
@@ -58,20 +64,26 @@ def flower_app(loaded: Loaded) -> FlowerApp:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{file}: {error}") from None
+    except RecursionError:
+        raise ScenarioError(f"{file}: its tables or lists are nested too deeply") from None
     client_app, server_app, name = (value_at(project, key) for key in (CLIENT_APP, SERVER_APP, NAME))
     for key, value in ((CLIENT_APP, client_app), (SERVER_APP, server_app), (NAME, name)):
         if not isinstance(value, str):
             raise ScenarioError(f"{file}: no Flower app: it lacks {key}")
         if key != NAME and not REFERENCE.fullmatch(value):
             raise ScenarioError(f"{file}: {key} = {value!r}: must be module:attribute")
-    config, own = flat(value_at(project, CONFIG) or {}), loaded.options.run_config
+    own = loaded.options.run_config
     for key, value in config.items():
         if not isinstance(value, bool | int | float | str):
             raise ScenarioError(f"{file}: {CONFIG}.{key}: Flower takes a text, a number, true or false")
     for key in own:
         if key not in config:
             raise ScenarioError(f"method_options.run_config.{key}: {file} has no such key; {nearest(key, config)}")
-    return FlowerApp(folder, name, client_app, server_app, config | dict(own), _sha256(folder))
+    try:
+        sha256 = _sha256(folder)
+    except OSError as error:
+        raise ScenarioError(f"{error.filename}: {error.strerror}") from None
+    return FlowerApp(folder, name, client_app, server_app, config | dict(own), sha256)
 
 
 def runnable_app(loaded: Loaded) -> FlowerApp:
@@ -91,10 +103,28 @@ def flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     return found
 
 
+def content(path: Path) -> bytes:
+    """The bytes of an app's file, or of the one that it links to. OSError that names it, for one that is no file, too
+    large for source code, or a pipe, whose writer would be waited for."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        stats = os.fstat(file.fileno())
+        if not stat.S_ISREG(stats.st_mode):
+            raise OSError(errno.EINVAL, "is no ordinary file", str(path))
+        raw = file.read(MOST_NBYTES + 1)
+    if len(raw) > MOST_NBYTES:
+        raise OSError(errno.EFBIG, f"has more than {MOST_NBYTES} bytes, the most of a source file", str(path))
+    return raw
+
+
 def _sha256(folder: Path) -> str:
-    digest = hashlib.sha256()
+    """OSError as of `content`, and for more than `MOST_FILES` of them."""
+    digest, files = hashlib.sha256(), 0
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
         if path.suffix in SOURCES and path.is_file() and not any(part.startswith((".", "__")) for part in place.parts):
-            digest.update(f"{place}\n{path.stat().st_size}\n".encode() + path.read_bytes())
+            files += 1
+            if files > MOST_FILES:
+                raise OSError(errno.EFBIG, f"has more than {MOST_FILES} source files", str(folder))
+            text = content(path)
+            digest.update(f"{place}\n{len(text)}\n".encode(errors="surrogateescape") + text)
     return digest.hexdigest()

@@ -75,20 +75,23 @@ class ServerAppProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.end(END_SECONDS)
+        self._process.end(END_SECONDS, with_group=True)
         self._file.close()
 
     def question(self) -> dict[str, Any]:
         """As of `coordinator.rounds.app_rounds.ServerApp`; Stopped if the user has asked to stop meanwhile."""
         while True:
+            has_ended = self._process.has_ended()  # before the last look: what it has sent by then is there
             with suppress(queue.Empty):
-                found = self._questions.get(timeout=TURN_SECONDS)
-                if found is None:
-                    raise RunFailed(f"the ServerApp's process has ended; its output is in {shared(str(self._log))}")
-                if found["do"] == "error":
-                    with self._log.open("a", encoding="utf-8") as log:
-                        log.write(found["traceback"])
-                return found
+                question = self._questions.get(timeout=TURN_SECONDS)
+                if question is not None:
+                    if question["do"] == "error":
+                        with self._log.open("a", encoding="utf-8") as log:
+                            log.write(question["traceback"])
+                    return question
+                has_ended = True
+            if has_ended:  # a process that it has forked may have the channel still
+                raise RunFailed(f"the ServerApp's process has ended; its output is in {shared(str(self._log))}")
             self._check_stop()
 
     def answer(self, answer: dict[str, Any]) -> None:
@@ -138,6 +141,7 @@ def rounds_of(
     workers: Workers | None = None,
     on_round: Callable[[RoundFinished], None] = lambda progress: None,
     check_stop: Callable[[], None] = lambda: None,
+    on_failure: Callable[[str], None] = lambda text: None,
 ) -> AppRounds:
     """The rounds of an app, without ``workers`` those of a replay. ``target``: the accuracy that ends them."""
     scenario, options = loaded.scenario, loaded.options
@@ -145,7 +149,19 @@ def rounds_of(
     # The app decides how many rounds there are.
     budget = Budget(scenario.budget, LARGEST_INTEGER, target, scenario.stop.patience)
     clients = scenario.data.clients
-    return AppRounds(options, clients, clock, server, workers, folder, recorder, budget, on_round, check_stop)
+    return AppRounds(
+        options,
+        clients,
+        clock,
+        server,
+        workers,
+        folder,
+        recorder,
+        budget,
+        on_round,
+        check_stop,
+        on_failure=on_failure,
+    )
 
 
 def worker_job(job: Job, app: FlowerApp, folder: Path) -> Job:
@@ -177,10 +193,18 @@ def described(app: FlowerApp, clients: int) -> ModelProfile:
 
 
 def warnings(rounds: AppRounds) -> list[str]:
-    """What a user should know of the times of an app's run."""
-    if not rounds.calibrated:
-        return []
-    return [
-        f"{rounds.calibrated} replies computed nothing in torch: their device time is this host's CPU seconds, which "
-        "another run may measure otherwise"
-    ]
+    """What a user should know of the errors and times of an app's run."""
+    shown = []
+    if rounds.failed:
+        (error, message), *others = rounds.failures.items()
+        more = f"; the log has {len(others)} others" if others else ""
+        shown.append(
+            f"the ClientApp answered {rounds.failed} of {len(rounds.exchanges)} messages with an error; the first: "
+            f"{message}: {error}{more}"
+        )
+    if rounds.calibrated:
+        shown.append(
+            f"{rounds.calibrated} replies computed nothing in torch: their device time is this host's CPU seconds, "
+            "which another run may measure otherwise"
+        )
+    return shown

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -100,13 +102,26 @@ class ChildProcess:
         """End it now, and whatever ends with it."""
         self._process.kill()
 
-    def end(self, seconds: float) -> int:
-        """Have it end; its exit status. It is killed if it has not ended within so many seconds."""
+    def has_ended(self) -> bool:
+        """Whether it has. Its channel may be open still, in a process that it has forked."""
+        how = os.WEXITED | os.WNOHANG | os.WNOWAIT  # so that its id belongs to its group until `end`
+        return self._process.returncode is not None or os.waitid(os.P_PID, self._process.pid, how) is not None
+
+    def end(self, seconds: float, with_group: bool = False) -> int:
+        """Have it end; its exit status. It is killed if it has not ended within so many seconds.
+
+        ``with_group``: all processes of its group are killed then, too.
+        """
         self.channel.close_sending()
-        try:
-            status = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
+        if not self.has_ended():
+            process, poll = os.pidfd_open(self._process.pid), select.poll()
+            poll.register(process, select.POLLIN)
+            poll.poll(1000 * seconds)
+            os.close(process)
+        if with_group:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        status = self._process.wait()
         self.channel.close()
         return status

@@ -171,6 +171,17 @@ class RunFolder:
 
     # --- ledger -------------------------------------------------------------------------------------------------------
 
+    def app_sha256(self) -> str:
+        """The hash of the Flower app that has made the run, or its last rounds if it has changed since it failed."""
+        changes = self.query("SELECT detail FROM host_events WHERE kind = 'app_changed' ORDER BY rowid DESC LIMIT 1")
+        return str(changes[0]["detail"]) if changes else self.environment.data.sha256
+
+    @property
+    def has_app_failed(self) -> bool:
+        """Whether its Flower app has ended the run since the app was last changed, and so may have been mended."""
+        changed = "SELECT COALESCE(MAX(rowid), 0) FROM host_events WHERE kind = 'app_changed'"
+        return bool(self.query(f"SELECT 1 FROM host_events WHERE kind = 'app_failed' AND rowid > ({changed}) LIMIT 1"))
+
     def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
         return read(self.ledger, sql, arguments)
 

@@ -22,7 +22,7 @@ from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
-from coordinator.workers.task import Stopped, Workers
+from coordinator.workers.task import PoolError, Stopped, Workers
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from edge.data.content import keep_content
@@ -135,8 +135,10 @@ def _outcome(loaded: Loaded, recorded: RunFolder) -> dict[str, Any] | None:
         if recorded.is_begun and (change := recorded.source_change()):
             raise ScenarioError(f"{folder}: {change}; to resume this run, restore the files, or start a new run")
         return None
-    data = recorded.environment.data.sha256 if loaded.method.app is None else flower_app(loaded).sha256
-    if recorded.meta["genesis"] != initial_hash(builder.identity(loaded), data):
+    is_other_app = loaded.method.app is not None and flower_app(loaded).sha256 != recorded.app_sha256()
+    if is_other_app or recorded.meta["genesis"] != initial_hash(
+        builder.identity(loaded), recorded.environment.data.sha256
+    ):
         raise _is_another(folder)
     if lacking := run_records.PRINTED - result.keys():
         raise ScenarioError(f"{recorded.ledger} is damaged: its summary has no {min(lacking)}")
@@ -185,12 +187,16 @@ class _Maker:
             self.watch.on_end(result)
 
     def _run_app(self, app: FlowerApp, stop_at_target: bool, before: Environment | None) -> dict[str, Any]:
-        """As `_run`, of a Flower app, which brings its own model and data, and decides the rounds."""
+        """As `_run`, of a Flower app, which brings its own model and data, and decides the rounds.
+
+        An app that has failed may be another one when the run is resumed: the committed rounds are played again with
+        it, and must be the same.
+        """
         wall_started, loaded, folder, scenario = time.monotonic(), self.loaded, self.held.path, self.loaded.scenario
         if self.host.remote_access is not None:
             raise ScenarioError(f"{loaded.name}: remote workers and clusters do not run Flower apps; use local workers")
         profile = app_run.described(app, scenario.data.clients)
-        chain = initial_hash(builder.identity(loaded), app.sha256)
+        chain = initial_hash(builder.identity(loaded), app.sha256 if before is None else before.data.sha256)
         (folder / app_records.FOLDER).mkdir(exist_ok=True)
         if before is None:
             here = environment(loaded, profile, self.host, {}, stop_at_target, {})
@@ -200,12 +206,20 @@ class _Maker:
         path, genesis = folder / LEDGER, chain if before is None else None
         with contextlib.closing(Ledger(path, genesis, None, scenario.checkpoints, self.held.check)) as ledger:
             self.held.keep(path)
-            if ledger.genesis != chain:
+            recorded = RunFolder(folder)
+            has_changed = before is not None and app.sha256 != recorded.app_sha256()
+            if ledger.genesis != chain or (has_changed and not recorded.has_app_failed):
                 raise _is_another(folder)
+            if has_changed:
+                ledger.event(HostEvent("app_changed", "", app.sha256, time.time()))
 
             def check_stop() -> None:
                 if self.watch():
                     raise Stopped
+
+            def on_event(kind: str, text: str) -> None:
+                _log.warning("%s: %s", kind, text)
+                ledger.event(HostEvent(kind, "", text, time.time()))
 
             job = app_run.worker_job(builder.job(loaded, None, self.host.device, cache_folder()), app, folder)
             target = scenario.stop.target_accuracy if stop_at_target else None
@@ -216,10 +230,15 @@ class _Maker:
             recorder, clock = app_run.LedgerRecorder(ledger), StoppableClock(self.fleet)
             with server_app, self._pool(job, ledger, HEADERS_NBYTES, app_run.EXECUTOR) as pool:
                 parts = (loaded, clock, server_app, messages, recorder, target, pool, self.watch.on_round, check_stop)
-                rounds = app_run.rounds_of(*parts)
+                rounds = app_run.rounds_of(*parts, functools.partial(on_event, "app_raised"))
                 ended_by = None
-                with contextlib.suppress(Stopped):
+                try:
                     ended_by = rounds.run()
+                except Stopped:
+                    pass
+                except (RunFailed, PoolError) as error:
+                    on_event("app_failed", str(error))
+                    raise
                 stopped_by = ended_by or self.host.stopped_by()
             wall_seconds = wall_before + time.monotonic() - wall_started
             began = before or here

@@ -131,7 +131,7 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
     if not record.rounds:
         raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
     if app is not None:
-        if app.sha256 != run.environment.data.sha256:
+        if app.sha256 != run.app_sha256():
             raise ScenarioError(f"{app.folder}: the app has changed since the run; to run it anew: {fresh}")
         return app_replay.PreparedApp(record, loaded, app, folder, fresh)
     for rounds in (recorded.scenario.rounds, loaded.scenario.rounds):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from msgspec.msgpack import Encoder
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.app_rounds import AppRounds, EndedAppRound
@@ -139,15 +140,20 @@ def play(
     seconds: Sequence[tuple[float, float, float]] = (QUICK, SLOW),
     *,
     replies: dict[int, AppReply] | None = None,
+    encoded: dict[int, bytes] | None = None,
     links: Links | None = None,
     behaviour: ClientDynamics | None = None,
     limits: RunLimits | None = None,
     target: float | None = None,
+    workers: Any = None,
+    on_failure: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> Played:
-    """Run an app against recorded replies on a fleet of `clockwork`."""
+    """Run an app against recorded replies on a fleet of `clockwork`; ``workers``: of a run that is resumed."""
     for number in range(MOST_MESSAGES):
         write_reply(reply_file(folder, number), (replies or {}).get(number, reply()))
+    for number, content in (encoded or {}).items():
+        reply_file(folder, number).write_bytes(content)
     works = [Work(DOWN, UP, FLOPS, 1)] * len(seconds)
     fleet = clockwork(works, seconds, links or Links(), behaviour or ClientDynamics())
     recorder = Commits()
@@ -156,12 +162,13 @@ def play(
         clients=len(seconds),
         clock=Clock(fleet),
         server=Script(app()),
-        workers=None,
+        workers=workers,
         folder=folder,
         recorder=recorder,
         budget=Budget(limits or RunLimits(), LARGEST_INTEGER, target),
         on_round=lambda ended: None,
         check_stop=lambda: None,
+        on_failure=on_failure,
     )
     return Played(rounds, rounds.run(), recorder.commits)
 
@@ -512,17 +519,83 @@ def test_an_app_that_fails_is_refused_in_words(tmp_path: Path, steps: list[Answe
     assert str(failed.value) == message
 
 
-def test_a_client_that_raises_is_named_and_asked_again_when_the_run_is_resumed(tmp_path: Path) -> None:
+EXAMPLES = "has returned a reply whose metrics.num-examples is -1: must be from 0 to 9007199254740992"
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (reply(refused=EXAMPLES), f"the ClientApp {EXAMPLES}"),
+        (reply(examples=-1), "FOLDER/000001.reply: Expected `int` >= 0 - at `$.examples`"),
+    ],
+)
+@pytest.mark.parametrize("workers", [None, object()], ids=["replayed", "resumed"])
+def test_a_refused_reply_is_named_by_its_client_and_asked_for_again_when_the_run_is_resumed(
+    tmp_path: Path, bad: AppReply, message: str, workers: object
+) -> None:
     def app() -> Generator[Answer, Answer, None]:
         yield push(0, 1)
         yield receive(0, 1)
 
+    encoded = Encoder().encode(bad)
     with pytest.raises(RunFailed) as failed:
-        play(tmp_path, app, replies={1: reply(error='KeyError: "lr" (client_app.py, line 7)')})
-    assert str(failed.value) == (
-        'round 1, client 1, train, message 1: the ClientApp has raised KeyError: "lr" (client_app.py, line 7)'
+        play(tmp_path, app, encoded={1: encoded}, workers=workers)
+    text = message.replace("FOLDER", str(tmp_path))
+    assert str(failed.value) == f"round 1, client 1, train, message 1: {text}"
+    assert reply_file(tmp_path, 1).exists() == (workers is None)
+    assert reply_file(tmp_path, 0).exists()
+
+
+def test_replies_that_a_server_app_could_not_use_are_asked_for_again_but_not_those_of_committed_rounds(
+    tmp_path: Path,
+) -> None:
+    def app() -> Generator[Answer, Answer, None]:
+        for first in (0, 2):
+            yield push(0, 1)
+            yield receive(first, first + 1)
+        yield {"do": "error", "text": "ValueError: shapes", "odd": [1, 3]}
+
+    with pytest.raises(RunFailed, match="round 2: the ServerApp has raised ValueError: shapes"):
+        play(tmp_path, app, workers=object())
+    assert [reply_file(tmp_path, number).exists() for number in range(4)] == [True, True, True, False]
+
+
+def test_an_error_of_a_client_is_a_visit_that_failed_and_the_run_goes_on(tmp_path: Path) -> None:
+    seen: list[Answer] = []
+    told: list[str] = []
+
+    def app() -> Generator[Answer, Answer, None]:
+        for first in (0, 4):
+            yield push(0, 1)
+            seen.append((yield receive(first, first + 1)))
+            yield push(0, 1, kind="evaluate")
+            seen.append((yield receive(first + 2, first + 3)))
+
+    raised = {n: reply(error="KeyError: 'lr'", metrics={}, context=b"kept") for n in (1, 2, 5)}
+    scored = {n: reply(metrics={"acc": 0.5}) for n in (3, 6, 7)}
+    played = play(tmp_path, app, replies=raised | scored, workers=object(), on_failure=told.append)
+    # the reply itself is the error, and lies in its file
+    assert [codes(answer) for answer in seen] == [[None, None]] * 4
+    assert [visit[:3] for visit in played.visits] == [
+        (0, 0, "train"), (0, 1, "failed"), (0, 0, "unscored"), (0, 1, "evaluate"),
+        (1, 0, "train"), (1, 1, "failed"), (1, 0, "evaluate"), (1, 1, "evaluate"),
+    ]  # fmt: skip
+    assert [(row.participants, row.accuracy) for row in played.rows] == [(1, 0.5), (1, 0.5)]
+    assert (played.rounds.failed, played.rounds.failures) == (
+        3,
+        {"KeyError: 'lr'": "round 1, client 1, train, message 1"},
     )
-    assert not reply_file(tmp_path, 1).exists()
+    assert told == []  # they were recorded before
+
+
+def test_a_server_app_may_ask_for_nodes_as_often_as_it_likes(tmp_path: Path) -> None:
+    def app() -> Generator[Answer, Answer, None]:
+        for _ in range(5_000):
+            yield {"do": "nodes"}
+        yield push(0)
+        yield receive(0)
+
+    assert play(tmp_path, app).spans == [(0.0, 1.0)]
 
 
 def test_another_message_than_the_recorded_reply_answers_is_refused(tmp_path: Path) -> None:

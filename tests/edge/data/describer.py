@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -14,6 +15,7 @@ from typing import Any
 import sklearn.datasets  # noqa: F401  # `edge.data.scikit_learn` imports it when it reads
 
 from edge.data import partitioning, scikit_learn
+from edge.runtime.descendants import end_with_parent
 from edge.training import counts
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import load
@@ -41,6 +43,7 @@ def work(folder: Path, stuck: str, told: Connection) -> None:
     noted(counts, "flops_per_example")
     noted(scikit_learn, "read")
     noted(partitioning, "partition_data")
+    end_with_parent(os.getppid())
     trainer = LocalTrainer(job(load("digits", {}), None, "cpu", folder / "cache"))
     told.send("ready")
     told.recv()

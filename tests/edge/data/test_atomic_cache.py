@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,24 @@ class Describer:
         return said
 
 
+Describers = Callable[..., Describer]
+
+
+@pytest.fixture
+def describers() -> Iterator[Describers]:
+    """Starts describers; none outlives the test, however that ends."""
+    started: list[Describer] = []
+
+    def start(folder: Path, stuck: str = "nowhere") -> Describer:
+        started.append(Describer(folder, stuck))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.join()
+
+
 def log(folder: Path) -> list[str]:
     return (folder / "log").read_text().splitlines() if (folder / "log").exists() else []
 
@@ -49,8 +68,10 @@ def hidden(folder: Path) -> list[Path]:
 
 
 @pytest.mark.long
-def test_two_that_begin_together_on_an_empty_cache_build_everything_once(tmp_path: Path) -> None:
-    both = [Describer(tmp_path), Describer(tmp_path)]
+def test_two_that_begin_together_on_an_empty_cache_build_everything_once(
+    describers: Describers, tmp_path: Path
+) -> None:
+    both = [describers(tmp_path), describers(tmp_path)]
     for one in both:
         one.go()
     first, second = (one.said() for one in both)
@@ -60,8 +81,10 @@ def test_two_that_begin_together_on_an_empty_cache_build_everything_once(tmp_pat
     assert hidden(tmp_path) == []
 
 
-def test_one_that_is_killed_while_it_builds_neither_blocks_the_other_nor_leaves_anything(tmp_path: Path) -> None:
-    slow, other = Describer(tmp_path, "read"), Describer(tmp_path)
+def test_one_that_is_killed_while_it_builds_neither_blocks_the_other_nor_leaves_anything(
+    describers: Describers, tmp_path: Path
+) -> None:
+    slow, other = describers(tmp_path, "read"), describers(tmp_path)
     slow.go()
     limit = time.monotonic() + 60
     while "read" not in log(tmp_path):

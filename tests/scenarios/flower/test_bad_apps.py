@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import sqlite3
 import subprocess
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import psutil
@@ -14,10 +15,10 @@ import pytest
 from scenarios.cli import main
 from scenarios.run.session import Session
 from tests.remains import Watch
-from tests.scenarios.flower.apps import CLIENT, PROJECT, SERVER, STILL, Apps, write_app
+from tests.scenarios.flower.apps import CLIENT, PROJECT, SERVER, STILL, Apps, said, write_app
 from tests.scenarios.runs import check_message, fedbr
 
-USAGE, FAILED = 2, 3
+FINISHED, USAGE, FAILED = 0, 2, 3
 WORDS = ("data.clients=3", "method_options.heartbeat=5", *STILL)
 
 
@@ -34,7 +35,7 @@ def failed(apps: Apps, capsys: pytest.CaptureFixture[str], app: Path, *words: st
     out = ("--out", str(apps.folder), "--run-id", "bad", "--workers", "1", "--quiet")
     code = main.run_command(["run", "digits", f"method=flower:{app}", *WORDS, *words, *out])
     captured = capsys.readouterr()
-    assert captured.out == ""
+    assert (captured.out == "") == (code != FINISHED)
     assert "Traceback" not in captured.err
     assert set(psutil.Process().children(recursive=True)) <= before
     return code, captured.err.splitlines()[0].removeprefix("fedbr: ").replace(str(app), "APP")
@@ -66,7 +67,8 @@ VAIN = (
     "round 1: the ServerApp waits in vain, at {} s of virtual time with no message under way; the fleet has 3 clients "
     "(data.clients), and a strategy waits for its min_available_nodes"
 )
-CLIENT_RAISED = "round 1, client 0, train, message 1: the ClientApp has raised "
+CLIENT_APP = "round 1, client 0, train, message 1: the ClientApp "
+CLIENT_RAISED = f"{CLIENT_APP}has raised "
 SERVER_RAISED = "round 1: the ServerApp has raised "
 PUSH = "from flwr.app import Message, RecordDict; grid.push_messages([Message(RecordDict(), {}, {})])"
 NODE = "next(iter(grid.get_node_ids()))"
@@ -145,55 +147,21 @@ def test_a_folder_that_is_no_app_is_refused(
     ("parts", "message"),
     [
         (
-            named("probe.client_app:app", "probe.clients:app"),
-            f"{CLIENT_RAISED}ValueError: cannot load 'probe.clients:app': ModuleNotFoundError: No module named "
-            "'probe.clients'",
-        ),
-        (
             named("probe.server_app:app", "probe.servers:app"),
-            f"{SERVER_RAISED}ValueError: cannot load 'probe.servers:app': ModuleNotFoundError: No module named "
+            f"{SERVER_RAISED}LoadError: cannot load 'probe.servers:app': ModuleNotFoundError: No module named "
             "'probe.servers'",
         ),
         (
-            named("probe.client_app:app", "probe.client_app:application"),
-            f"{CLIENT_RAISED}ValueError: cannot load 'probe.client_app:application': ValueError: Unable to load "
-            "attribute application from module probe.client_app",
-        ),
-        (
             named("probe.server_app:app", "probe.client_app:app"),
-            f"{SERVER_RAISED}ValueError: probe.client_app:app is a ClientApp instead of a ServerApp",
-        ),
-        (
-            named("probe.client_app:app", "probe.server_app:app"),
-            f"{CLIENT_RAISED}ValueError: probe.server_app:app is a ServerApp instead of a ClientApp",
-        ),
-        (
-            client("app = ClientApp()", "app = ClientApp("),
-            f"{CLIENT_RAISED}ValueError: cannot load 'probe.client_app:app': SyntaxError: '(' was never closed "
-            "(APP/probe/client_app.py, line 5)",
-        ),
-        (
-            client("app = ClientApp()", "import nothing_of_the_kind"),
-            f"{CLIENT_RAISED}ValueError: cannot load 'probe.client_app:app': ModuleNotFoundError: No module named "
-            "'nothing_of_the_kind' (APP/probe/client_app.py, line 5)",
-        ),
-        (
-            client(REPLY, "return msg.content['nothing']"),
-            f"{CLIENT_RAISED}KeyError: 'nothing' (APP/probe/client_app.py, line 10)",
+            f"{SERVER_RAISED}LoadError: probe.client_app:app is a ClientApp instead of a ServerApp",
         ),
         (
             client(REPLY, "return 3"),
-            f"{CLIENT_RAISED}TypeError: the ClientApp has returned a int instead of a Message",
+            f"{CLIENT_APP}has returned a int instead of a Message",
         ),
-        (client(REPLY, "raise SystemExit(7)"), f"{CLIENT_RAISED}SystemExit: 7 (APP/probe/client_app.py, line 10)"),
         (
             client(REPLY, "import os; os._exit(7)"),
             "client 0, message 1, train: given up after 3 workers; the last: worker 2 ended with exit code 7",
-        ),
-        (
-            client("@app.evaluate()", "@app.query()"),
-            "round 1, client 0, evaluate, message 3: the ClientApp has raised ValueError: No evaluate function "
-            "registered with name 'default'",
         ),
         (
             server("context.run_config['no-such-key']"),
@@ -219,7 +187,43 @@ def test_a_folder_that_is_no_app_is_refused(
             "(APP/probe/server_app.py, line 11)",
         ),
         (server(PUSH.format(NODE, "'paint'")), f"{SERVER_RAISED}ValueError: Invalid message type: 'paint'. .."),
-        (server(START.replace("FedAvg()", "FedAvg(min_available_nodes=4)")), VAIN.format(499)),
+        (
+            server("import time; time.sleep(float('inf'))"),
+            f"{SERVER_RAISED}OverflowError: timestamp out of range for platform time_t (APP/probe/server_app.py, "
+            "line 11)",
+        ),
+        (
+            server("import time; time.sleep(float('nan'))"),
+            f"{SERVER_RAISED}ValueError: Invalid value NaN (not a number) (APP/probe/server_app.py, line 11)",
+        ),
+        (
+            server("import time; time.sleep(-1)"),
+            f"{SERVER_RAISED}ValueError: sleep length must be non-negative (APP/probe/server_app.py, line 11)",
+        ),
+        (
+            server("import time; time.sleep(1e12)"),
+            f"{SERVER_RAISED}OverflowError: 1e+12 s more are beyond 1e+11 s of virtual time (APP/probe/server_app.py, "
+            "line 11)",
+        ),
+        (
+            server("grid.send_and_receive([], timeout='1')"),
+            f"{SERVER_RAISED}TypeError: timeout must be a number of seconds, not '1' (APP/probe/server_app.py, "
+            "line 11)",
+        ),
+        (
+            server(PUSH.format(NODE, "'train', ttl=float('inf')")),
+            f"{SERVER_RAISED}ValueError: the ServerApp has pushed a message with a ttl of inf s "
+            "(APP/probe/server_app.py, line 11)",
+        ),
+        (
+            server("raise KeyError('\\ud800')"),
+            f"{SERVER_RAISED}KeyError: '\\ud800' (APP/probe/server_app.py, line 11)",
+        ),
+        (
+            server("class Odd(Exception): __str__ = lambda self: 1 / 0\n    raise Odd"),
+            f"{SERVER_RAISED}Odd: its text cannot be had: ZeroDivisionError (APP/probe/server_app.py, line 12)",
+        ),
+        (server(START.replace("FedAvg()", "FedAvg(min_available_nodes=4)")), VAIN.format(500)),
         (server("while len(grid.get_node_ids()) < 4: pass"), VAIN.format(0)),
         (
             server(
@@ -229,27 +233,153 @@ def test_a_folder_that_is_no_app_is_refused(
         ),
         (
             (CLIENT, LEGACY_SERVER, PROJECT),
-            f"{SERVER_RAISED}ValueError: probe.server_app:app has no function with @app.main(){CONVERT}",
+            f"{SERVER_RAISED}OldInterfaceError: probe.server_app:app has no function with @app.main(){CONVERT}",
         ),
         (
             (LEGACY_CLIENT, SERVER, PROJECT),
-            f"{CLIENT_RAISED}ValueError: probe.client_app:app has a client_fn{CONVERT}",
+            f"{CLIENT_RAISED}OldInterfaceError: probe.client_app:app has a client_fn{CONVERT}",
         ),
     ],
 )
 def test_an_app_that_fails_names_its_own_place(
-    command: Apps, capsys: pytest.CaptureFixture[str], tmp_path: Path, parts: tuple[str, str, str], message: str
+    command: Apps,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    parts: tuple[str, str, str],
+    message: str,
 ) -> None:
+    monkeypatch.setattr("coordinator.rounds.app_rounds.MOST_WAITS_FOR_NODES", 3_000)
     code, text = failed(command, capsys, write_app(tmp_path / "app", *parts))
     assert code == FAILED
     check_message(text.replace(str(command.folder / "digits" / "bad" / "logs"), "OUT"), message)
+
+
+ASK = """
+import json
+import numpy as np
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    content = RecordDict({"arrays": ArrayRecord([np.zeros(10)])})
+    for reply in grid.send_and_receive([Message(content, node, "train") for node in grid.get_node_ids()]):
+        print("said", json.dumps([reply.error.code, reply.error.reason] if reply.has_error() else None))
+"""
+NOT_LOADED, RAISED, CRASHED = 1, 2, 8
+"""Flower's codes"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "reason", "text"),
+    [
+        (
+            named("probe.client_app:app", "probe.clients:app"),
+            RAISED,
+            "<class 'ModuleNotFoundError'>:<'No module named 'probe.clients''>",
+            "LoadError: cannot load 'probe.clients:app': ModuleNotFoundError: No module named 'probe.clients'",
+        ),
+        (
+            named("probe.client_app:app", "probe.client_app:application"),
+            NOT_LOADED,
+            "An exception was raised when attempting to load `ClientApp`",
+            "LoadError: cannot load 'probe.client_app:application': Unable to load attribute application from module "
+            "probe.client_app",
+        ),
+        (
+            named("probe.client_app:app", "probe.server_app:app"),
+            NOT_LOADED,
+            "An exception was raised when attempting to load `ClientApp`",
+            "LoadError: probe.server_app:app is a ServerApp instead of a ClientApp",
+        ),
+        (
+            client("app = ClientApp()", "app = ClientApp("),
+            RAISED,
+            "<class 'SyntaxError'>:<''(' was never closed (client_app.py, line 5)'>",
+            "LoadError: cannot load 'probe.client_app:app': SyntaxError: '(' was never closed "
+            "(APP/probe/client_app.py, line 5)",
+        ),
+        (
+            client(REPLY, "return msg.content['nothing']"),
+            RAISED,
+            "<class 'KeyError'>:<''nothing''>",
+            "KeyError: 'nothing' (APP/probe/client_app.py, line 10)",
+        ),
+        (
+            client(REPLY, "raise ValueError('\\ud800')"),
+            RAISED,
+            "<class 'ValueError'>:<'\\ud800'>",
+            "ValueError: \\ud800 (APP/probe/client_app.py, line 10)",
+        ),
+        (
+            client("@app.train()", "@app.query()"),
+            RAISED,
+            "<class 'ValueError'>:<'No train function registered with name 'default''>",
+            "ValueError: No train function registered with name 'default'",
+        ),
+        (
+            client(REPLY, "MetricRecord({'num-examples': True})"),
+            RAISED,
+            "<class 'TypeError'>:<'Not all values are of valid type. Expected `int | float | list[int] | list[float]` "
+            "but `<class 'bool'>` was passed.'>",
+            "TypeError: Not all values are of valid type. Expected `int | float | list[int] | list[float]` but `<class "
+            "'bool'>` was passed. (APP/probe/client_app.py, line 10)",
+        ),
+        (
+            client(REPLY, "raise SystemExit(7)"),
+            CRASHED,
+            "ClientApp stopped responding.",
+            "SystemExit: 7 (APP/probe/client_app.py, line 10)",
+        ),
+        (
+            client(REPLY, "from flwr.app import Error; return Message(Error(6, 'no noise'), reply_to=msg)"),
+            6,
+            "no noise",
+            "error 6: no noise",
+        ),
+    ],
+)
+def test_an_app_gets_flowers_error_in_place_of_a_reply_that_its_client_raises(
+    apps: Apps, tmp_path: Path, parts: tuple[str, str, str], error: int, reason: str, text: str
+) -> None:
+    client_side, _, project = parts
+    app = write_app(tmp_path / "app", client_side, ASK, project)
+    result = apps.run(app, "data.clients=2")
+    assert said(result) == [[error, reason]] * 2
+    assert result["warnings"][0].replace(str(app), "APP") == (
+        f"the ClientApp answered 2 of 2 messages with an error; the first: round 1, client 0, train, message 0: {text}"
+    )
+    logs = "".join(file.read_text() for file in (Path(result["run_dir"]) / "logs").glob("worker-*.log"))
+    assert ("Traceback" in logs) == (error != 6)
+
+
+def test_one_client_that_raises_is_left_out_of_its_round(
+    command: Apps, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    raises = "if context.node_config['partition-id'] == 1: raise ValueError('no data')\n    " + REPLY
+    code, text = failed(command, capsys, write_app(tmp_path / "app", *client(REPLY, raises)))
+    assert code == FINISHED
+    assert text == (
+        "warning: the ClientApp answered 1 of 6 messages with an error; the first: round 1, client 1, train, message 2"
+        ": ValueError: no data (APP/probe/client_app.py, line 10)"
+    )
+    folder = command.folder / "digits" / "bad"
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger:
+        kinds = ledger.execute("SELECT client, kind FROM visits WHERE kind <> 'evaluate' ORDER BY client").fetchall()
+        events = ledger.execute("SELECT detail FROM host_events WHERE kind = 'app_raised'").fetchall()
+    assert kinds == [(0, "train"), (1, "failed"), (2, "train")]
+    assert len(events) == 1
 
 
 def test_nothing_is_left_of_a_run_that_is_killed_while_its_server_computes(
     flower: None, tmp_path: Path, watch: Watch
 ) -> None:
     mark = tmp_path / "computes"
-    busy = f"open({str(mark)!r}, 'w').close(); [None for _ in iter(int, 1)]"
+    starts = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    busy = f"{starts}; open({str(mark)!r}, 'w').close(); [None for _ in iter(int, 1)]"
     app = write_app(tmp_path / "app", *server(f"{START}; {busy}"))
     words = fedbr("run", "digits", f"method=flower:{app}", *WORDS, "--out", str(tmp_path), "--workers", "1", "--quiet")
     with subprocess.Popen(words, env=watch.environment) as process:
