@@ -9,6 +9,7 @@ without headers. Nothing here draws a client or reads any file but the one named
 from __future__ import annotations
 
 import math
+import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -175,6 +176,10 @@ def row_count(trace: ClientTrace, case: int) -> int:
     return trace.down.size if isinstance(trace, Users | Machines) else len(trace.client)
 
 
+RATE = re.compile("bps|bit|rate|throughput|bandwidth", re.IGNORECASE)
+"""In names that rates of links have elsewhere"""
+
+
 def read(path: Path) -> Trace:
     """The trace in a file; ValueError that names file, line and column of the first error."""
     raw = read_bytes(path, LARGEST_NBYTES)
@@ -186,9 +191,17 @@ def read(path: Path) -> Trace:
             return kind.build(cells)
     header = cells.column
     known = "; ".join(f"{kind.name} ({', '.join(kind.columns)})" for kind in KINDS)
-    nearest = max(KINDS, key=lambda kind: sum(column in header for column in kind.columns) / len(kind.columns))
+    own = [column for column in header if RATE.search(column)]
+
+    def likeness(kind: TraceKind) -> tuple[float, bool]:
+        has_rates = any(column.endswith("bits_per_second") for column in kind.columns)
+        return sum(column in header for column in kind.columns) / len(kind.columns), has_rates == bool(own)
+
+    nearest = max(KINDS, key=likeness)
     lacks = [column for column in nearest.columns if column not in header]
-    hint = f"the nearest is {nearest.name}, without {', '.join(lacks)}; " if len(lacks) < len(nearest.columns) else ""
+    of_unit = f" (bit/s, for {', '.join(own)}?)" if own and lacks == ["bits_per_second"] else ""
+    without = f"the nearest is {nearest.name}, without {', '.join(lacks)}{of_unit}; "
+    hint = without if len(lacks) < len(nearest.columns) else ""
     raise ValueError(f"{path}, line 1: no known trace has the columns {', '.join(header)}; {hint}known are {known}")
 
 

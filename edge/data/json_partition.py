@@ -44,7 +44,8 @@ def read_indices(file: Path, clients: int, count: int) -> list[Indices]:
     except PartitionError:
         raise
     except (ValueError, RecursionError) as error:
-        raise PartitionError(f"data.partition.file: cannot read {file}: {error}") from error
+        wanted = 'JSON is wanted, {"0": [3, 14, ..], ..}: the training examples of each client'
+        raise PartitionError(f"data.partition.file: cannot read {file}: {wanted} ({error})") from error
     if not isinstance(lists, dict):
         raise PartitionError(f"{file}: must be one JSON object {{client: [indices]}}")
     expected = dict.fromkeys(str(client) for client in range(clients))

@@ -183,6 +183,8 @@ KNOWN = (
     [
         ("when,what", ""),
         ("device,start_s,stop", "the nearest is availability windows, without end_s; "),
+        ("seconds,mbps", "the nearest is rate series, without bits_per_second (bit/s, for mbps?); "),
+        ("seconds,share", "the nearest is bandwidth series, without factor; "),
         ("user,down_kbps_mean,up_kbps_mean", "the nearest is network users, without down_kbps_std, up_kbps_std; "),
     ],
 )
