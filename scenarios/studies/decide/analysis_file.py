@@ -62,7 +62,7 @@ class _OnTest(Record):
     half_width: Number | None
 
 
-class _Found(Record):
+class _Findings(Record):
     """What `Analysis.found` and `on_test` give."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -91,11 +91,11 @@ class AnalysisRecord(Record):
 
     of: dict[str, Any]
     """What it was made of"""
-    found: _Found
+    found: _Findings
 
 
-def found(file: Path, finalists: Sequence[str]) -> dict[str, Any]:
-    """What the analysis of these finalists has found; nothing without its file, or where no decision has written it."""
+def findings(file: Path, finalists: Sequence[str]) -> dict[str, Any]:
+    """The findings of the analysis of these finalists; nothing without its file, or where no decision has written it."""
     with suppress(ValueError, OSError):
         return dict(read(file, finalists)["found"])
     return {}
@@ -104,6 +104,6 @@ def found(file: Path, finalists: Sequence[str]) -> dict[str, Any]:
 def read(file: Path, finalists: Sequence[str]) -> dict[str, Any]:
     """The file's tables. ValueError, with the key, for values that no decision writes, and for other finalists."""
     tables = read_json(file, AnalysisRecord)
-    if others := _Found.model_validate(tables["found"]).names - {*finalists}:
+    if others := _Findings.model_validate(tables["found"]).names - {*finalists}:
         raise ValueError(f"found: names other candidates: {', '.join(sorted(others))}")
     return tables

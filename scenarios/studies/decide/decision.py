@@ -345,7 +345,7 @@ class Decision(Experiment):
         if order and not walk.needed:
             found |= self._answer(order, walk)
             found["seconds_by_basis"] = self._by_basis(order[0], walk, done)
-            found |= analysis_file.found(folder_of(done) / ANALYSIS, order)
+            found |= analysis_file.findings(folder_of(done) / ANALYSIS, order)
             replayed: Any = found.pop("robust", [])
             if robust := list(self._after_changes(order[:2], walk, done, replayed)):
                 found["robust"] = robust
