@@ -95,7 +95,7 @@ class AnalysisRecord(Record):
 
 
 def findings(file: Path, finalists: Sequence[str]) -> dict[str, Any]:
-    """The findings of the analysis of these finalists; nothing without its file, or where no decision has written it."""
+    """Those of the analysis of these finalists; nothing without its file, or where no decision has written it."""
     with suppress(ValueError, OSError):
         return dict(read(file, finalists)["found"])
     return {}
