@@ -33,18 +33,15 @@ from coordinator.records.schema import (
     RoundRow,
     VisitRow,
 )
+from edge.protocol.bounds import MOST_CLIENT, MOST_INTEGER, MOST_NUMBER, MOST_VALUE_NBYTES
 
 FILES = ("", "-wal", "-shm", "-journal")
 """Ends of the names of a ledger's files"""
-MOST_VALUE_NBYTES = 1 << 27
-"""Of one value or row; the longest names the client states of a round"""
 MOST_ROWS = 20_000_000
 """Of one result"""
 LEAST_ROW_NBYTES = 8
 """A file has no more rows than there is room for of such: SQLite reads one page as often as others name it"""
 BATCH = 10_000
-MOST_INTEGER, MOST_CLIENT, MOST_NUMBER = 1 << 60, 10_000_000, 1e30
-"""Bounds of values, far beyond those of any run: sums of them are finite"""
 T = TypeVar("T")
 
 
