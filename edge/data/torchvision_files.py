@@ -1,61 +1,145 @@
-"""torchvision's files of a set, read and downloaded through torchvision's classes alone.
+"""torchvision's files of a set: those of MNIST and CIFAR are read here, others by torchvision's classes.
 
-The CIFAR files are pickles: torchvision checks their MD5 before it opens them, and nothing here opens them itself.
+What is read are the files of the row, and nothing that lies beside them: torchvision itself prefers tensors in
+``processed/`` to the files that they were made of. The CIFAR files are pickles, of which only those that have the MD5
+of the makers' are opened, and only arrays, numbers and texts come out of them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import math
+import pickle
+import re
 import struct
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torchvision.datasets
+from numpy.typing import NDArray
 
 from edge.data.atomic_cache import build_once
 from edge.data.registry import DataError, DataSet, Decoded, Split
+from edge.data.source_files import opened
+
+IDX = re.compile(r"(train|t10k|test)-(images-idx3|labels-idx1)-ubyte")
+MOST_EXAMPLES = 1_000_000
+"""Of an idx file; MNIST has 60,000"""
+MOST_BATCH_NBYTES = 512 << 20
+"""Of a file of CIFAR, which has 155 MB at most"""
+IN_PICKLES = {
+    ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+}
+"""(module, name) -> all that CIFAR's pickles name"""
+LABELS = ("labels", "fine_labels")
 
 
 def read(row: DataSet, files: Sequence[Path]) -> Decoded:
-    """Both splits; DataError if torchvision refuses the files or they do not fit ``row``."""
+    """Both splits; DataError naming a file that is damaged, or does not fit ``row``."""
     root = files[0].parents[row.files[0].count("/")]
     kind = getattr(torchvision.datasets, str(row.torchvision))
+    if all(IDX.fullmatch(file.name) for file in files) and len(files) == 4:
+        return _idx_splits(row, root, files)
     md5_of = dict([*getattr(kind, "train_list", ()), *getattr(kind, "test_list", ())])
+    md5_of |= {meta["filename"]: meta["md5"]} if (meta := getattr(kind, "meta", None)) else {}
+    contents = {file.name: _checked(row, file, md5_of[file.name]) for file in files if file.name in md5_of}
+    if isinstance(kind, type) and issubclass(kind, torchvision.datasets.CIFAR10):
+        parts = ([name for name, _ in listed] for listed in (kind.train_list, kind.test_list))
+        train, test = (_batches(row, root, part, [contents[name] for name in names])
+                       for part, names in zip(("train", "test"), parts, strict=True))  # fmt: skip
+        return Decoded(train, test, "")
+    with tempfile.TemporaryDirectory() as place:  # of these files alone
+        for name, file in zip(row.files, files, strict=True):
+            opened(file).close()
+            (Path(place) / name).parent.mkdir(parents=True, exist_ok=True)
+            (Path(place) / name).symlink_to(file.resolve())
+        try:
+            both = [kind(place, train=train, download=False) for train in (True, False)]
+        except Exception as error:  # damaged files raise every kind of error in torchvision's readers
+            why = str(error).replace(place, str(root)) or type(error).__name__
+            raise DataError(f"{root}: torchvision cannot read {row.name}: {why}") from error
+    splits = (_split(row, root, part, np.asarray(each.data), each.targets)
+              for part, each in zip(("train", "test"), both, strict=True))  # fmt: skip
+    return Decoded(*splits, "")
+
+
+def _idx_splits(row: DataSet, root: Path, files: Sequence[Path]) -> Decoded:
+    """Both splits of four idx files; all headers are read before the first image."""
+    parts: dict[tuple[str, int], Path] = {}
     for file in files:
-        _refuse_damaged(row, file, md5_of.get(file.name))
-    try:
-        train, test = (kind(str(root), train=train, download=False) for train in (True, False))
-    except Exception as error:  # damaged files raise every kind of error in torchvision's readers
-        raise DataError(f"{root}: torchvision cannot read {row.name}: {str(error) or type(error).__name__}") from error
-    return Decoded(_split(row, root, train, "train"), _split(row, root, test, "test"), "")
+        part, kind = IDX.fullmatch(file.name).groups()  # type: ignore[union-attr]  # `read` has matched it
+        parts["train" if part == "train" else "test", 3 if kind.startswith("images") else 1] = file
+    for (_, dimensions), file in parts.items():
+        _idx(row, file, dimensions, reads=False)
+    train, test = (
+        _split(row, root, part, _idx(row, parts[part, 3], 3), _idx(row, parts[part, 1], 1))
+        for part in ("train", "test")
+    )
+    return Decoded(train, test, "")
 
 
-def _refuse_damaged(row: DataSet, file: Path, md5: str | None) -> None:
-    """DataError naming a damaged file, which torchvision's errors would not name."""
-    try:
-        raw = file.read_bytes()
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
-    if md5 is not None and hashlib.md5(raw, usedforsecurity=False).hexdigest() != md5:
+def _idx(row: DataSet, file: Path, dimensions: int, reads: bool = True) -> NDArray[np.uint8]:
+    """The bytes of a file in LeCun's idx format: type 0x08 (unsigned bytes), number of dimensions, these, the bytes.
+
+    DataError that names the file for another number of dimensions, another size of images, or another length.
+    """
+    with opened(file) as handle:
+        head = handle.read(4)
+        found = head[3] if head[:3] == b"\0\0\x08" and len(head) == 4 else 0
+        sizes = handle.read(4 * found)
+        if not 1 <= found <= 3 or len(sizes) < 4 * found:
+            raise DataError(f"{file}: not an idx file of bytes")
+        shape = struct.unpack(f">{found}I", sizes)
+        if 0 in shape:
+            raise DataError(f"{file}: no examples")
+        follow = file.stat().st_size - 4 - 4 * found
+        if follow != math.prod(shape):
+            raise DataError(f"{file}: announces {' x '.join(map(str, shape))} bytes, but {follow} follow")
+        if found != dimensions or shape[1:] != (row.stored[1:] if dimensions == 3 else ()) or row.stored[0] != 1:
+            sides = " x ".join(map(str, shape[1:])) or "one byte each"
+            raise DataError(f"{file}: has examples of {sides}; {row.name} has {' x '.join(map(str, row.stored))}")
+        if shape[0] > MOST_EXAMPLES:
+            raise DataError(f"{file}: {shape[0]:,} examples; the most is {MOST_EXAMPLES:,}")
+        content = np.frombuffer(handle.read(follow) if reads else b"", np.uint8)
+    return content.reshape(shape) if reads else content
+
+
+def _checked(row: DataSet, file: Path, md5: str) -> bytes:
+    """The content of a file, which is then what its maker has published."""
+    with opened(file, MOST_BATCH_NBYTES) as handle:
+        raw = handle.read()
+    if hashlib.md5(raw, usedforsecurity=False).hexdigest() != md5:
         raise DataError(f"{file}: damaged: its {len(raw)} bytes have not the MD5 of {row.name}'s file")
-    if not file.name.endswith("-ubyte"):
-        return
-    # LeCun's idx format: type 0x08 (unsigned bytes), the number of dimensions, the dimensions, the bytes.
-    dimensions = raw[3] if raw[:3] == b"\0\0\x08" and len(raw) > 3 else 0
-    begin = 4 + 4 * dimensions
-    if not 1 <= dimensions <= 3 or len(raw) < begin:
-        raise DataError(f"{file}: not an idx file of bytes")
-    shape = struct.unpack(f">{dimensions}I", raw[4:begin])
-    if 0 in shape:
-        raise DataError(f"{file}: no examples")
-    if len(raw) - begin != math.prod(shape):
-        sides = " x ".join(map(str, shape))
-        raise DataError(f"{file}: announces {sides} bytes, but {len(raw) - begin} follow")
+    return raw
+
+
+class _Arrays(pickle.Unpickler):
+    """Arrays, numbers and texts; pickle.UnpicklingError for anything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in IN_PICKLES:
+            raise pickle.UnpicklingError(f"names {module}.{name}")
+        return IN_PICKLES[module, name]
+
+
+def _batches(row: DataSet, root: Path, part: str, contents: Sequence[bytes]) -> Split:
+    """A split of CIFAR's files, whose rows are images channel by channel."""
+    try:
+        tables = [_Arrays(io.BytesIO(content), encoding="latin1").load() for content in contents]
+        pixels = np.concatenate([np.asarray(table["data"], np.uint8) for table in tables])
+        labels = [label for table in tables for label in next(table[key] for key in LABELS if key in table)]
+        images = pixels.reshape(-1, *row.stored).transpose(0, 2, 3, 1)  # (examples, height, width, channels)
+    except Exception as error:  # a pickle may be anything
+        raise DataError(f"{root}: cannot read the {part} files of {row.name}: {error}") from error
+    return _split(row, root, part, images, labels)
 
 
 def download(row: DataSet, cache: Path) -> None:
@@ -72,10 +156,10 @@ def download(row: DataSet, cache: Path) -> None:
     build_once(cache / row.name, fill)
 
 
-def _split(row: DataSet, root: Path, opened: Any, part: str) -> Split:
+def _split(row: DataSet, root: Path, part: str, pixels: NDArray[Any], targets: Any) -> Split:
+    """A split of images (examples, height, width[, channels]); DataError if they do not fit ``row``."""
     channels, height, width = row.stored
-    pixels = np.asarray(opened.data)  # (examples, height, width[, channels])
-    labels = np.asarray(opened.targets, dtype=np.int64)
+    labels = np.asarray(targets, dtype=np.int64)
     if (
         pixels.dtype != np.uint8
         or pixels.shape[1:3] != (height, width)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import pickle
+import struct
 import types
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 import torchvision.datasets
 
 from edge.data import decoded_cache, parquet_images
 from edge.data.decoded_cache import open_data
-from edge.data.registry import Data, DataError
+from edge.data.registry import DATASETS, Data, DataError
 from edge.protocol.config import DataConfig
 from tests.edge.data.made_up import PIXELS, RNG, write_idx, write_parquet
 
@@ -61,12 +67,73 @@ def test_torchvision_files_that_it_cannot_read_are_an_error_that_names_their_fol
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stumble(root: str, train: bool, download: bool) -> Any:
-        raise AssertionError
+        raise OSError(f"{root} has {', '.join(sorted(file.stem for file in Path(root).iterdir()))}")
 
-    write_idx(tmp_path)
-    monkeypatch.setattr(torchvision.datasets, "MNIST", stumble)
-    with pytest.raises(DataError, match=f"^{tmp_path}: torchvision cannot read mnist: AssertionError$"):
-        mnist(tmp_path, tmp_path / "cache")
+    row = replace(DATASETS["mnist"], name="numbers", torchvision="SVHN", files=("train.mat", "test.mat"))
+    monkeypatch.setitem(DATASETS, "numbers", row)
+    monkeypatch.setattr(torchvision.datasets, "SVHN", stumble)
+    for name in (*row.files, "beside.mat"):
+        (tmp_path / name).touch()
+    with pytest.raises(DataError, match=f"^{tmp_path}: torchvision cannot read numbers: {tmp_path} has test, train$"):
+        open_data(DataConfig("numbers", root=str(tmp_path)), tmp_path / "cache")
+
+
+def test_tensors_beside_mnists_files_are_neither_read_nor_kept_for_others(tmp_path: Path) -> None:
+    genuine, strange = write_idx(tmp_path / "genuine"), write_idx(tmp_path / "strange")
+    (strange / "MNIST" / "processed").mkdir()
+    zeros = torch.zeros(6, 28, 28, dtype=torch.uint8), torch.full((6,), 7)
+    for part in ("training", "test"):  # which torchvision prefers
+        torch.save(zeros, strange / f"MNIST/processed/{part}.pt")
+    first, second = (mnist(root, tmp_path / "cache") for root in (strange, genuine))
+    assert first.train.y.tolist() == second.train.y.tolist() == [3, 1, 4, 1, 5, 9]
+    assert first.train.x[:, 0].tolist() == PIXELS["train"].tolist()
+    assert first.sha256 == second.sha256
+
+
+class PythonTwo(pickle._Pickler):
+    """Bytes as Python 2 wrote its texts, as in the files of CIFAR."""
+
+    dispatch = {**pickle._Pickler.dispatch}
+
+    def save_text(self, raw: bytes) -> None:
+        self.write(b"T" + struct.pack("<i", len(raw)) + raw)
+
+    dispatch[bytes] = save_text
+
+
+def write_cifar(folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
+    """CIFAR-100 of three training images and one test image, whose MD5 are taken for those of the makers' files."""
+    (folder / "cifar-100-python").mkdir(parents=True)
+    md5 = {}
+    for name, count in (("train", 3), ("test", 1), ("meta", 0)):
+        pixels = np.arange(count * 3072).astype(np.uint8).reshape(count, 3072)
+        table = {b"data": pixels, b"fine_labels": list(range(count)), b"fine_label_names": [], **more}
+        out = BytesIO()
+        PythonTwo(out, 2).dump(table)
+        # NumPy 2 has another place for what the makers' files name.
+        content = out.getvalue().replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+        (folder / "cifar-100-python" / name).write_bytes(content)
+        md5[name] = hashlib.md5(content).hexdigest()
+    kind = torchvision.datasets.CIFAR100
+    monkeypatch.setattr(kind, "train_list", [["train", md5["train"]]])
+    monkeypatch.setattr(kind, "test_list", [["test", md5["test"]]])
+    monkeypatch.setattr(kind, "meta", {**kind.meta, "md5": md5["meta"]})
+
+
+def test_cifars_pickles_give_what_torchvision_makes_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_cifar(tmp_path, monkeypatch)
+    data = open_data(DataConfig("cifar100", root=str(tmp_path)), tmp_path / "cache")
+    theirs = torchvision.datasets.CIFAR100(str(tmp_path), train=True)
+    assert data.train.x.tolist() == theirs.data.transpose(0, 3, 1, 2).tolist()
+    assert (data.train.y.tolist(), data.test.y.tolist()) == (theirs.targets, [0])
+
+
+def test_a_pickle_names_nothing_but_arrays_even_with_its_makers_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cifar(tmp_path, monkeypatch, more=Path("x"))
+    with pytest.raises(DataError, match=f"^{tmp_path}: cannot read the train files of cifar100: names pathlib.Posix"):
+        open_data(DataConfig("cifar100", root=str(tmp_path)), tmp_path / "cache")
 
 
 def test_writers_are_numbered_in_sorted_order_over_both_splits(tmp_path: Path) -> None:
