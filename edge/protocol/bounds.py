@@ -5,6 +5,7 @@ So a folder from somebody else takes neither memory nor time without end, and a 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +36,7 @@ def check_numbers(numbers: Mapping[str, float]) -> None:
         if not name or len(name) > LONGEST_NAME or not is_text(name):
             shown = ascii(name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..")
             raise ValueError(f"{shown}: a name has 1 to {LONGEST_NAME} characters, and no control characters")
-        if not is_bounded(number) and MOST_NUMBER < abs(number) < float("inf"):
+        if math.isfinite(number) and not is_bounded(number):
             raise ValueError(f"{name!r}: {number:g} is beyond {MOST_NUMBER:g}, the most that a run records")
 
 
@@ -45,9 +46,14 @@ def is_text(text: str) -> bool:
 
 
 def escaped(value: Any) -> Any:
-    """A JSON value whose texts and keys have escapes in place of control characters, but for tabs and ends of lines."""
+    """A JSON value whose texts and keys have escapes in place of control characters, but for tabs and ends of lines.
+
+    A list that begins with a number is one of numbers.
+    """
     if isinstance(value, str):
         return NOT_IN_LINES.sub(lambda found: ascii(found[0])[1:-1], value)
     if isinstance(value, Mapping):
         return {escaped(key): escaped(inner) for key, inner in value.items()}
-    return [escaped(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple) and not (value and isinstance(value[0], int | float)):  # not of numbers alone
+        return [escaped(each) for each in value]
+    return value

@@ -169,6 +169,7 @@ def _resolved(name: str, raw: Mapping[str, Any], origin: ValueOrigin, is_resolve
 def _parsed(raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Scenario:
     """The scenario as its keys and types say, before any name in it is looked up."""
     quantities.refuse_large(raw, origin)
+    quantities.refuse_control(raw, origin)
     for key, value in leaves(raw):  # several values of a key that takes one, as a sweep has them
         several = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
         if len(several) > 1 and key in _keys_of_one_value():

@@ -10,7 +10,7 @@ import types
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -93,7 +93,7 @@ def test_tensors_beside_mnists_files_are_neither_read_nor_kept_for_others(tmp_pa
 class PythonTwo(pickle._Pickler):
     """Bytes as Python 2 wrote its texts, as in the files of CIFAR."""
 
-    dispatch = {**pickle._Pickler.dispatch}
+    dispatch: ClassVar = {**pickle._Pickler.dispatch}
 
     def save_text(self, raw: bytes) -> None:
         self.write(b"T" + struct.pack("<i", len(raw)) + raw)
