@@ -45,7 +45,7 @@ from coordinator.records.schema import (
 )
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.run import RunFailed
-from edge.protocol.bounds import LONGEST_NAME, MOST_VALUE_NBYTES
+from edge.protocol.bounds import LONGEST_NAME, MOST_VALUE_NBYTES, check_numbers
 from edge.protocol.home import abbreviated
 
 
@@ -160,7 +160,11 @@ class Ledger:
             foreign.guard(self._db, table)
 
     def commit(self, commit: Commit) -> list[str]:
-        """Commit one round; returns the names of obsolete files, to be deleted."""
+        """Commit one round; returns the names of obsolete files, to be deleted.
+
+        RunFailed for values that no reader takes (`edge.protocol.bounds`), naming the client whose they are.
+        """
+        _check_logged(commit)
         files = committed_files(commit.checkpoint, commit.states, commit.vectors)
         shapes = [
             row
@@ -418,6 +422,19 @@ class Ledger:
             if self._db.in_transaction:  # SQLite rolls back by itself if the disk is full
                 with suppress(sqlite3.Error):  # the first error is the one to report
                     self._db.execute("ROLLBACK")
+
+
+def _check_logged(commit: Commit) -> None:
+    """RunFailed for names, numbers or so many of them as no reader takes, of one client or the server's side."""
+    logged: dict[int | None, dict[str, float]] = {}
+    for row in commit.logged:
+        logged.setdefault(row.client, {})[row.name] = math.nan if row.value is None else row.value
+    for client, numbers in logged.items():
+        try:
+            check_numbers(numbers)
+        except ValueError as error:
+            who = "the server's side" if client is None else f"client {client}"
+            raise RunFailed(f"round {commit.row.round + 1}: {who} logs {error}") from None
 
 
 def _refusal(db: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> str | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
 
 from edge.data.registry import DataError
 
@@ -17,7 +17,7 @@ FREE_PIXELS, MOST_PIXELS_PER_BYTE = 256_000_000, 100
 """Images may decode to so many pixels, or to so many per byte of their file: those of known sets have 1 to 4"""
 
 
-def opened(file: Path, most_nbytes: int | None = None) -> BinaryIO:
+def opened(file: Path, most_nbytes: int | None = None) -> io.BufferedReader:
     """A file, open for reading; links are followed.
 
     DataError that names it for a device, a pipe or a folder, for a file of more bytes than the most, and for one that

@@ -1,17 +1,15 @@
-"""torchvision's files of a set: those of MNIST and CIFAR are read here, others by torchvision's classes.
+"""torchvision's files of a set: MNIST's are read here, others by torchvision's classes.
 
 What is read are the files of the row, and nothing that lies beside them: torchvision itself prefers tensors in
-``processed/`` to the files that they were made of. The CIFAR files are pickles, of which only those that have the MD5
-of the makers' are opened, and only arrays, numbers and texts come out of them.
+``processed/`` to the files that they were made of. The CIFAR files are pickles, which nothing here opens: torchvision
+gets copies of those that have the MD5 of the makers', and checks that again before it opens them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import math
-import pickle
 import re
 import struct
 import sys
@@ -33,42 +31,33 @@ MOST_EXAMPLES = 1_000_000
 """Of an idx file; MNIST has 60,000"""
 MOST_BATCH_NBYTES = 512 << 20
 """Of a file of CIFAR, which has 155 MB at most"""
-IN_PICKLES = {
-    ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-}
-"""(module, name) -> all that CIFAR's pickles name"""
-LABELS = ("labels", "fine_labels")
 
 
 def read(row: DataSet, files: Sequence[Path]) -> Decoded:
     """Both splits; DataError naming a file that is damaged, or does not fit ``row``."""
     root = files[0].parents[row.files[0].count("/")]
-    kind = getattr(torchvision.datasets, str(row.torchvision))
+    kind: Any = getattr(torchvision.datasets, str(row.torchvision))
     if all(IDX.fullmatch(file.name) for file in files) and len(files) == 4:
         return _idx_splits(row, root, files)
     md5_of = dict([*getattr(kind, "train_list", ()), *getattr(kind, "test_list", ())])
     md5_of |= {meta["filename"]: meta["md5"]} if (meta := getattr(kind, "meta", None)) else {}
-    contents = {file.name: _checked(row, file, md5_of[file.name]) for file in files if file.name in md5_of}
-    if isinstance(kind, type) and issubclass(kind, torchvision.datasets.CIFAR10):
-        parts = ([name for name, _ in listed] for listed in (kind.train_list, kind.test_list))
-        train, test = (_batches(row, root, part, [contents[name] for name in names])
-                       for part, names in zip(("train", "test"), parts, strict=True))  # fmt: skip
-        return Decoded(train, test, "")
     with tempfile.TemporaryDirectory() as place:  # of these files alone
         for name, file in zip(row.files, files, strict=True):
-            opened(file).close()
-            (Path(place) / name).parent.mkdir(parents=True, exist_ok=True)
-            (Path(place) / name).symlink_to(file.resolve())
+            own = Path(place) / name
+            own.parent.mkdir(parents=True, exist_ok=True)
+            if file.name in md5_of:
+                own.write_bytes(_checked(row, file, md5_of[file.name]))
+            else:
+                opened(file).close()
+                own.symlink_to(file.resolve())
         try:
             both = [kind(place, train=train, download=False) for train in (True, False)]
         except Exception as error:  # damaged files raise every kind of error in torchvision's readers
             why = str(error).replace(place, str(root)) or type(error).__name__
             raise DataError(f"{root}: torchvision cannot read {row.name}: {why}") from error
-    splits = (_split(row, root, part, np.asarray(each.data), each.targets)
-              for part, each in zip(("train", "test"), both, strict=True))  # fmt: skip
-    return Decoded(*splits, "")
+    train, test = (_split(row, root, part, np.asarray(each.data), each.targets)
+                   for part, each in zip(("train", "test"), both, strict=True))  # fmt: skip
+    return Decoded(train, test, "")
 
 
 def _idx_splits(row: DataSet, root: Path, files: Sequence[Path]) -> Decoded:
@@ -113,33 +102,12 @@ def _idx(row: DataSet, file: Path, dimensions: int, reads: bool = True) -> NDArr
 
 
 def _checked(row: DataSet, file: Path, md5: str) -> bytes:
-    """The content of a file, which is then what its maker has published."""
+    """The content of a file; DataError unless it is what its maker has published."""
     with opened(file, MOST_BATCH_NBYTES) as handle:
         raw = handle.read()
     if hashlib.md5(raw, usedforsecurity=False).hexdigest() != md5:
         raise DataError(f"{file}: damaged: its {len(raw)} bytes have not the MD5 of {row.name}'s file")
     return raw
-
-
-class _Arrays(pickle.Unpickler):
-    """Arrays, numbers and texts; pickle.UnpicklingError for anything else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in IN_PICKLES:
-            raise pickle.UnpicklingError(f"names {module}.{name}")
-        return IN_PICKLES[module, name]
-
-
-def _batches(row: DataSet, root: Path, part: str, contents: Sequence[bytes]) -> Split:
-    """A split of CIFAR's files, whose rows are images channel by channel."""
-    try:
-        tables = [_Arrays(io.BytesIO(content), encoding="latin1").load() for content in contents]
-        pixels = np.concatenate([np.asarray(table["data"], np.uint8) for table in tables])
-        labels = [label for table in tables for label in next(table[key] for key in LABELS if key in table)]
-        images = pixels.reshape(-1, *row.stored).transpose(0, 2, 3, 1)  # (examples, height, width, channels)
-    except Exception as error:  # a pickle may be anything
-        raise DataError(f"{root}: cannot read the {part} files of {row.name}: {error}") from error
-    return _split(row, root, part, images, labels)
 
 
 def download(row: DataSet, cache: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from edge.protocol.allowed import expect_allowed
+from edge.protocol.allowed import expect_allowed as expect_allowed
 from edge.protocol.spelling import FLOWER_APP as FLOWER_APP
 from edge.protocol.spelling import closest, nearest
 from edge.protocol.spelling import is_own as is_own

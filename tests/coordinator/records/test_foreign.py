@@ -235,7 +235,7 @@ TEXTS = st.one_of(
 class OwnRow(NamedTuple):
     round: int
     client: int
-    count: int
+    number: int
     share: float
     rate: float | None
     word: str
@@ -280,7 +280,7 @@ def test_readers_take_whatever_a_ledger_takes(
     try:
         made.commit(COMMITS[table](integer, number, text))
     except RunFailed as error:
-        assert re.match(rf"table {table}|round 1 cannot be recorded: ", str(error))
+        assert re.match(rf"table {table}|round 1 cannot be recorded: |round 1: client -?\d+ logs ", str(error))
         made.commit(commit_of(PLAIN))  # nothing of it is there
     made.finish({"stopped_by": "rounds", "rounds": 1})
     made.close()
@@ -293,7 +293,19 @@ def test_readers_take_whatever_a_ledger_takes(
     [
         (
             COMMITS["logged"](3, 1e31, "big"),
-            "table logged, client 3, name big, column value: 1e+31 is beyond what a run records",
+            "round 1: client 3 logs 'big': 1e+31 is beyond 1e+30, the most that a run records",
+        ),
+        (
+            COMMITS["logged"](None, 1.0, "c\nd"),
+            "round 1: the server's side logs 'c\\nd': a name has 1 to 100 characters, and no control characters",
+        ),
+        (
+            commit_of(PLAIN, logged=[LoggedRow(0, 3, f"n{number}", 1.0) for number in range(1001)]),
+            "round 1: client 3 logs 1,001 names of numbers; at most 1,000",
+        ),
+        (
+            COMMITS["logged"](10_000_001, 1.0, "x"),
+            "table logged, client 10000001, name x, column client: 10000001 is b",
         ),
         (
             COMMITS["evaluations"](1, 0.5, "a\x1bb"),
@@ -301,7 +313,7 @@ def test_readers_take_whatever_a_ledger_takes(
         ),
         (
             COMMITS["own"](1 << 61, 0.5, ""),
-            f"table own, client 3, column count: {1 << 61} is beyond what a run records",
+            f"table own, client 3, column number: {1 << 61} is beyond what a run records",
         ),
         (
             COMMITS["own"](1, math.nan, ""),
