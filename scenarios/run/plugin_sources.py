@@ -202,8 +202,10 @@ def _refuse_inside(folder: Path, name: str) -> None:
     what = "the Flower app" if is_app else f"the module {name!r}"
     files = [expanded(name.removeprefix(FLOWER_APP))] if is_app else [source.file for source in find([name]).values()]
     for file in files:
-        if file.resolve().is_relative_to(folder) or search_path.is_of_run(file):
-            raise ValueError(f"{what} lies in a run's own folder, {file.resolve()}, and nothing in that is executed")
+        if file.resolve().is_relative_to(folder):
+            raise ValueError(f"{what} lies in the run's own folder {folder}, and nothing in that is executed")
+        if search_path.is_of_run(file):
+            raise ValueError(f"{what} lies in a run's folder, {file.resolve()}, and nothing in that is executed")
 
 
 def _check_place(folder: Path, recorded: Mapping[str, SourceFile], module: str) -> None:
