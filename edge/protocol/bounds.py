@@ -46,14 +46,11 @@ def is_text(text: str) -> bool:
 
 
 def escaped(value: Any) -> Any:
-    """A JSON value whose texts and keys have escapes in place of control characters, but for tabs and ends of lines.
-
-    A list that begins with a number is one of numbers.
-    """
+    """A JSON value whose texts and keys have escapes in place of control characters, but for tabs and ends of lines."""
     if isinstance(value, str):
         return NOT_IN_LINES.sub(lambda found: ascii(found[0])[1:-1], value)
     if isinstance(value, Mapping):
         return {escaped(key): escaped(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple) and not (value and isinstance(value[0], int | float)):  # not of numbers alone
+    if isinstance(value, list | tuple) and not all(type(each) in (int, float) for each in value):
         return [escaped(each) for each in value]
-    return value
+    return value  # also a list of a number for each client

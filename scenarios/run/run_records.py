@@ -236,13 +236,21 @@ def read_scenario(path: Path) -> tuple[str, dict[str, Any]]:
     """(text, tables) of a run's ``scenario.toml``, without files that it may extend. ValueError as of `read_json`."""
     try:
         text = read_bytes(path, MOST_NBYTES).decode()
+        return text, scenario_tables(text)
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix(f"{path}: ")) from None
+
+
+def scenario_tables(text: str) -> dict[str, Any]:
+    """The tables of a ``scenario.toml``. ValueError as of `read_json`."""
+    if len(text.encode()) > MOST_NBYTES:
+        raise ValueError(f"is larger than {MOST_NBYTES:,} bytes")
+    try:
         tables = parse_toml(text)
         checked(tables, ScenarioRecord)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
-    except ValueError as error:
-        raise ValueError(str(error).removeprefix(f"{path}: ")) from None
-    return text, dict(tables)
+    return dict(tables)
 
 
 def checked(tables: Any, kind: type[AnyKind]) -> AnyKind:

@@ -78,11 +78,16 @@ def run(
     if loaded.method.app is not None:
         flower_app(loaded)
     fleet = builder.fleet(loaded)
+    text = scenario_text(loaded.scenario.model_dump())
+    try:
+        run_records.scenario_tables(text)
+    except ValueError as error:
+        raise ScenarioError(f"{loaded.name}: as {SCENARIO} no reader would take it: {error}") from None
 
     def fill(new: Path) -> None:
         for name in folder_files.MADE:
             (new / name).mkdir()
-        write_text(new / SCENARIO, scenario_text(loaded.scenario.model_dump()))
+        write_text(new / SCENARIO, text)
 
     folder = folder_files.make_folder(host.out / loaded.name, host.run_id, fill)
     with run_lock(folder) as held, _log_and_wrap(held):
