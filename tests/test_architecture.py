@@ -216,7 +216,7 @@ SIZES = {
     "scenarios/experiment": (14, 2499, 164),
     "scenarios/papers": (23, 4420, 198),
     "scenarios/report": (26, 6150, 344),
-    "scenarios/run": (25, 5274, 322),
+    "scenarios/run": (25, 5287, 323),
     "scenarios/studies": (33, 7612, 410),
     "scenarios/flower": (8, 1040, 66),
     "scenarios": (1, 0, 0),

@@ -14,7 +14,7 @@ import re
 import struct
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,10 @@ def read(row: DataSet, files: Sequence[Path]) -> Decoded:
     """Both splits; DataError naming a file that is damaged, or does not fit ``row``."""
     root = files[0].parents[row.files[0].count("/")]
     kind: Any = getattr(torchvision.datasets, str(row.torchvision))
-    if all(IDX.fullmatch(file.name) for file in files) and len(files) == 4:
-        return _idx_splits(row, root, files)
+    parts = {("test" if match[1] != "train" else "train", 3 if match[2] == "images-idx3" else 1): file
+             for file in files if (match := IDX.fullmatch(file.name)) is not None}  # fmt: skip
+    if len(parts) == len(files) == 4:
+        return _idx_splits(row, root, parts)
     md5_of = dict([*getattr(kind, "train_list", ()), *getattr(kind, "test_list", ())])
     md5_of |= {meta["filename"]: meta["md5"]} if (meta := getattr(kind, "meta", None)) else {}
     with tempfile.TemporaryDirectory() as place:  # of these files alone
@@ -60,12 +62,8 @@ def read(row: DataSet, files: Sequence[Path]) -> Decoded:
     return Decoded(train, test, "")
 
 
-def _idx_splits(row: DataSet, root: Path, files: Sequence[Path]) -> Decoded:
-    """Both splits of four idx files; all headers are read before the first image."""
-    parts: dict[tuple[str, int], Path] = {}
-    for file in files:
-        part, kind = IDX.fullmatch(file.name).groups()  # type: ignore[union-attr]  # `read` has matched it
-        parts["train" if part == "train" else "test", 3 if kind.startswith("images") else 1] = file
+def _idx_splits(row: DataSet, root: Path, parts: Mapping[tuple[str, int], Path]) -> Decoded:
+    """Both splits of idx files by split and dimensions; all headers are read before the first image."""
     for (_, dimensions), file in parts.items():
         _idx(row, file, dimensions, reads=False)
     train, test = (
