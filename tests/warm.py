@@ -29,6 +29,7 @@ from typing import Any, NoReturn, Self
 from unittest.mock import patch
 
 from coordinator.workers.launcher import THREADS
+from edge.protocol.interpreter import SEARCHED
 from edge.runtime.descendants import end_with_parent
 from tests.remains import MARK
 
@@ -218,7 +219,9 @@ def _become_command(request: Request) -> NoReturn:
     started, figures = subprocess.Popen, request.env.get(VARIABLE)
 
     def start(words: Sequence[str], **how: Any) -> Any:
-        return _ForkServer(words[4:], how["stderr"], how["env"]) if FORK_SERVER in words else started(words, **how)
+        if FORK_SERVER not in words:
+            return started(words, **how)
+        return _ForkServer(words[words.index(FORK_SERVER) + 1 :], how["stderr"], how["env"])
 
     with patch("subprocess.Popen", start), brief_figures(*figures.split()) if figures else nullcontext():
         main()
@@ -254,7 +257,7 @@ def _become_fork_server(modules: Sequence[str], descriptors: Sequence[int], env:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         os.environ.update(env)
-        sys.path[:] = env["PYTHONPATH"].split(os.pathsep)
+        sys.path[:] = json.loads(env[SEARCHED])
         importlib.import_module(FORK_SERVER).main(list(modules))
         status = 0
     finally:

@@ -22,6 +22,7 @@ from pydantic import Field
 from coordinator.aggregation.server import GLOBAL, Model, Models, ServerStrategy
 from coordinator.records.schema import FAILED, NO_OP, TRAIN, UPDATE_REJECTED
 from coordinator.rounds.visit import PlannedVisit
+from edge.protocol.bounds import is_bounded
 from edge.protocol.config import Section
 from edge.protocol.fixed_point import DIVERGED, LIMIT, not_summable, sum_vector
 from edge.protocol.messages import Totals, Update
@@ -133,6 +134,8 @@ def check_reply(server: ServerStrategy, reply: Update) -> str | None:
     for name, number in reply.numbers.items():
         if not math.isfinite(number):
             return f"{whose}: {name} = {number} ({DIVERGED})"
+        if not is_bounded(number):
+            return f"{whose}: {name} = {number:g} is more than any training reports"
     for slot, key, vector in vectors(reply.payload):
         problem = not_summable(vector.data, LIMIT if in_workers else math.inf)
         if problem is not None:
@@ -196,7 +199,7 @@ def no_op_update(server: ServerStrategy, reply: Update, start: Models) -> Update
 
     None if the reply does not say which model it is a new version of.
     """
-    numbers = {name: number if math.isfinite(number) else 0.0 for name, number in reply.numbers.items()}
+    numbers = {name: number if is_bounded(number) else 0.0 for name, number in reply.numbers.items()}
     nothing = Update(reply.client, reply.round, numbers, {})
     try:
         unchanged = bases(server, nothing, start)

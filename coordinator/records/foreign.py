@@ -11,7 +11,7 @@ import json
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -33,18 +33,15 @@ from coordinator.records.schema import (
     RoundRow,
     VisitRow,
 )
+from edge.protocol.bounds import MOST_CLIENT, MOST_INTEGER, MOST_NUMBER, MOST_VALUE_NBYTES
 
 FILES = ("", "-wal", "-shm", "-journal")
 """Ends of the names of a ledger's files"""
-MOST_VALUE_NBYTES = 1 << 27
-"""Of one value or row; the longest names the client states of a round"""
 MOST_ROWS = 20_000_000
 """Of one result"""
 LEAST_ROW_NBYTES = 8
 """A file has no more rows than there is room for of such: SQLite reads one page as often as others name it"""
 BATCH = 10_000
-MOST_INTEGER, MOST_CLIENT, MOST_NUMBER = 1 << 60, 10_000_000, 1e30
-"""Bounds of values, far beyond those of any run: sums of them are finite"""
 T = TypeVar("T")
 
 
@@ -223,8 +220,37 @@ FREE = (
 _DECLARED: Mapping[str, Any] = {"INTEGER": int | None, "REAL": float | None, "TEXT": str | None}
 
 
-def _conditions(db: sqlite3.Connection, table: str) -> Iterator[tuple[str, str]]:
-    """(column, SQL that is 1 for the values that a run writes there)."""
+def guard(db: sqlite3.Connection, table: str) -> None:
+    """Have rows refused that `check` would not take, before they are in the table: sqlite3.IntegrityError.
+
+    For the connection that writes; its ledger stays as it is.
+    """
+    if table.startswith("sqlite_"):
+        return
+    conditions = [text for _, text in _conditions(db, table, "NEW.")]
+    db.execute(
+        f"CREATE TEMP TRIGGER guard_{table} AFTER INSERT ON main.{table} WHEN NOT ({' AND '.join(conditions)}) "
+        f"BEGIN SELECT RAISE(ABORT, 'a value that no reader takes'); END"
+    )
+
+
+def first_wrong(db: sqlite3.Connection, table: str, rows: Iterable[Sequence[Any]]) -> tuple[Sequence[Any], str] | None:
+    """(row, column) of the first value among these that `guard` refuses."""
+    names, conditions = zip(*_conditions(db, table), strict=True)
+    given = ", ".join(f'? AS "{name}"' for name in names)
+    for row in rows:
+        results = db.execute(f"SELECT {', '.join(conditions)} FROM (SELECT {given})", row).fetchone()
+        wrong = next((name for name, is_right in zip(names, results, strict=True) if not is_right), None)
+        if wrong is not None:
+            return row, wrong
+    return None
+
+
+def _conditions(db: sqlite3.Connection, table: str, of: str = "") -> Iterator[tuple[str, str]]:
+    """(column, SQL that is 1 for the values that a run writes there), in the order of the table's columns.
+
+    ``of``: what stands before the name of a column.
+    """
     if not table.isidentifier():
         raise ForeignLedger(f"it has the table {table!r}, which no run makes")
     declared = {}
@@ -236,7 +262,7 @@ def _conditions(db: sqlite3.Connection, table: str) -> Iterator[tuple[str, str]]
     if missing := types.keys() - declared.keys():
         raise ForeignLedger(f"table {table}: there is no column {min(missing)}")
     for column, kind in (declared | types).items():
-        name, kinds = f'"{column}"', get_args(kind) or (kind,)
+        name, kinds = f'{of}"{column}"', get_args(kind) or (kind,)
         if int in kinds:
             most = MOST_CLIENT if column in ("client", "critical") else MOST_INTEGER
             text = f"typeof({name}) = 'integer' AND {name} BETWEEN {-most} AND {most}"

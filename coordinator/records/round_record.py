@@ -32,6 +32,7 @@ from coordinator.records.schema import (
 )
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.visit import PlannedVisit
+from edge.protocol.bounds import is_bounded
 from edge.protocol.messages import VALIDATION_ACCURACY, Update
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
@@ -235,7 +236,7 @@ class RoundRecord:
             end_s=end,
             participants=sum(kind in TRAINED for kind in kinds),
             accuracy=result.accuracy,
-            test_loss=result.loss if result.loss is not None and math.isfinite(result.loss) else None,
+            test_loss=result.loss if result.loss is not None and is_bounded(result.loss) else None,
             train_loss=float(np.mean(losses)) if losses else None,
             bytes_down=sum(visits["bytes_down"]),
             bytes_up=sum(visits["bytes_up"]),

@@ -159,7 +159,7 @@ class EvaluationRow(NamedTuple):
     metric: str
     """Name of the metric; ``name/part`` for one of several values"""
     value: float | None
-    """The mean over ``count`` examples or measurements; None if it is not finite"""
+    """The mean over ``count`` examples or measurements; None if it is not finite, or beyond `edge.protocol.bounds`"""
     count: int  # type: ignore[assignment]  # a tuple's method of this name is not used
 
 

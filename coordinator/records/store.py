@@ -45,6 +45,7 @@ from coordinator.records.schema import (
 )
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.run import RunFailed
+from edge.protocol.bounds import LONGEST_NAME, MOST_VALUE_NBYTES, check_numbers
 from edge.protocol.home import abbreviated
 
 
@@ -153,9 +154,17 @@ class Ledger:
                 self._set("genesis", genesis)
         else:
             _check_format(self._db)
+        self._db.execute("PRAGMA temp_store = MEMORY")
+        self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_NBYTES)
+        for table in foreign.check_schema(self._db):
+            foreign.guard(self._db, table)
 
     def commit(self, commit: Commit) -> list[str]:
-        """Commit one round; returns the names of obsolete files, to be deleted."""
+        """Commit one round; returns the names of obsolete files, to be deleted.
+
+        RunFailed for values that no reader takes (`edge.protocol.bounds`), naming the client whose they are.
+        """
+        _check_logged(commit)
         files = committed_files(commit.checkpoint, commit.states, commit.vectors)
         shapes = [
             row
@@ -168,9 +177,7 @@ class Ledger:
         kinds = shapes, commit.method_rows, commit.evaluations, commit.aggregators
         others = [row for rows in kinds for row in stored_rows(rows)]
         chained = [row[:CHAINED] for row in visits]
-        chain = next_hash(self.chain, [*stored_rows([commit.row]), *chained, *others], files)
         with self._transaction():
-            self._insert("rounds", [(*commit.row, chain, files)])
             self._insert("visits", visits)
             self._insert("payload_shapes", shapes)
             if self._method_table is not None:
@@ -180,7 +187,15 @@ class Ledger:
             for table, rows in optional:  # runs without such rows lack the table
                 if rows and not self._has(table):
                     self._db.execute(create(table, type(rows[0])))
+                    foreign.guard(self._db, table)
                 self._insert(table, rows)
+            try:
+                chain = next_hash(self.chain, [*stored_rows([commit.row]), *chained, *others], files)
+            except ValueError as error:  # NaN, infinity, and text that no file holds are no JSON
+                row = (*commit.row, "", files)
+                why = f"round {commit.row.round + 1} cannot be recorded: {error}"
+                raise RunFailed(_refusal(self._db, "rounds", [row]) or why) from error
+            self._insert("rounds", [(*commit.row, chain, files)])
             self._insert("states", [(client, commit.row.round, *file) for client, file in commit.states.items()])
             self._insert(
                 "client_vectors", [(*place, commit.row.round, *file) for place, file in commit.vectors.items()]
@@ -336,7 +351,13 @@ class Ledger:
     def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:
             marks = ", ".join("?" * len(rows[0]))
-            self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+            try:
+                self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+            except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeEncodeError) as error:
+                refusal = _refusal(self._db, table, rows)
+                if refusal is None and isinstance(error, sqlite3.IntegrityError):
+                    raise
+                raise RunFailed(refusal or f"table {table}: {error}") from error
 
     def _drop_checkpoints(self) -> list[str]:
         """Delete rows of old checkpoints and of the client states replaced since; returns their files' names."""
@@ -401,6 +422,33 @@ class Ledger:
             if self._db.in_transaction:  # SQLite rolls back by itself if the disk is full
                 with suppress(sqlite3.Error):  # the first error is the one to report
                     self._db.execute("ROLLBACK")
+
+
+def _check_logged(commit: Commit) -> None:
+    """RunFailed for names, numbers or so many of them as no reader takes, of one client or the server's side."""
+    logged: dict[int | None, dict[str, float]] = {}
+    for row in commit.logged:
+        logged.setdefault(row.client, {})[row.name] = math.nan if row.value is None else row.value
+    for client, numbers in logged.items():
+        try:
+            check_numbers(numbers)
+        except ValueError as error:
+            who = "the server's side" if client is None else f"client {client}"
+            raise RunFailed(f"round {commit.row.round + 1}: {who} logs {error}") from None
+
+
+def _refusal(db: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> str | None:
+    """The value among these rows that no reader of the ledger would take, with its client; None if there is none."""
+    with suppress(sqlite3.Error, OverflowError, UnicodeEncodeError):
+        if (found := foreign.first_wrong(db, table, rows)) is None:
+            return None
+        row, column = found
+        values = dict(zip([name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")], row, strict=True))
+        of = [f"{name} {values[name]}" for name in ("client", "name", "metric") if values.get(name) is not None]
+        shown = ascii(values[column])
+        shown = shown if len(shown) <= 2 * LONGEST_NAME else f"{shown[: 2 * LONGEST_NAME]}.."
+        return ", ".join([f"table {table}", *of, f"column {column}"]) + f": {shown} is beyond what a run records"
+    return None
 
 
 class _ByRound:

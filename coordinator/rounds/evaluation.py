@@ -8,7 +8,6 @@ Evaluations change nothing. The run decides when a model is evaluated, and wheth
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +23,7 @@ from coordinator.records.round_record import EvalResult, MeasuredValue
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.task import PoolTask, Reply, ReplyValidator, Workers
 from edge.protocol import messages
+from edge.protocol.bounds import is_bounded
 from edge.protocol.config import EvalSplit, Job, ModelProfile
 from edge.protocol.messages import ACCURACY, GLOBAL, LOSS, Score
 from edge.protocol.payload import FORWARD, Payload, shapes
@@ -264,4 +264,5 @@ def _values(sums: Mapping[int, Sums], scope: EvaluationScope) -> tuple[MeasuredV
 
 
 def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    """A value that a run records; None, as for one that is not finite, for the far larger ones of a diverged model."""
+    return value if is_bounded(value) else None

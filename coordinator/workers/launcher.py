@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from coordinator.workers.task import PoolError
+from edge.protocol import interpreter
 from edge.protocol.portable import NATIVE, PORTABLE, Instructions, training_environment
 
 END_SECONDS = 3.0
@@ -89,7 +90,7 @@ class WorkerLauncher:
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "edge.runtime.fork_server", *self._preload],
+            interpreter.command("edge.runtime.fork_server", *self._preload),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -217,9 +218,8 @@ class WorkerLauncher:
 
 def environment(instructions: Instructions = NATIVE) -> dict[str, str]:
     """The environment of every process that trains: workers that this process starts or becomes, and calibration."""
-    path = [entry or str(Path.cwd()) for entry in sys.path]
     own = training_environment(os.environ) if instructions == PORTABLE else dict(os.environ)
-    return MALLOC | own | THREADS | {"PYTHONPATH": os.pathsep.join(path)}
+    return MALLOC | own | THREADS | interpreter.variables(sys.path)
 
 
 def how_ended(status: int) -> str:

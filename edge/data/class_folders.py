@@ -17,8 +17,9 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 from edge.data.content import array_file
-from edge.data.images import decode
+from edge.data.images import MOST_FILE_NBYTES, decode
 from edge.data.registry import DataError, DataSet, Decoded, Split
+from edge.data.source_files import opened
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif")
 
@@ -64,7 +65,8 @@ def read(row: DataSet, folders: Sequence[Path], target: Path) -> Decoded:
         x = open_memmap(array_file(target, f"{name}_x"), mode="w+", dtype=np.uint8, shape=(len(files), *row.stored))
 
         def fill(place: int, file: Path) -> None:
-            x[place] = decode(row, str(file), file)
+            with opened(file, MOST_FILE_NBYTES) as source:
+                x[place] = decode(row, str(file), source)
 
         with ThreadPoolExecutor() as pool:  # Pillow decodes and scales without Python's lock
             for _ in pool.map(fill, range(len(files)), files):

@@ -29,9 +29,12 @@ from edge.data.atomic_cache import build_once, text_once
 from edge.data.content import META, array_file, content_sha256, received_folder, recorded_sha256
 from edge.data.locate import OURS, DatasetFiles, locate, missing, reading, search_paths
 from edge.data.registry import DATASETS, Data, DataError, DataSet, Decoded, Split, dataset
+from edge.data.source_files import opened
 from edge.protocol.config import DataConfig
 
 VERSION = "v1"
+OFFICIAL = "of the row's files alone"
+"""How torchvision's files are read; its own classes also took tensors that lay beside them"""
 KEY_LETTERS = 32
 
 
@@ -187,7 +190,7 @@ def _stamp(files: DatasetFiles) -> str:
 
     Of class folders, whenever an image comes, goes or gets another name.
     """
-    digest = hashlib.sha256(_decoding(files.row).encode())
+    digest = hashlib.sha256(_decoding(files).encode())
     for file in files.files:
         try:
             stat = file.stat()
@@ -199,15 +202,18 @@ def _stamp(files: DatasetFiles) -> str:
 
 def _key(files: DatasetFiles) -> str:
     """The name of a set's decoded examples: a hash of the files' names and bytes, and of what decodes them."""
-    digest = hashlib.sha256(f"{files.kind}|{_decoding(files.row)}".encode())
+    digest = hashlib.sha256(f"{files.kind}|{_decoding(files)}".encode())
     sources, is_folders = list(files.files), files.kind == "folders"
+    most_nbytes = None
     if is_folders:
         from edge.data import class_folders
+        from edge.data.images import MOST_FILE_NBYTES
 
         sources = [file for folder in class_folders.list_images(files.row, files.files) for file in folder]
+        most_nbytes = MOST_FILE_NBYTES
     for file in sources:
         try:
-            with file.open("rb") as handle:
+            with opened(file, most_nbytes) as handle:
                 name = str(file.relative_to(files.folder)) if is_folders else file.name
                 digest.update(f"{name}|{hashlib.file_digest(handle, 'sha256').hexdigest()};".encode())
         except OSError as error:
@@ -215,8 +221,12 @@ def _key(files: DatasetFiles) -> str:
     return f"{files.row.name}-{digest.hexdigest()[:KEY_LETTERS]}"
 
 
-def _decoding(row: DataSet) -> str:
-    """All that decoded examples depend on beside the files: the row, and the source of a user's own reader."""
+def _decoding(files: DatasetFiles) -> str:
+    """All that decoded examples depend on beside the files: the row, who reads them, and the source of a user's own
+    reader."""
+    row = files.row
+    if files.kind == "official":
+        return f"{row!r}|{OFFICIAL}"
     if row.reader is None or row.reader.startswith(OURS):
         return repr(row)
     return f"{row!r}|{inspect.getsource(importlib.import_module(row.reader))}"

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from edge.data.locate import is_file
 from edge.data.registry import DataError, DataSet, Decoded, Split
+from edge.data.source_files import opened
 
 LAYOUT = "hapt/RawData/ of the authors' archive, or hapt/hapt.parquet,"
 SIGNALS = ("acc_x", "acc_y", "acc_z", "gyro_x", "gyro_y", "gyro_z")
@@ -37,7 +38,7 @@ STEP = 64
 """Samples from the start of a window to that of the next"""
 TEST_FRACTION = 0.3
 MOST_SAMPLES = 10_000_000
-"""Limit of samples in a file; the set has 1,122,772 in all"""
+"""Limit of samples; the set has 1,122,772 in all"""
 MOST_NBYTES = 10_000_000
 """Limit of one of the authors' files, which have 0.6 MB"""
 
@@ -72,6 +73,8 @@ def read(row: DataSet, files: Sequence[Path]) -> Decoded:
                     window = signals[start : start + length].T  # (channels, length)
                     by_activity.setdefault((person, label), []).append((base + start, window))
         base += len(activities) + length  # windows of two recordings never overlap
+        if base > MOST_SAMPLES:
+            raise DataError(f"{files[0].parent}: more than {MOST_SAMPLES:,} samples")
     parts: dict[str, list[tuple[NDArray[np.float32], int, int]]] = {"train": [], "test": []}
     for (person, label), windows in sorted(by_activity.items(), key=lambda item: item[0]):
         count = len(windows) - int(TEST_FRACTION * len(windows) + 0.5)
@@ -91,6 +94,7 @@ def read(row: DataSet, files: Sequence[Path]) -> Decoded:
 
 def _parquet(file: Path) -> Iterator[Recording]:
     # Imported here, since a filled cache does not need it.
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     columns = ("user", "sequence", *SIGNALS, "label")
@@ -101,6 +105,10 @@ def _parquet(file: Path) -> Iterator[Recording]:
             missing = [name for name in columns if name not in parquet.schema_arrow.names]
             if missing:
                 raise DataError(f"{file}: no column {missing[0]}; it has {', '.join(parquet.schema_arrow.names)}")
+            for name in columns:  # texts and lists may unpack to any length
+                kind = parquet.schema_arrow.field(name).type
+                if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+                    raise DataError(f"{file}: column {name} must hold numbers, not {kind}")
             table = parquet.read(columns=list(columns))
         if any(table.column(name).null_count for name in columns):
             raise DataError(f"{file}: a value is missing")
@@ -145,9 +153,8 @@ def _raw(files: Sequence[Path]) -> Iterator[Recording]:
 def _numbers(file: Path, columns: int) -> NDArray[np.float64]:
     """(rows, columns) of a text file."""
     try:
-        if file.stat().st_size > MOST_NBYTES:
-            raise DataError(f"{file}: {file.stat().st_size:,} bytes; the most is {MOST_NBYTES:,}")
-        numbers = np.loadtxt(file, ndmin=2)
+        with opened(file, MOST_NBYTES) as lines:
+            numbers = np.loadtxt(lines, ndmin=2)
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import warnings
+from contextlib import nullcontext
 from io import BytesIO
-from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +17,15 @@ from edge.data.registry import DataError, DataSet
 
 MOST_NBYTES = 10_000_000
 """Limit of an encoded image, or of another file in an archive"""
+MOST_FILE_NBYTES = 64_000_000
+"""Limit of an encoded image in a file of its own: those of ImageNet have 16 MB at most"""
 MOST_PIXELS = 100_000_000
 """Limit of an image that is scaled: 300 MB while it is decoded"""
+MOST_SCALED = 16_000_000
+"""Limit of its pixels when it is scaled, of which the centre is kept"""
+LARGE_PIXELS = 16_000_000
+"""Images of more are decoded one at a time"""
+_large = threading.Lock()
 FORMATS = ("PNG", "JPEG", "BMP", "GIF")
 GREY_MODES = ("L", "1", "P")
 COLOUR_MODES = ("RGB", "L", "1", "P", "CMYK", "YCbCr")
@@ -31,7 +41,7 @@ def pixels(row: DataSet, where: str, encoded: bytes | None) -> NDArray[np.uint8]
         return decode(row, where, BytesIO(encoded))
 
 
-def decode(row: DataSet, where: str, source: Path | BytesIO) -> NDArray[np.uint8]:
+def decode(row: DataSet, where: str, source: BinaryIO) -> NDArray[np.uint8]:
     """An image as (channels, height, width) of what a set stores; DataError naming ``where`` if it does not fit.
 
     Its size is the set's. Only images of class folders may have any: they are scaled to a shorter side as long as the
@@ -48,10 +58,14 @@ def decode(row: DataSet, where: str, source: Path | BytesIO) -> NDArray[np.uint8
                 problem = f"of mode {opened.mode}, {row.name} takes {', '.join(modes)}"
             elif row.class_folders is not None and size[0] * size[1] > MOST_PIXELS:
                 problem = f"{size[0]}x{size[1]}; the most is {MOST_PIXELS:,} pixels"
+            elif row.class_folders is not None and math.prod(_scaled(size, height)) > MOST_SCALED:
+                wide, high = _scaled(size, height)
+                problem = f"{size[0]}x{size[1]}, {wide}x{high} when it is scaled; the most is {MOST_SCALED:,} pixels"
             else:
-                image = opened.convert("L" if channels == 1 else "RGB")
-                if row.class_folders is not None:
-                    image = _centre(image, height)
+                with _large if size[0] * size[1] > LARGE_PIXELS else nullcontext():
+                    image = opened.convert("L" if channels == 1 else "RGB")
+                    if row.class_folders is not None:
+                        image = _centre(image, height)
     except Exception as error:  # damaged bytes raise every kind of error in Pillow's decoders
         text = str(error).partition(" <_io.")[0]  # Pillow adds a memory address
         raise DataError(f"{where}: not a readable image: {text or type(error).__name__}") from error
@@ -60,10 +74,13 @@ def decode(row: DataSet, where: str, source: Path | BytesIO) -> NDArray[np.uint8
     return np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
 
 
+def _scaled(size: tuple[int, int], side: int) -> tuple[int, int]:
+    """(width, height) of an image whose shorter side is made ``side`` long."""
+    return int(side * size[0] / min(size)), int(side * size[1] / min(size))
+
+
 def _centre(image: Image.Image, side: int) -> Image.Image:
-    width, height = image.size
-    shorter = min(width, height)
-    scaled = int(side * width / shorter), int(side * height / shorter)
+    scaled = _scaled(image.size, side)
     if scaled != image.size:
         image = image.resize(scaled, Image.Resampling.BILINEAR)
     left, top = (round((length - side) / 2) for length in scaled)

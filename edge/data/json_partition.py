@@ -16,6 +16,8 @@ MOST_NBYTES = 16_000_000
 def content(file: Path) -> bytes:
     """The content of the file; PartitionError naming it if it cannot be read or is too long."""
     try:
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise PartitionError(f"data.partition.file: {file} is a device or a pipe, not a file")
         with file.open("rb") as handle:
             raw = handle.read(MOST_NBYTES + 1)  # files of /proc have more bytes than their size says
     except OSError as error:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from edge.data.images import MOST_NBYTES, pixels
 from edge.data.registry import DataError, DataSet, Decoded, Split
+from edge.data.source_files import refuse_many
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label")
@@ -26,8 +27,6 @@ BATCH_ROWS = 2000
 MOST_ID_NBYTES = 1000
 FREE_NBYTES, MOST_TIMES = 16_000_000, 20
 """A column may unpack to so many bytes, or to so many times its bytes in the file: images hardly compress again"""
-FREE_PIXELS, MOST_PIXELS_PER_BYTE = 256_000_000, 100
-"""Images may decode to so many pixels, or to so many per byte of the file: those of known sets have 1 to 4"""
 
 
 def read(row: DataSet, files: Sequence[Path]) -> Decoded:
@@ -91,8 +90,7 @@ def _refuse_bomb(row: DataSet, file: Path, rows: int, chunks: Sequence[Any]) -> 
                 f"{file}: column {chunk.path_in_schema} would unpack from {packed:,} to {unpacked:,} bytes; "
                 f"the most is {MOST_TIMES} times as many"
             )
-    if rows * math.prod(row.stored) > max(FREE_PIXELS, MOST_PIXELS_PER_BYTE * file_nbytes):
-        raise DataError(f"{file}: {rows:,} images cannot be in a file of {file_nbytes:,} bytes")
+    refuse_many(file, rows, math.prod(row.stored))
 
 
 def _columns(file: Path, schema: pa.Schema, id_column: str | None) -> list[str]:

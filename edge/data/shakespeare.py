@@ -27,8 +27,10 @@ LETTERS = f"\n !\"&'(),-./{digits}:;?@{ascii_uppercase}]_{ascii_lowercase}{{"
 TRAIN_FRACTION = 0.8
 LEAST = 10
 """Characters of the shortest role, of which two are tested"""
-MOST_NBYTES = 256 << 20
-"""Limit of the file's columns, unpacked; the 580 roles of 34 plays have 4 MB"""
+MOST_NBYTES = 16 << 20
+"""Limit of all texts together, of which each character makes an example of 80 tokens; the 580 roles of 34 plays have
+4 MB"""
+BATCH_ROWS = 256
 COLUMNS = ("play", "role", "text")
 
 
@@ -83,7 +85,18 @@ def _texts(file: Path) -> dict[tuple[str, str], str]:
             if missing or nbytes > MOST_NBYTES:
                 too_long = f"unpacks to {nbytes:,} bytes; the most is {MOST_NBYTES:,}"
                 raise DataError(f"{file}: {f'no column {missing[0]}' if missing else too_long}")
-            columns: list[list[Any]] = [*parquet.read(list(COLUMNS)).to_pydict().values()]
+        chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
+        # A text of many rows takes its bytes once in a dictionary, or as no difference from the row before.
+        by_row = any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)
+        columns: list[list[Any]] = [[] for _ in COLUMNS]
+        nbytes = 0
+        with pq.ParquetFile(file, read_dictionary=[] if by_row else list(COLUMNS)) as parquet:
+            for batch in parquet.iter_batches(1 if by_row else BATCH_ROWS, columns=list(COLUMNS)):
+                for place, name in enumerate(COLUMNS):
+                    nbytes += _nbytes(batch.column(name))
+                    if nbytes > MOST_NBYTES:
+                        raise DataError(f"{file}: its texts are longer than {MOST_NBYTES:,} bytes")
+                    columns[place] += batch.column(name).to_pylist()
     except DataError:
         raise
     except Exception as error:  # damaged files raise every kind of error in Arrow and in Python
@@ -98,3 +111,16 @@ def _texts(file: Path) -> dict[tuple[str, str], str]:
     if not texts:
         raise DataError(f"{file}: there are no roles")
     return texts
+
+
+def _nbytes(column: Any) -> int:
+    """The bytes of a column's values, each as often as it is there; 0 for values that are no text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    shared = isinstance(column, pa.DictionaryArray)
+    values = column.dictionary if shared else column
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        return 0
+    lengths = pc.binary_length(values)
+    return int(pc.sum(lengths.take(column.indices) if shared else lengths).as_py() or 0)

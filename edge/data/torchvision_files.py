@@ -1,6 +1,8 @@
-"""torchvision's files of a set, read and downloaded through torchvision's classes alone.
+"""torchvision's files of a set: MNIST's are read here, others by torchvision's classes.
 
-The CIFAR files are pickles: torchvision checks their MD5 before it opens them, and nothing here opens them itself.
+What is read are the files of the row, and nothing that lies beside them: torchvision itself prefers tensors in
+``processed/`` to the files that they were made of. The CIFAR files are pickles, which nothing here opens: torchvision
+gets copies of those that have the MD5 of the makers', and checks that again before it opens them.
 """
 
 from __future__ import annotations
@@ -8,54 +10,102 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import re
 import struct
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torchvision.datasets
+from numpy.typing import NDArray
 
 from edge.data.atomic_cache import build_once
 from edge.data.registry import DataError, DataSet, Decoded, Split
+from edge.data.source_files import opened
+
+IDX = re.compile(r"(train|t10k|test)-(images-idx3|labels-idx1)-ubyte")
+MOST_EXAMPLES = 1_000_000
+"""Of an idx file; MNIST has 60,000"""
+MOST_BATCH_NBYTES = 512 << 20
+"""Of a file of CIFAR, which has 155 MB at most"""
 
 
 def read(row: DataSet, files: Sequence[Path]) -> Decoded:
-    """Both splits; DataError if torchvision refuses the files or they do not fit ``row``."""
+    """Both splits; DataError naming a file that is damaged, or does not fit ``row``."""
     root = files[0].parents[row.files[0].count("/")]
-    kind = getattr(torchvision.datasets, str(row.torchvision))
+    kind: Any = getattr(torchvision.datasets, str(row.torchvision))
+    parts = {("test" if match[1] != "train" else "train", 3 if match[2] == "images-idx3" else 1): file
+             for file in files if (match := IDX.fullmatch(file.name)) is not None}  # fmt: skip
+    if len(parts) == len(files) == 4:
+        return _idx_splits(row, root, parts)
     md5_of = dict([*getattr(kind, "train_list", ()), *getattr(kind, "test_list", ())])
-    for file in files:
-        _refuse_damaged(row, file, md5_of.get(file.name))
-    try:
-        train, test = (kind(str(root), train=train, download=False) for train in (True, False))
-    except Exception as error:  # damaged files raise every kind of error in torchvision's readers
-        raise DataError(f"{root}: torchvision cannot read {row.name}: {str(error) or type(error).__name__}") from error
-    return Decoded(_split(row, root, train, "train"), _split(row, root, test, "test"), "")
+    md5_of |= {meta["filename"]: meta["md5"]} if (meta := getattr(kind, "meta", None)) else {}
+    with tempfile.TemporaryDirectory() as place:  # of these files alone
+        for name, file in zip(row.files, files, strict=True):
+            own = Path(place) / name
+            own.parent.mkdir(parents=True, exist_ok=True)
+            if file.name in md5_of:
+                own.write_bytes(_checked(row, file, md5_of[file.name]))
+            else:
+                opened(file).close()
+                own.symlink_to(file.resolve())
+        try:
+            both = [kind(place, train=train, download=False) for train in (True, False)]
+        except Exception as error:  # damaged files raise every kind of error in torchvision's readers
+            why = str(error).replace(place, str(root)) or type(error).__name__
+            raise DataError(f"{root}: torchvision cannot read {row.name}: {why}") from error
+    train, test = (_split(row, root, part, np.asarray(each.data), each.targets)
+                   for part, each in zip(("train", "test"), both, strict=True))  # fmt: skip
+    return Decoded(train, test, "")
 
 
-def _refuse_damaged(row: DataSet, file: Path, md5: str | None) -> None:
-    """DataError naming a damaged file, which torchvision's errors would not name."""
-    try:
-        raw = file.read_bytes()
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
-    if md5 is not None and hashlib.md5(raw, usedforsecurity=False).hexdigest() != md5:
+def _idx_splits(row: DataSet, root: Path, parts: Mapping[tuple[str, int], Path]) -> Decoded:
+    """Both splits of idx files by split and dimensions; all headers are read before the first image."""
+    for (_, dimensions), file in parts.items():
+        _idx(row, file, dimensions, reads=False)
+    train, test = (
+        _split(row, root, part, _idx(row, parts[part, 3], 3), _idx(row, parts[part, 1], 1))
+        for part in ("train", "test")
+    )
+    return Decoded(train, test, "")
+
+
+def _idx(row: DataSet, file: Path, dimensions: int, reads: bool = True) -> NDArray[np.uint8]:
+    """The bytes of a file in LeCun's idx format: type 0x08 (unsigned bytes), number of dimensions, these, the bytes.
+
+    DataError that names the file for another number of dimensions, another size of images, or another length.
+    """
+    with opened(file) as handle:
+        head = handle.read(4)
+        found = head[3] if head[:3] == b"\0\0\x08" and len(head) == 4 else 0
+        sizes = handle.read(4 * found)
+        if not 1 <= found <= 3 or len(sizes) < 4 * found:
+            raise DataError(f"{file}: not an idx file of bytes")
+        shape = struct.unpack(f">{found}I", sizes)
+        if 0 in shape:
+            raise DataError(f"{file}: no examples")
+        follow = file.stat().st_size - 4 - 4 * found
+        if follow != math.prod(shape):
+            raise DataError(f"{file}: announces {' x '.join(map(str, shape))} bytes, but {follow} follow")
+        if found != dimensions or shape[1:] != (row.stored[1:] if dimensions == 3 else ()) or row.stored[0] != 1:
+            sides = " x ".join(map(str, shape[1:])) or "one byte each"
+            raise DataError(f"{file}: has examples of {sides}; {row.name} has {' x '.join(map(str, row.stored))}")
+        if shape[0] > MOST_EXAMPLES:
+            raise DataError(f"{file}: {shape[0]:,} examples; the most is {MOST_EXAMPLES:,}")
+        content = np.frombuffer(handle.read(follow) if reads else b"", np.uint8)
+    return content.reshape(shape) if reads else content
+
+
+def _checked(row: DataSet, file: Path, md5: str) -> bytes:
+    """The content of a file; DataError unless it is what its maker has published."""
+    with opened(file, MOST_BATCH_NBYTES) as handle:
+        raw = handle.read()
+    if hashlib.md5(raw, usedforsecurity=False).hexdigest() != md5:
         raise DataError(f"{file}: damaged: its {len(raw)} bytes have not the MD5 of {row.name}'s file")
-    if not file.name.endswith("-ubyte"):
-        return
-    # LeCun's idx format: type 0x08 (unsigned bytes), the number of dimensions, the dimensions, the bytes.
-    dimensions = raw[3] if raw[:3] == b"\0\0\x08" and len(raw) > 3 else 0
-    begin = 4 + 4 * dimensions
-    if not 1 <= dimensions <= 3 or len(raw) < begin:
-        raise DataError(f"{file}: not an idx file of bytes")
-    shape = struct.unpack(f">{dimensions}I", raw[4:begin])
-    if 0 in shape:
-        raise DataError(f"{file}: no examples")
-    if len(raw) - begin != math.prod(shape):
-        sides = " x ".join(map(str, shape))
-        raise DataError(f"{file}: announces {sides} bytes, but {len(raw) - begin} follow")
+    return raw
 
 
 def download(row: DataSet, cache: Path) -> None:
@@ -72,10 +122,10 @@ def download(row: DataSet, cache: Path) -> None:
     build_once(cache / row.name, fill)
 
 
-def _split(row: DataSet, root: Path, opened: Any, part: str) -> Split:
+def _split(row: DataSet, root: Path, part: str, pixels: NDArray[Any], targets: Any) -> Split:
+    """A split of images (examples, height, width[, channels]); DataError if they do not fit ``row``."""
     channels, height, width = row.stored
-    pixels = np.asarray(opened.data)  # (examples, height, width[, channels])
-    labels = np.asarray(opened.targets, dtype=np.int64)
+    labels = np.asarray(targets, dtype=np.int64)
     if (
         pixels.dtype != np.uint8
         or pixels.shape[1:3] != (height, width)

@@ -25,6 +25,7 @@ from flwr.app import Context, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
+from edge.protocol import interpreter
 from edge.runtime.task_runner import error_of
 
 Work = Callable[[RecordDict, Context], RecordDict]
@@ -80,8 +81,9 @@ def _connected(owner: int) -> Connection:
     socket = folder / "socket"
     with suppress(FileNotFoundError, ConnectionRefusedError):
         return Client(str(socket), "AF_UNIX")
-    words = [sys.executable, "-m", "edge.flower.device_process", str(socket), str(owner)]
-    process = started[owner] = subprocess.Popen(words)
+    words = interpreter.command("edge.flower.device_process", str(socket), str(owner))
+    environment = dict(os.environ) | interpreter.variables(sys.path)
+    process = started[owner] = subprocess.Popen(words, env=environment)
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until and process.poll() is None:
         with suppress(FileNotFoundError, ConnectionRefusedError):

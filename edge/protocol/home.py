@@ -16,6 +16,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+from edge.protocol.bounds import escaped
+
 USER = "$USER"
 """In place of a part of a path outside of the home folder that is the user's name"""
 
@@ -41,9 +43,9 @@ def contained(text: str) -> bool:
 
 
 def shared(value: Any) -> Any:
-    """A JSON value in which every text is `abbreviated`; keys stay."""
+    """A JSON value in which every text is `abbreviated` and `escaped`; keys stay."""
     if isinstance(value, str):
-        return abbreviated(value)
+        return escaped(abbreviated(value))
     if isinstance(value, Mapping):
         return {key: shared(of) for key, of in value.items()}
     return [shared(each) for each in value] if isinstance(value, list | tuple) else value

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from edge.protocol.bounds import check_numbers, is_bounded
 from edge.protocol.wire import expect
 
 MOST_NAMES = 64
@@ -27,8 +28,8 @@ class NumberLog:
         """Log a number of this visit, on a client's side, or of this round, on the server's; the last of a name counts.
 
         ``value``: anything that ``float`` takes, such as a tensor of one number; if it is not finite, the ledger has
-        NULL. ValueError for a name of other characters than a-z, 0-9, ``_``, ``.`` and ``-``, or of more than 64, and
-        for more than `MOST_NAMES` names.
+        NULL. ValueError for a name of other characters than a-z, 0-9, ``_``, ``.`` and ``-``, or of more than 64, for
+        more than `MOST_NAMES` names, and for a number beyond those that a run records (`edge.protocol.bounds`).
         """
         if not isinstance(name, str) or NAME.fullmatch(name) is None:
             raise ValueError(f"log: {name!r}: a name is 1 to 64 of the characters a-z, 0-9, _, . and -")
@@ -36,6 +37,10 @@ class NumberLog:
         if name not in logged and len(logged) == MOST_NAMES:
             raise ValueError(f"log: {name!r}: at most {MOST_NAMES} names")
         number = float(value)
+        try:
+            check_numbers({name: number})
+        except ValueError as error:
+            raise ValueError(f"log: {error}") from None
         logged[name] = number if math.isfinite(number) else math.nan
 
     def take_logged(self) -> dict[str, float]:
@@ -57,7 +62,7 @@ def joined(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return together
 
 
-def expect_no_infinity(what: str, numbers: Iterable[float]) -> None:
-    """WireError for logged numbers that are infinite: those that are not finite travel as NaN."""
+def expect_recordable(what: str, numbers: Iterable[float]) -> None:
+    """WireError for logged numbers beyond those that a run records: those that are not finite travel as NaN."""
     for number in numbers:
-        expect(not math.isinf(number), what, number)
+        expect(math.isnan(number) or is_bounded(number), what, number)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edge.protocol.client_state import SEPARATOR
 from edge.protocol.config import EvalSplit, Job, ModelProfile
-from edge.protocol.logged import MOST_NAMES, LoggedName, expect_no_infinity
+from edge.protocol.logged import MOST_NAMES, LoggedName, expect_recordable
 from edge.protocol.payload import VERSION_NBYTES, EncodedVectors, Payload, Vector
 from edge.protocol.wire import (
     MAX_LENGTH,
@@ -271,7 +271,7 @@ class Updates(Message, frozen=True):
         vectors = [column for column in (self.payloads, self.encoded) if column]
         _expect_columns("Updates", self.sequences, *others, *vectors)
         for name, column in self.logged.items():
-            expect_no_infinity(f"Updates: logged: {name}", column)
+            expect_recordable(f"Updates: logged: {name}", column)
 
     def replies(self) -> Iterator[tuple[int, float, Update]]:
         """(sequence, seconds, update) of each."""
@@ -422,7 +422,7 @@ class Envelope(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     @classmethod
     def parse(cls, raw: Buffer) -> Envelope:
         envelope = unpackb(_ENVELOPE, raw, "envelope")
-        expect_no_infinity("envelope: logged", envelope.logged.values())
+        expect_recordable("envelope: logged", envelope.logged.values())
         return envelope
 
 

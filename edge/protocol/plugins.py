@@ -9,9 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
@@ -20,6 +18,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from edge.protocol.allowed import expect_allowed as expect_allowed
 from edge.protocol.spelling import FLOWER_APP as FLOWER_APP
 from edge.protocol.spelling import closest, nearest
 from edge.protocol.spelling import is_own as is_own
@@ -57,25 +56,6 @@ def display_name(name: str) -> str:
     if name.startswith(FLOWER_APP):
         return FLOWER_APP + name.rpartition("/")[2]
     return _GIVEN.sub(lambda match: match[1] or match[3], name)
-
-
-_check: ContextVar[Callable[[str], None] | None] = ContextVar("check", default=None)
-
-
-@contextmanager
-def checked(check: Callable[[str], None]) -> Iterator[None]:
-    """Within it, `expect_allowed`, which `load` calls first, calls ``check`` with a name; that may raise ValueError."""
-    before = _check.set(check)
-    try:
-        yield
-    finally:
-        _check.reset(before)
-
-
-def expect_allowed(name: str) -> None:
-    """ValueError for code of this name, a module or a Flower app, that `checked` does not allow."""
-    if (check := _check.get()) is not None:
-        check(name)
 
 
 def load(name: str) -> Any:

@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 from edge.data.content import META, check_content, received_folder
 from edge.data.decoded_cache import is_there
 from edge.data.registry import DataError
+from edge.protocol.allowed import expect_allowed
 from edge.protocol.config import Job, ShippedFile
 from edge.runtime.file_parts import CHECK_SECONDS, PARTIAL, PartReceiver, PartSource, TransferError
 from edge.runtime.log import log
@@ -59,6 +60,8 @@ def fetch_files(
     )
     folder = received_folder(cache, "source", _hash_of(sources))
     _forget_sources(folder)
+    for file in sources:
+        expect_allowed(_top(file))  # by which a command searches its current folder, too
     lacking = _lacking(sources, folder, is_exact=bool(job.fingerprint))
     if lacking:
         if not takes_sources:

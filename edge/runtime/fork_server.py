@@ -1,5 +1,5 @@
-"""The fork server: ``python -P -m edge.runtime.fork_server MODULE...`` imports the modules once and forks a worker per
-request.
+"""The fork server: ``edge.runtime.fork_server MODULE...`` (`edge.protocol.interpreter`) imports the modules once and
+forks a worker per request.
 
 One JSON object per line. Requests on stdin:
 

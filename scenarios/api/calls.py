@@ -26,6 +26,7 @@ from scenarios.api.requests import MachineRequest, MeasureRequest, RecordedReque
 from scenarios.api.run import Run
 from scenarios.api.tables import data_frame
 from scenarios.api.values import Scenario, listed, place, shown
+from scenarios.config import search_path
 from scenarios.config.errors import PYTHON, ScenarioError
 from scenarios.config.load import Source, load
 from scenarios.run.host import KILLED
@@ -70,6 +71,7 @@ def run(
     time_limit: str | None = None,
     progress: bool | None = None,
     on_round: Callbacks = (),
+    allow_code: bool = False,
     **overrides: Any,
 ) -> Run:
     """Run a scenario in a new folder, ``<out>/<scenario>/<run id>``, and return it.
@@ -81,12 +83,14 @@ def run(
     cluster whose nodes do the work, each with so many ``workers``: "ray" for one that is started here, "auto",
     "HOST:PORT" or "ray://HOST:PORT" for one that runs. ``time_limit``: a duration such as "2 h", after which the run
     stops at a round's end, to be resumed later. ``progress``: None shows it in a notebook and on a terminal,
-    True everywhere, False nowhere. ``on_round``: callbacks (`fedbr.Callback`).
+    True everywhere, False nowhere. ``on_round``: callbacks (`fedbr.Callback`). ``allow_code``: modules that the
+    scenario names may come from beside its file outside of the current folder, and a Flower app that the file names,
+    too.
 
     ScenarioError for anything in these arguments that cannot be run; RunFailed if the run fails, also by a callback.
     A run that the user stopped is returned, with ``stopped_by`` "user"; KeyboardInterrupt before its first round.
     """
-    with calling(progress, on_round) as caller:
+    with calling(progress, on_round, allow_code) as caller:
         request = request_of(RunRequest, locals())
         given = values.overrides(as_names(overrides, scenario))
         loaded = load(values.named(with_names(scenario)), given, origin=PYTHON)
@@ -121,14 +125,14 @@ def resume(
         return made(caller, caller.resume(path, values.overrides(overrides), request)[1])
 
 
-def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict[str, Any]:
+def check(scenario: Scenario, *, out: Folder = "runs", allow_code: bool = False, **overrides: Any) -> dict[str, Any]:
     """Validate a scenario and estimate its costs, without training: what ``fedbr check --json`` prints.
 
-    ScenarioError for a scenario that cannot be run.
+    ``allow_code``: as of `run`. ScenarioError for a scenario that cannot be run.
     """
     from scenarios.studies.forecast.check import run_check
 
-    with calling():
+    with calling(allow_code=allow_code):
         given = values.overrides(as_names(overrides, scenario))
         loaded = load(values.named(with_names(scenario)), given, origin=PYTHON)
         return run_check(loaded, place("out", out)).plain()
@@ -225,13 +229,14 @@ def ls(*folders: Folder) -> RunList:
         return RunList(run_list.entries([place("folder", folder) for folder in folders or ("runs",)]))
 
 
-def diff(a: Folder | Run | Scenario, b: Folder | Run | Scenario) -> RunDifference:
+def diff(a: Folder | Run | Scenario, b: Folder | Run | Scenario, *, allow_code: bool = False) -> RunDifference:
     """The difference of two runs, of two scenarios, or of a run and a scenario: what ``fedbr diff --json`` prints.
 
     Runs are objects or folders, scenarios names, files or mappings. ``same`` says whether their keys and, for two runs,
-    all their rounds are the same to the bit. ScenarioError and ReportError for what is neither.
+    all their rounds are the same to the bit. ``allow_code``: as of `run`. ScenarioError and ReportError for what is
+    neither.
     """
-    with calling():
+    with calling(allow_code=allow_code):
         return run_difference.difference(_side(a), _side(b))
 
 
@@ -248,16 +253,18 @@ def _side(side: Folder | Run | Scenario) -> Source:
 
 
 @contextmanager
-def calling(progress: bool | None = None, on_round: Callbacks = ()) -> Iterator[Caller]:
+def calling(progress: bool | None = None, on_round: Callbacks = (), allow_code: bool = False) -> Iterator[Caller]:
     """A caller whose errors are as Python has them: KeyboardInterrupt for a stop without a result, and no mention of a
     command line. SIGTERM ends a script as it always does; its runs can be resumed.
 
-    ``progress``: None shows it where a person sees it, in a notebook or on a terminal, True anywhere.
+    ``progress``: None shows it where a person sees it, in a notebook or on a terminal, True anywhere; ``allow_code``:
+    as of `run`.
     """
     stream = UpdatedLine() if progress is not False and in_notebook() else None
     is_shown = stream is not None or progress or (progress is None and sys.stderr.isatty())
     try:
-        yield Caller(not is_shown, stream, (Signals.SIGINT,), CallbackObserver(on_round))
+        with search_path.allowing(allow_code):
+            yield Caller(not is_shown, stream, (Signals.SIGINT,), CallbackObserver(on_round))
     except ScenarioError as error:
         error.word_for_python()
         raise

@@ -131,6 +131,7 @@ def compare(
     time_limit: str | None = None,
     progress: bool | None = None,
     on_round: Callbacks = (),
+    allow_code: bool = False,
     seed: int | None = None,
     **overrides: Any,
 ) -> RunCollection:
@@ -143,7 +144,7 @@ def compare(
     several seeds the rows and tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison,
     finished runs are kept and interrupted ones resumed. Other arguments and errors as of `sweep`.
     """
-    with calling(progress, on_round) as caller:
+    with calling(progress, on_round, allow_code) as caller:
         request = request_of(CompareRequest, locals())
         return _made(request.plan(_over_methods(scenario, methods, overrides)), request, caller)
 
@@ -165,6 +166,7 @@ def sweep(
     time_limit: str | None = None,
     progress: bool | None = None,
     on_round: Callbacks = (),
+    allow_code: bool = False,
     seed: int | None = None,
     **overrides: Any,
 ) -> RunCollection:
@@ -185,7 +187,7 @@ def sweep(
     not; RunFailed if all did, or if a callback fails. If the user or a callback stops it, the runs so far are returned;
     KeyboardInterrupt if there are none.
     """
-    with calling(progress, on_round) as caller:
+    with calling(progress, on_round, allow_code) as caller:
         request = request_of(SweepRequest, locals())
         return _made(request.plan(_grid(scenario, grid, overrides, zipped)), request, caller)
 
@@ -206,6 +208,7 @@ def budget(
     time_limit: str | None = None,
     progress: bool | None = None,
     on_round: Callbacks = (),
+    allow_code: bool = False,
     seed: int | None = None,
     **overrides: Any,
 ) -> RunCollection:
@@ -214,7 +217,7 @@ def budget(
     ``nbytes``, ``seconds``: budgets such as "1 MB,2 MB" and "5 min,15 min". Each method and seed is one run, to the
     largest budget. Other arguments and errors as of `compare`.
     """
-    with calling(progress, on_round) as caller:
+    with calling(progress, on_round, allow_code) as caller:
         request = request_of(BudgetRequest, locals())
         return _made(request.plan(_over_methods(scenario, methods, overrides)), request, caller)
 
@@ -233,6 +236,7 @@ def tune(
     time_limit: str | None = None,
     progress: bool | None = None,
     on_round: Callbacks = (),
+    allow_code: bool = False,
     seed: int | None = None,
     **overrides: Any,
 ) -> RunCollection:
@@ -241,7 +245,7 @@ def tune(
     ``grid``: ``method`` and other dotted keys -> values, of which every combination is a run per seed; test examples
     are never evaluated. Other arguments and errors as of `sweep`.
     """
-    with calling(progress, on_round) as caller:
+    with calling(progress, on_round, allow_code) as caller:
         request = request_of(TuneRequest, locals())
         return _made(request.plan(_grid(scenario, grid, overrides)), request, caller)
 
@@ -266,6 +270,7 @@ def decide(
     time_limit: str | None = None,
     progress: bool | None = None,
     on_round: Callbacks = (),
+    allow_code: bool = False,
     seed: int | None = None,
     **overrides: Any,
 ) -> RunCollection:
@@ -281,7 +286,7 @@ def decide(
     """
     from scenarios.studies.decide.objective import budget_words
 
-    with calling(progress, on_round) as caller:
+    with calling(progress, on_round, allow_code) as caller:
         limits = budget_words(budgets or {})
         named = candidates if isinstance(candidates, str) else None
         request = request_of(DecideRequest, {**locals(), "budgets": limits, "candidates": named})

@@ -86,6 +86,7 @@ def run(
     time_limit: str | None = None,
     progress: bool | None = None,
     on_round: Callbacks = (),
+    allow_code: bool = False,
     **overrides: Any,
 ) -> Run:
     """Run a Flower app, unchanged, on the clock of a fleet.
@@ -94,7 +95,7 @@ def run(
     be imported. ``fleet``: the scenario whose fleet, budgets and number of clients are taken. ``run_config``: values in
     place of those of the app. The other arguments and errors are those of `fedbr.run`.
     """
-    with calling(progress, on_round) as caller:
+    with calling(progress, on_round, allow_code) as caller:
         request = request_of(RunRequest, locals())
         folder = app if isinstance(app, str | PathLike) else _folder_of(app, client_app, run_config or {})
         given = values.overrides(overrides)
@@ -102,7 +103,7 @@ def run(
         return made(caller, caller.run(loaded, request))
 
 
-def export(scenario: values.Scenario, folder: Folder, **overrides: Any) -> Path:
+def export(scenario: values.Scenario, folder: Folder, *, allow_code: bool = False, **overrides: Any) -> Path:
     """Write a scenario as a Flower app that runs on real devices, into a new folder, and return that.
 
     ``scenario`` and ``overrides``: as of `fedbr.run`, but without objects and modules of your own. ScenarioError for a
@@ -110,7 +111,7 @@ def export(scenario: values.Scenario, folder: Folder, **overrides: Any) -> Path:
     """
     from scenarios.flower import export as app
 
-    with calling():
+    with calling(allow_code=allow_code):
         target = values.place("folder", folder)
         app.export(load(values.named(scenario), values.overrides(overrides), origin=PYTHON), target)
         return target

@@ -39,6 +39,7 @@ OUT = Option("folder for run folders")
 SEEDS = Option("number of seeds, counted up from the scenario's", least=1)
 TARGETS = Option("an accuracy, by default the scenario's; may be repeated", "A", name="target", in_percent=True)
 ALLOW_CODE = Option("import the run's modules also from the current folder and from where they were")
+ALLOW_SCENARIO = Option("run modules and apps that a scenario outside of the current folder brings with it")
 BASELINE = Option("number or name of the row that others are compared with", "ROW")
 CLUSTER = "ray|auto|HOST:PORT|ray://HOST:PORT"
 
@@ -136,6 +137,7 @@ class ResumeRequest(TrainRequest):
 class RunRequest(TrainRequest):
     out: Annotated[Path, OUT] = Path("runs")
     run_id: Annotated[str | None, Option("name of the run folder", "NAME")] = None
+    allow_code: Annotated[bool, ALLOW_SCENARIO] = False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import typer
 
 from scenarios.api.requests import RunRequest
 from scenarios.cli.completion import complete_scenarios
-from scenarios.cli.options import Json, Overrides, ReportOutput, ScenarioName, Seed, emit
+from scenarios.cli.options import AllowScenario, Json, Overrides, ReportOutput, ScenarioName, Seed, emit
 from scenarios.cli.runs import finish, with_seed
 
 
@@ -41,6 +41,7 @@ def export(
     scenario: ScenarioName,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="new folder for the app")],
     overrides: Overrides = None,
+    allow_code: AllowScenario = False,
     as_json: Json = False,
 ) -> None:
     """Write a scenario as a Flower app that runs on real devices.

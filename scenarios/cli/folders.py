@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scenarios.cli.options import DIFFERENT, FINISHED, Json, emit
+from scenarios.cli.options import DIFFERENT, FINISHED, AllowScenario, Json, emit
 
 RUNS = Path("runs")
 Folders = Annotated[
@@ -42,6 +42,7 @@ def ls(
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="a run folder, or a scenario: a name or a TOML file")],
     b: Annotated[str, typer.Argument(metavar="B", help="another one")],
+    allow_code: AllowScenario = False,
     as_json: Json = False,
 ) -> None:
     """Compare two runs: keys of the scenario, environment, results, and the first round that differs.

@@ -13,7 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
@@ -49,10 +49,12 @@ def as_command(function: Callable[..., None]) -> Callable[..., None]:
     def command(**values: Any) -> None:
         if values.pop("verbose"):
             _switch_on()
+        is_allowed = bool(values.get("allow_code"))
         for name, group in groups.items():
             given = {each.name: values.pop(each.name) for each in fields(group)}
             values[name] = group(**{key: value for key, value in given.items() if value is not None})
-        function(**values)
+        with search_path.allowing(is_allowed):
+            function(**values)
 
     last = inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose)
     parameters = [*own, *shared, last]
@@ -129,13 +131,14 @@ def main() -> None:
     os.umask(os.umask(0o022) | 0o022)
     search_path.protect()
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    searched: AbstractContextManager[None] = search_path.with_current_folder()
     if command in (*COMMANDS[RECORDED], "resume"):
         search_path.leave_current_folder()
-    else:
-        search_path.add_current_folder()
+        searched = nullcontext()
     own_numpy.claim()
     output.guard()
-    code = run_command(sys.argv[1:])
+    with searched:
+        code = run_command(sys.argv[1:])
     if (loss := output.lost()) is not None:
         problem, is_needed = loss
         failed = exit_with_error(f"stdout cannot be written: {problem}", FAILED)

@@ -12,6 +12,7 @@ from scenarios.cli.options import (
     FINISHED,
     STOPPED,
     USAGE,
+    AllowScenario,
     Json,
     Limits,
     Out,
@@ -91,6 +92,7 @@ def check(
     measure: Annotated[
         bool, typer.Option("--measure", help="measure the wall time here, in a few rounds of a scratch run")
     ] = False,
+    allow_code: AllowScenario = False,
     as_json: Json = False,
 ) -> None:
     """Validate a scenario and estimate its costs, without training.

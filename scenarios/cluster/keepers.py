@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coordinator.workers.launcher import how_ended
+from edge.protocol import interpreter
 from edge.protocol.files import folder_lock
 from edge.protocol.portable import PORTABLE, numpy_environment
 from edge.protocol.scratch import PREFIX, SUFFIX, scratch
@@ -48,8 +49,7 @@ def agent_environment() -> dict[str, str]:
     """The environment of processes that are started here: modules are found where this process finds them, but not the
     engine's own copies of libraries."""
     own = ("/ray/thirdparty_files", "/ray/_private/workers")
-    path = [entry or str(Path.cwd()) for entry in sys.path if not entry.endswith(own)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    return dict(os.environ) | interpreter.variables([entry for entry in sys.path if not entry.endswith(own)])
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class AgentKeeper:
         run = write_public(self._order.server, "run", self._folder)
         words = ["--connect", self._order.endpoint, "--keys", str(own), "--server", str(run), *self._order.arguments]
         subprocess.run(
-            [sys.executable, "-P", "-m", "scenarios.cluster.supervisor", str(self._folder), *words],
+            interpreter.command("scenarios.cluster.supervisor", str(self._folder), *words),
             stdin=subprocess.DEVNULL,
             check=True,
             env=agent_environment(),

@@ -1,5 +1,5 @@
 """The process between a run and a Ray cluster, a `scenarios.run.child_process.ChildProcess`:
-``python -P -m scenarios.cluster.ray_driver ADDRESS``.
+``scenarios.cluster.ray_driver ADDRESS`` (`edge.protocol.interpreter`).
 
 Ray ends the processes that use it when the head of its cluster is gone, which a run must survive; so the run's own
 process never imports Ray. ADDRESS is that of a running cluster, ``auto``, or ``local`` for one that is started here, on

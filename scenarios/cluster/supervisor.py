@@ -1,5 +1,5 @@
 """A process that runs one node agent (`fedbr worker`) on a machine of a cluster, and outlives whoever started it:
-``python -P -m scenarios.cluster.supervisor FOLDER ARGUMENT...``.
+``scenarios.cluster.supervisor FOLDER ARGUMENT...`` (`edge.protocol.interpreter`).
 
 The cluster's engine may lose its own processes in mid-run, and the agent must not end with them: it ends by itself when
 its run has ended or is lost. So this process leaves the session and the parent that it was started in. In ``FOLDER``
@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from edge.protocol import interpreter
 from edge.protocol.files import folder_lock, write_text
 
 LOG, PID, STATUS = "log", "pid", "status"
@@ -39,7 +40,7 @@ def supervise(folder: Path, arguments: Sequence[str]) -> None:
         write_text(folder / PID, str(os.getpid()))
         agent.append(
             subprocess.Popen(
-                [sys.executable, "-P", "-m", "scenarios.cli.main", "worker", *arguments],
+                interpreter.command("scenarios.cli.main", "worker", *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

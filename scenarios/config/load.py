@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
@@ -39,6 +40,7 @@ Source = str | Mapping[str, Any]
 """A shipped name, the path of a TOML file, or tables as such a file has them, among them ``extends``"""
 RUN_COPY = "scenario.toml"
 """Name of a scenario's file in a run folder"""
+METHOD = "method"
 UPDATES_TRAVEL = (
     "aggregate.sum = client_order: every update comes to the coordinator; with aggregate.sum=fixed_point each machine "
     "sends one sum (models agree within 1e-6; hashes are others, the same for any machines)"
@@ -76,8 +78,8 @@ def load(
     ``origin``: of these, and of tables, for messages. ``method`` replaces the scenario's method; the entries of
     ``method_options`` that it does not have are then dropped.
 
-    Modules of the user's that a file names are also searched in its folder, unless it is a run's copy: a run folder may
-    come from anywhere, and nothing in it is executed.
+    Modules of the user's that a file names are also searched `beside` it. An app of Flower that a file names, and the
+    user does not, may have to be allowed (`search_path.check_app`).
     """
     try:
         if isinstance(scenario, Mapping):
@@ -85,8 +87,6 @@ def load(
             name, tables = extended(scenario)
         else:
             path = find(scenario)
-            if path.parent != FILES and path.name != RUN_COPY:
-                search_path.append(path.parent)
             default, is_resolved = path.name, quantities.is_recorded(path)
             name, tables = path.stem, read(path)
             fleet_files.beside(tables, path.parent)
@@ -97,15 +97,32 @@ def load(
             except ValueError as error:
                 raise ScenarioError(str(error), key=key, source=origin) from None
             sources.give(key, origin)
+        is_users_word = method is not None or METHOD in overrides
+        if not is_users_word and not (isinstance(scenario, Mapping) and METHOD in scenario):
+            _Resolver(sources).make(METHOD, search_path.check_app, tables.get(METHOD), default)
         if method is not None:
-            accepted = _Resolver(ValueOrigin(origin, {})).row("method", named_method, method).options.model_fields
+            with beside(scenario):
+                row = _Resolver(ValueOrigin(origin, {})).row(METHOD, named_method, method)
+            accepted = row.options.model_fields
             given_options = tables.get("method_options")
             tables["method"] = method
             if isinstance(given_options, dict):
                 tables["method_options"] = {key: each for key, each in given_options.items() if key in accepted}
-        return _resolved(name, tables, sources, is_resolved)
+        with beside(scenario):
+            return _resolved(name, tables, sources, is_resolved)
     except RecursionError:
         raise ScenarioError("tables or lists are nested too deeply", source=default) from None
+
+
+def beside(scenario: Source) -> AbstractContextManager[None]:
+    """For a body that names modules as the scenario may: its file's folder is searched, too (`search_path.beside`).
+
+    Not that of a run's copy: a run folder may come from anywhere, and nothing in it is executed.
+    """
+    if isinstance(scenario, Mapping):
+        return nullcontext()
+    path = find(scenario)
+    return nullcontext() if path.parent == FILES or path.name == RUN_COPY else search_path.beside(path)
 
 
 def load_resolved(name: str, tables: Mapping[str, Any]) -> Loaded:
@@ -153,6 +170,7 @@ def _resolved(name: str, raw: Mapping[str, Any], origin: ValueOrigin, is_resolve
 def _parsed(raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Scenario:
     """The scenario as its keys and types say, before any name in it is looked up."""
     quantities.refuse_large(raw, origin)
+    quantities.refuse_control(raw, origin)
     for key, value in leaves(raw):  # several values of a key that takes one, as a sweep has them
         several = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
         if len(several) > 1 and key in _keys_of_one_value():

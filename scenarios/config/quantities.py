@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 from coordinator.rounds.budget import LARGEST_INTEGER
 from costmodel import units
 from costmodel.units import BINARY_BYTES, BYTES, FLOPS, JOULES, RATES, SECONDS, WATT_HOURS
+from edge.protocol.bounds import NOT_IN_LINES
 from scenarios.config.plugin_points import BY_STAGE_KEY
 from scenarios.config.schema import all_fields
 from scenarios.config.tables import leaves
@@ -114,6 +115,25 @@ def refuse_large(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
                 kind = quantities().get(key)
                 unit = "" if kind is None else units.exact(1, kind.parse).removeprefix("1")
                 raise origin.error(key, f"{key} = {number!r}{unit}: is too large")
+
+
+def refuse_control(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
+    """Refuse texts that no reader of a run's folder takes, or that no file can hold."""
+    for key, value in leaves(raw):
+        for text in (key, *_texts(value)):
+            if NOT_IN_LINES.search(text) or any("\ud800" <= letter <= "\udfff" for letter in text):
+                raise origin.error(key, f"{key} = {text!a}: has control characters, or others that no file holds")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from (str(name), *_texts(inner))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
 
 
 def refuse_flags(raw: Mapping[str, Any], resolved: Mapping[str, Any], origin: ValueOrigin) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 
 from edge.protocol.plugins import FLOWER_APP, display_name
 from scenarios.config.errors import COMMAND_LINE, Argument, ScenarioError
-from scenarios.config.load import Loaded, Source, load
+from scenarios.config.load import METHOD as METHOD
+from scenarios.config.load import Loaded, Source, beside, load
 from scenarios.config.overrides import parse, parse_all, parsed_list, refuse_repeated, shown, split
 from scenarios.config.plugin_points import BY_NAME_KEY, BY_OPTIONS, PluginPoint
 from scenarios.config.tables import leaves
@@ -25,7 +26,7 @@ from scenarios.config.toml_writer import toml_text
 from scenarios.experiment.experiment import ExperimentRow
 
 EXAMPLE = "train.lr=0.05,0.1"
-METHOD, SEED = "method", "seed"
+SEED = "seed"
 ZIPPED = Argument("zipped", option="zip")
 LONGEST_WORD, LONGEST_NAME = 40, 180
 """Characters of a value, and of all of them, in the name of a run folder; longer ones end in a hash."""
@@ -109,7 +110,8 @@ class Grid:
                 continue
             for value in axis.values:
                 try:
-                    rows.row(shown(value))
+                    with beside(self.scenario):
+                        rows.row(shown(value))
                 except ValueError as error:
                     raise ScenarioError(f"{axis.key}: {error}", key=axis.key, source=COMMAND_LINE) from None
         for key in (*(axis.key for axis in self.axes), *(key for key, _ in leaves(self.overrides))):

@@ -7,18 +7,23 @@ Apps that ``fedbr flower export`` writes make such a file, ``rounds.csv``.
 from __future__ import annotations
 
 import csv
-import math
+import io
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coordinator.records.schema import RoundRow
+from costmodel.files import read_bytes
+from edge.protocol.bounds import MOST_INTEGER
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.report.tables import Table, of_texts
 
 NEEDED = ("round", "seconds")
+MOST_NBYTES = 64_000_000
+MOST_SECONDS = 1e12
+"""Of one round"""
 HEADINGS = ("method", "rounds", "measured", "predicted", "median ratio", "median error")
 
 
@@ -26,24 +31,25 @@ def read(file: Path) -> dict[int, float]:
     """Round, from 1 -> its measured seconds. ScenarioError names the line of what is no such row."""
     argument = Argument("measured", str(file))
     try:
-        with file.open(newline="", encoding="utf-8") as lines:
-            rows = csv.DictReader(lines)
-            for name in NEEDED:
-                if name not in (rows.fieldnames or ()):
-                    raise ScenarioError(argument, f": has no column {name!r}; {nearest(name, rows.fieldnames or ())}")
-            found: dict[int, float] = {}
-            for row in rows:
-                try:
-                    number, seconds = int(row["round"]), float(row["seconds"])
-                    if number < 1 or number in found or not 0 < seconds < math.inf:
-                        raise ValueError
-                except (TypeError, ValueError):
-                    wrong = f"round {row['round']!r}, seconds {row['seconds']!r}"
-                    why = "rounds count from 1, once each, and seconds are above 0"
-                    raise ScenarioError(argument, f", line {rows.line_num}: {wrong}: {why}") from None
-                found[number] = seconds
-    except OSError as error:
-        raise ScenarioError(argument, f": cannot be read: {error.strerror}") from None
+        content = read_bytes(file, MOST_NBYTES)
+    except ValueError as error:
+        raise ScenarioError(argument, str(error).removeprefix(str(file))) from None
+    try:
+        rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""))  # Excel's begin with a mark
+        for name in NEEDED:
+            if name not in (rows.fieldnames or ()):
+                raise ScenarioError(argument, f": has no column {name!r}; {nearest(name, rows.fieldnames or ())}")
+        found: dict[int, float] = {}
+        for row in rows:
+            try:
+                number, seconds = int(row["round"]), float(row["seconds"])
+                if not 1 <= number <= MOST_INTEGER or number in found or not 0 < seconds <= MOST_SECONDS:
+                    raise ValueError
+            except (TypeError, ValueError):
+                wrong = f"round {row['round']!r}, seconds {row['seconds']!r}"
+                why = "rounds count from 1, once each, and seconds are above 0"
+                raise ScenarioError(argument, f", line {rows.line_num}: {wrong}: {why}") from None
+            found[number] = seconds
     except (UnicodeDecodeError, csv.Error) as error:
         raise ScenarioError(argument, f": is no CSV file: {error}") from None
     if not found:

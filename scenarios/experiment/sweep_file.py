@@ -29,13 +29,14 @@ from pathlib import Path
 from typing import Any
 
 from edge.protocol.spelling import nearest
+from scenarios.config import search_path
 from scenarios.config.errors import ScenarioError
 from scenarios.config.plugin_points import WHOLE
 from scenarios.config.schema import fraction
 from scenarios.config.tables import leaves
 from scenarios.config.toml_source import read
 from scenarios.config.toml_writer import toml_value
-from scenarios.experiment.grid import Grid, axis_of, grid_of
+from scenarios.experiment.grid import METHOD, Grid, axis_of, grid_of
 
 KEYS = ("scenario", "grid", "zip", "overrides", "seeds", "parallel", "targets", "decide")
 KINDS = {dict: "a table", list: "a list", str: "text", int: "an integer", float: "a number"}
@@ -124,5 +125,11 @@ def read_file(path: Path) -> SweepFile:
     scenario = str(beside) if beside.suffix == ".toml" and beside.is_file() else name
     common = dict(leaves(typed("overrides", dict, {}), WHOLE, has_empty=True))
     grid = Grid(scenario, tuple(axes), common, "zip" in raw, tuple(listed))
+    methods = [value for axis in axes if axis.key == METHOD for value in axis.values]
+    for method in (*methods, *(point[METHOD] for point in (common, *listed) if METHOD in point)):
+        try:
+            search_path.check_app(method, path.name)
+        except ValueError as error:
+            raise ScenarioError(f"{path.name}: {METHOD}: {error}") from None
     own = {key: value for key, value in decide.items() if key != "candidates" or not listed}
     return SweepFile(grid, typed("seeds", int, None), typed("parallel", int, None), tuple(map(float, targets)), own)

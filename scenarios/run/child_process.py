@@ -13,12 +13,13 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
+
+from edge.protocol import interpreter
 
 Message = dict[str, Any]
 
@@ -79,7 +80,7 @@ def parent_channel() -> Channel:
 
 
 class ChildProcess:
-    """``python -P -m MODULE WORD...``, which must end when its `parent_channel` does.
+    """A module as another process (`edge.protocol.interpreter`), which must end when its `parent_channel` does.
 
     A terminal's Ctrl-C goes to this process alone. Whatever the other one prints, such as by a user's module, goes to
     stderr, or to ``errors``.
@@ -89,7 +90,7 @@ class ChildProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *words],
+                interpreter.command(module, *words),
                 stdin=theirs.fileno(),
                 stdout=2 if errors is None else errors,
                 stderr=errors,

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 from pydantic import model_validator
 
+from edge.protocol.bounds import escaped
 from edge.protocol.config import ModelProfile
 from edge.protocol.files import write_text
 from edge.protocol.operations import KINDS
@@ -166,7 +167,9 @@ class Environment(Record):
 
     def write(self, folder: Path) -> None:
         text = io.StringIO()
-        json.dump(self.tables(), text, indent=1)  # dumps would hold each number of each client as a text of its own
+        json.dump(
+            escaped(self.tables()), text, indent=1
+        )  # dumps would hold each number of each client as a text of its own
         write_text(folder / NAME, text.getvalue())
 
     def machine_change(self, device: str) -> str:

@@ -22,6 +22,7 @@ from coordinator.records.names import PLACES, VECTORS
 from coordinator.records.store import read
 from coordinator.rounds.run import RunFailed
 from edge.protocol import app_records
+from edge.protocol.bounds import CONTROL
 from edge.protocol.files import BRIEF_PAUSES_SECONDS, folder_lock, opened, write_bytes, write_folder
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.run import plugin_sources
@@ -102,6 +103,7 @@ def check_place(place: Path, run_id: str | None, may_exist: bool = False) -> Non
     if run_id is not None and (Path(run_id).name != run_id or not run_id or not run_id.isprintable()):
         why = ": must be the name of a folder, without slashes and control characters"
         raise ScenarioError(Argument("run_id", repr(run_id)), why)
+    check_name(place)
     with _writing(place):
         place.mkdir(parents=True, exist_ok=True)
         _probe(place)
@@ -113,6 +115,12 @@ def check_place(place: Path, run_id: str | None, may_exist: bool = False) -> Non
     if not may_exist:
         with _writing(place / run_id):  # even a look-up can fail
             _refuse_existing(place / run_id)
+
+
+def check_name(place: Path) -> None:
+    """ScenarioError for a folder of which no run's record could be read again."""
+    if CONTROL.search(str(place)):
+        raise ScenarioError(f"{str(place)!a}: a folder for runs must not have control characters in its name")
 
 
 def check_room(folder: Path) -> None:
@@ -135,6 +143,7 @@ def make_folder(place: Path, run_id: str | None, fill: Callable[[Path], None]) -
 
     The folder is complete or absent, even if this process is killed.
     """
+    check_name(place)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     folder = place / (run_id or f"{stamp}-{secrets.token_hex(2)}")
     _refuse_existing(folder)

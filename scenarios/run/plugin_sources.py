@@ -18,24 +18,23 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
-from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from pydantic import ConfigDict
 
+from edge.protocol.allowed import checked
 from edge.protocol.files import opened, write_bytes
 from edge.protocol.home import abbreviated, expanded
-from edge.protocol.plugins import FLOWER_APP, OBJECT, checked, load
+from edge.protocol.plugins import FLOWER_APP, OBJECT, load
 from scenarios.config import search_path
 from scenarios.config.cache import restored_objects_folder
 from scenarios.config.load import Loaded
 from scenarios.config.plugin_points import own_names
+from scenarios.config.search_path import ALLOW as ALLOW
 from scenarios.run.run_records import read_json
 
 FOLDER = "sources"
-ALLOW = "--allow-code (allow_code=True in Python)"
-"""What `of_run` calls ``allow_code``"""
 OURS = {"coordinator", "costmodel", "edge", "scenarios"}
 INSTALLED = {"site-packages", "dist-packages"}
 MODE = 0o644
@@ -157,7 +156,7 @@ def of_run(folder: Path, recorded: Mapping[str, SourceFile], allow_code: bool) -
     the record (`roots`) are searched as well, after all others, and modules of objects that were given in Python come
     from the run's copies, which such a module's name has the hash of.
     """
-    with search_path.restored():
+    with search_path.restored(), search_path.allowing(True):  # what is checked here
         if allow_code:
             objects = restored_objects_folder()
             for module in filter(OBJECT.fullmatch, recorded):
@@ -166,11 +165,17 @@ def of_run(folder: Path, recorded: Mapping[str, SourceFile], allow_code: bool) -
             search_path.add_current_folder()
             for root in (*roots(recorded, folder), objects):
                 search_path.append(root)
-            with checked(partial(_refuse_inside, folder.resolve())):
-                yield
-            return
-        search_path.leave_current_folder()
-        with checked(partial(_check_place, folder.resolve(), recorded)):
+        else:
+            search_path.leave_current_folder()
+        place = folder.resolve()
+        sys.path[:] = [entry for entry in sys.path if not Path(entry).resolve().is_relative_to(place)]
+
+        def check(name: str) -> None:
+            if not allow_code:
+                _check_place(place, recorded, name)
+            _refuse_inside(place, name)
+
+        with checked(check):
             yield
 
 
@@ -184,14 +189,23 @@ def not_imported() -> Iterator[None]:
     def refuse(module: str) -> None:
         raise ValueError(f"the module {module!r} is not imported to read a run")
 
-    with search_path.without_current_folder(), checked(refuse):
+    with search_path.without_current_folder(), search_path.allowing(True), checked(refuse):
         yield
 
 
 def _refuse_inside(folder: Path, name: str) -> None:
-    """ValueError for a Flower app within a run's folder. Modules are not searched there."""
-    if name.startswith(FLOWER_APP) and expanded(name.removeprefix(FLOWER_APP)).resolve().is_relative_to(folder):
-        raise ValueError(f"the Flower app lies in the run's own folder {folder}, and nothing in that is executed")
+    """ValueError for a Flower app, or a module with those that it imports, that lies within a run's folder.
+
+    Modules are not searched there, but links may lead there.
+    """
+    is_app = name.startswith(FLOWER_APP)
+    what = "the Flower app" if is_app else f"the module {name!r}"
+    files = [expanded(name.removeprefix(FLOWER_APP))] if is_app else [source.file for source in find([name]).values()]
+    for file in files:
+        if file.resolve().is_relative_to(folder):
+            raise ValueError(f"{what} lies in the run's own folder {folder}, and nothing in that is executed")
+        if search_path.is_of_run(file):
+            raise ValueError(f"{what} lies in a run's folder, {file.resolve()}, and nothing in that is executed")
 
 
 def _check_place(folder: Path, recorded: Mapping[str, SourceFile], module: str) -> None:

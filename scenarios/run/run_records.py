@@ -6,7 +6,6 @@ Only what commands rely on is described here; other keys may hold any JSON, but 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -14,14 +13,14 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.files import parse_toml, read_bytes
+from edge.protocol.bounds import MOST_INTEGER, MOST_NUMBER, NOT_IN_LINES
 
 MOST_NBYTES = 1 << 27
 """Of one file; an environment has a few bytes for each class of each client"""
 MOST_TABLES, MOST_LEVELS = 4_000_000, 32
 """Lists and tables of one file, and how deep they may lie in each other"""
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-Count = Annotated[int, Field(ge=0, le=1 << 60)]
-Number = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=MOST_INTEGER)]
+Number = Annotated[float, Field(ge=-MOST_NUMBER, le=MOST_NUMBER, allow_inf_nan=False)]
 
 
 class Record(BaseModel):
@@ -237,13 +236,21 @@ def read_scenario(path: Path) -> tuple[str, dict[str, Any]]:
     """(text, tables) of a run's ``scenario.toml``, without files that it may extend. ValueError as of `read_json`."""
     try:
         text = read_bytes(path, MOST_NBYTES).decode()
+        return text, scenario_tables(text)
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix(f"{path}: ")) from None
+
+
+def scenario_tables(text: str) -> dict[str, Any]:
+    """The tables of a ``scenario.toml``. ValueError as of `read_json`."""
+    if len(text.encode()) > MOST_NBYTES:
+        raise ValueError(f"is larger than {MOST_NBYTES:,} bytes")
+    try:
         tables = parse_toml(text)
         checked(tables, ScenarioRecord)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
-    except ValueError as error:
-        raise ValueError(str(error).removeprefix(f"{path}: ")) from None
-    return text, dict(tables)
+    return dict(tables)
 
 
 def checked(tables: Any, kind: type[AnyKind]) -> AnyKind:
@@ -262,7 +269,7 @@ def _check_texts(value: Any, key: str, level: int) -> None:
     if level > MOST_LEVELS:
         raise ValueError(TOO_DEEP)
     if isinstance(value, str):
-        if CONTROL.search(value):
+        if NOT_IN_LINES.search(value):
             raise ValueError(f"{key}: has control characters")
     elif isinstance(value, Mapping):
         for name, inner in value.items():

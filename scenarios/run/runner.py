@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -77,11 +78,16 @@ def run(
     if loaded.method.app is not None:
         flower_app(loaded)
     fleet = builder.fleet(loaded)
+    text = scenario_text(fleet_files.absolute(loaded.scenario))
+    try:
+        run_records.scenario_tables(text)
+    except ValueError as error:
+        raise ScenarioError(f"{loaded.name}: as {SCENARIO} no reader would take it: {error}") from None
 
     def fill(new: Path) -> None:
         for name in folder_files.MADE:
             (new / name).mkdir()
-        write_text(new / SCENARIO, scenario_text(fleet_files.absolute(loaded.scenario)))
+        write_text(new / SCENARIO, text)
 
     folder = folder_files.make_folder(host.out / loaded.name, host.run_id, fill)
     with run_lock(folder) as held, _log_and_wrap(held):
@@ -93,6 +99,16 @@ def run(
             if not RunFolder(folder).is_begun:
                 folder_files.discard(folder)
             raise
+
+
+def _finish(ledger: Ledger, result: Mapping[str, Any]) -> None:
+    """Record a run's summary, if it is one that can be read again."""
+    summary = shared(result)
+    try:
+        run_records.parsed(json.dumps(summary), run_records.SummaryRecord)
+    except ValueError as error:
+        raise RunFailed(f"the summary is one that no reader takes: {error}") from None
+    ledger.finish(summary)
 
 
 def resume(
@@ -244,7 +260,7 @@ class _Maker:
             began = before or here
             result = summary(RunFolder(folder), began, loaded, rounds.committed, profile, stopped_by, wall_seconds)
             result["warnings"] = [*app_run.warnings(rounds), *run_problems.found(loaded, result)]
-            ledger.finish(shared(result))
+            _finish(ledger, result)
             return result
 
     def _run(self, stop_at_target: bool, before: Environment | None) -> dict[str, Any]:
@@ -297,7 +313,7 @@ class _Maker:
                 RunFolder(folder), before or here, loaded, run.committed, run.description, stopped_by, wall_seconds
             )
             result["warnings"] = [*warnings, *run_problems.found(loaded, result)]
-            ledger.finish(shared(result))
+            _finish(ledger, result)
             return result
 
     def _pool(self, job: Job, ledger: Ledger, most_nbytes: int, executor: str = Pool.site) -> Pool:

@@ -36,6 +36,7 @@ from costmodel.fleet.model_demand import Operations, speed
 from costmodel.units import format_bytes
 from edge.data.locate import ENVIRONMENT, find_data
 from edge.data.registry import DATASETS
+from edge.protocol import interpreter
 from edge.protocol.files import write_text
 from edge.runtime import numerics
 from scenarios.config.cache import cache_folder
@@ -196,7 +197,7 @@ def _measure(quick: bool, passes: int | None = None) -> dict[str, Any]:
     options = [*(["--quick"] if quick else []), *(["--passes", str(passes)] if passes is not None else [])]
     options += ["--codec-sizes", *(f"{size:.0f}" for size in (SIZES[:1] if quick else SIZES))]
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "edge.profile.calibrate", *options],
+        interpreter.command("edge.profile.calibrate", *options),
         env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

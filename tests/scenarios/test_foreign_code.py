@@ -1,4 +1,5 @@
-"""A run folder from somebody else is data: nothing that lies in it, or beside it, is imported unless its user says so.
+"""Run folders and scenarios from somebody else are data: nothing that lies in or beside them is imported unless their
+user says so.
 
 One run of a user's own method is killed after the first of its two rounds. What a test gets is that folder as a
 stranger could send it: with modules of the method's name, and of packages that libraries import if they are there,
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -134,6 +136,36 @@ def test_a_user_who_allows_it_has_modules_of_the_current_folder_or_of_the_record
     assert (tmp_path / "imported").read_text() == "sent sent "
 
 
+@pytest.mark.parametrize(
+    ("module", "cwd", "file"),
+    [
+        ("sent", "{folder}", "{folder}/sent.py"),  # the current folder is the run's
+        ("sent", "{folder}/sources", "{folder}/sources/sent.py"),
+        ("sent", "{link}", "{link}/sent.py"),  # or is reached through a link
+        ("sent", "{mine}", "{mine}/sent.py"),  # links in a folder of the user's lead there
+        ("mine", "{mine}", "{mine}/mine.py"),
+        ("mail.sent_runs.digits.cut.sent", "{place}/..", "{place}/../mail/sent_runs/digits/cut/sent.py"),
+    ],
+    ids=["inside", "below", "link", "linked-module", "linked-import", "package"],
+)
+def test_nothing_is_imported_from_a_runs_folder_although_its_user_allows_code(
+    module: str, cwd: str, file: str, own: Path, tmp_path: Path
+) -> None:
+    place, link, mine = tmp_path / "mail", tmp_path / "link", tmp_path / "mine"
+    folder = as_sent(own, place)
+    link.symlink_to(folder)
+    mine.mkdir()
+    (mine / "sent.py").symlink_to(folder / "sent.py")
+    (mine / "mine.py").write_text(f"from sent import SPEC as SPEC\n{METHOD}")
+    names = {"folder": folder, "place": place, "link": link, "mine": mine}
+    recorded_at(folder, file.format(**names))
+    scenario = folder / "scenario.toml"
+    scenario.write_text(scenario.read_text().replace("sent:SPEC", f"{module}:SPEC"))
+    ended = fedbr_in(Path(cwd.format(**names)).resolve(), "replay", str(folder), "--allow-code")
+    assert (ended.returncode, "Traceback" in ended.stderr) == (2, False), ended.stderr
+    assert not (tmp_path / "imported").exists()
+
+
 def test_the_users_own_modules_are_imported_although_a_foreign_folder_brings_some(own: Path, tmp_path: Path) -> None:
     folder = as_sent(own, tmp_path / "mail")
     for command, rounds in (("verify", 1), ("resume", 2)):
@@ -190,3 +222,131 @@ def test_the_users_own_places_are_those_that_do_not_depend_on_the_current_folder
     assert search_path.independent(path) == [str(named), "/usr/lib/python3", str(ROOT)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(lib)]))
     assert search_path.independent(path) == [str(here), str(named), str(lib), "/usr/lib/python3", str(ROOT)]
+
+
+# --- scenarios --------------------------------------------------------------------------------------------------------
+
+ROW = "{harm}raise ImportError(__name__)\n"
+KEYS = {
+    "method": '"evil:ROW"',
+    "server": '"evil:ROW"',
+    "rounds.selection": '"evil:ROW"',
+    "rounds.policy": '"evil:ROW"',
+    "train.lr_schedule": '"evil:ROW"',
+    "model.name": '"evil:ROW"',
+    "data.name": '"evil:ROW"',
+    "data.partition.kind": '"evil:ROW"',
+    "eval.metrics": '["evil:ROW"]',
+    "codec.up": '{ kind = "evil:ROW" }',
+    "codec.down": '[{ kind = "evil:ROW" }]',
+}
+"""Key -> its value in a scenario that names the module ``evil``"""
+
+
+@pytest.fixture
+def mail(tmp_path: Path) -> Path:
+    """A folder with scenarios from somebody else: every module in it writes the file ``imported`` beside it."""
+    folder = tmp_path / "mail"
+    (folder / "app").mkdir(parents=True)
+    harm = f"with open({str(tmp_path / 'imported')!r}, 'a') as file:\n    file.write(__name__ + ' ')\n"
+    for name in ("evil", "sitecustomize", "usercustomize", "random", "numpy", *OPTIONAL, "app/given"):
+        (folder / f"{name}.py").write_text(ROW.format(harm=harm))
+    (folder / "app" / "pyproject.toml").write_text(
+        '[project]\nname = "app"\nversion = "1"\n'
+        '[tool.flwr.app.components]\nserverapp = "given:app"\nclientapp = "given:app"\n'
+    )
+    (folder / "plain.toml").write_text('extends = "digits"\nmethod = "fedavg"\nrounds.max = 1\ntrain.local_steps = 1\n')
+    (folder / "app.toml").write_text(f'extends = "digits"\nmethod = "flower:{folder}/app"\n')
+    (folder / "grid.toml").write_text(f'scenario = "digits"\n[grid]\nmethod = ["fedavg", "flower:{folder}/app"]\n')
+    for key, value in KEYS.items():
+        (folder / f"{key}.toml").write_text(f'extends = "digits"\n{key} = {value}\n')
+    return folder
+
+
+def test_a_scenario_brings_no_file_into_any_process_that_it_does_not_name(mail: Path, tmp_path: Path) -> None:
+    """With real starts of interpreters, since Python itself imports two of these files at its start."""
+    for cwd, scenario in ((tmp_path.parent, str(mail / "plain.toml")), (mail, "plain.toml")):
+        words = ["run", scenario, "--out", str(tmp_path / "runs"), "--workers", "1", "--no-report"]
+        ended = subprocess.run(
+            [sys.executable, "-P", "-c", "import fedbr; fedbr.main()", *words],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+    assert not (tmp_path / "imported").exists()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_module_beside_a_scenario_elsewhere_is_imported_only_if_its_user_allows_it(
+    key: str, mail: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    file = mail / f"{key}.toml"
+    refusal = (
+        f"the module 'evil' lies beside {file}, in {mail}/evil.py, outside of the current folder; it is imported from "
+        "there only if you trust it: add --allow-code (allow_code=True in Python), or name its folder in PYTHONPATH"
+    )
+    with pytest.raises(ScenarioError, match=re.escape(refusal)):
+        fedbr.check(str(file))
+    link = tmp_path / "here" / "link"
+    link.parent.mkdir()
+    link.symlink_to(mail)
+    monkeypatch.chdir(link.parent)
+    with pytest.raises(ScenarioError, match="outside of the current folder"):
+        fedbr.check(str(link / file.name))
+    assert not (tmp_path / "imported").exists()
+    with pytest.raises(ScenarioError, match="ImportError: evil"):
+        fedbr.check(str(file), allow_code=True)
+    assert (tmp_path / "imported").read_text() == "evil "
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "check {mail}/method.toml",
+        "run {mail}/method.toml",
+        "run {mail}/plain.toml method=evil:ROW",
+        "compare {mail}/plain.toml method=evil:ROW,fedavg",
+        "sweep {mail}/model.name.toml train.lr=0.1,0.2",
+        "decide {mail}/server.toml method=fedavg,fedbr --target 0.5",
+        "study budget {mail}/rounds.policy.toml --bytes 1MB",
+        "study tune {mail}/rounds.policy.toml train.lr=0.1,0.2",
+        "study trial {mail}/rounds.selection.toml",
+        "diff digits {mail}/method.toml",
+        "flower run {mail}/app --fleet {mail}/rounds.selection.toml",
+        "flower export {mail}/method.toml {tmp}/exported",
+        "check {mail}/app.toml",
+        "run {mail}/app.toml",
+        "sweep {mail}/grid.toml",
+        "decide {mail}/grid.toml --target 0.5",
+    ],
+)
+def test_no_command_runs_what_lies_beside_a_scenario_elsewhere(words: str, mail: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    ended = fedbr_in(elsewhere, *words.format(mail=mail, tmp=tmp_path).split())
+    assert (ended.returncode, "Traceback" in ended.stderr) == (2, False), ended.stderr
+    assert "add --allow-code (allow_code=True in Python), or name it" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert not (tmp_path / "imported").exists()
+
+
+def test_a_module_in_the_current_folder_is_the_users_own_unless_that_is_a_runs(mail: Path, tmp_path: Path) -> None:
+    for words in (("check", "method.toml"), ("check", "digits", "method=evil:ROW"), ("explain", "evil:ROW")):
+        ended = fedbr_in(mail, *words)
+        assert (ended.returncode, (tmp_path / "imported").read_text()) == (2, "evil "), ended.stderr
+        (tmp_path / "imported").unlink()
+    for name in ("scenario.toml", "ledger.sqlite"):  # the marks of a run's folder
+        (mail / name).touch()
+    for words in (("check", "method.toml", "--allow-code"), ("explain", "evil:ROW")):
+        assert "No module named 'evil'" in fedbr_in(mail, *words).stderr
+    assert not (tmp_path / "imported").exists()
+
+
+def test_an_app_that_its_user_names_needs_no_leave(mail: Path, tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    for words in (f"check digits method=flower:{mail}/app", f"check {mail}/app.toml --allow-code"):
+        assert "lies outside" not in fedbr_in(tmp_path / "mail" / "app", *words.split()).stderr

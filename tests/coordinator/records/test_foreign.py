@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import re
 import signal
 import sqlite3
 import struct
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from coordinator.records import foreign
 from coordinator.records.foreign import ForeignLedger, check
-from coordinator.records.schema import EvaluationRow, RoundRow, VisitRow
+from coordinator.records.schema import EvaluationRow, LoggedRow, MethodTable, RoundRow, VisitRow
 from coordinator.records.store import Commit, Ledger, has_rounds, read
 from coordinator.records.visit_columns import VisitColumns
+from coordinator.rounds.run import RunFailed
 from tests.ledgers import visit_row
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
@@ -208,3 +215,116 @@ def test_a_ledger_is_checked_again_when_it_was_written(ledger: Path, monkeypatch
     changed(ledger, "UPDATE visits SET samples = 9")
     check(ledger)
     assert len(checked) == 2
+
+
+# --- what is written is what is read ----------------------------------------------------------------------------------
+
+NUMBERS = st.one_of(
+    st.floats(),
+    st.sampled_from([1e30, -1e30, math.nextafter(1e30, math.inf), 1e31, -1e31, 1.7e308, math.inf, -math.inf, math.nan]),
+)
+INTEGERS = st.one_of(
+    st.integers(-(1 << 70), 1 << 70),
+    st.sampled_from([1 << 60, (1 << 60) + 1, -(1 << 60) - 1, 10_000_000, 10_000_001, 1 << 63, -1, 0]),
+)
+TEXTS = st.one_of(
+    st.text(), st.sampled_from(["a\x1b[31mb", "c\nd", "\x00", "\x7f", "\x9f", "\ud800", "e" * 101, "é😀", ""])
+)
+
+
+class OwnRow(NamedTuple):
+    round: int
+    client: int
+    number: int
+    share: float
+    rate: float | None
+    word: str
+
+
+OWN = MethodTable("own", OwnRow)
+
+
+def commit_of(row: RoundRow, **more: Any) -> Commit:
+    return Commit(row, VisitColumns.of([visit_row(0, 0, 3, 0.0, 1.0, 2.0, 3.0)]), **more)
+
+
+PLAIN = RoundRow(
+    0, 0.0, 1.0, 1, 0.5, None, 1.0, 5, 5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0, 0.0, 3, "compute", "ab",
+)  # fmt: skip
+COMMITS = {
+    "logged": lambda integer, number, text: commit_of(PLAIN, logged=[LoggedRow(0, integer, text, number)]),
+    "evaluations": lambda integer, number, text: commit_of(
+        PLAIN, evaluations=[EvaluationRow(0, 3, text, number, integer)]
+    ),
+    "own": lambda integer, number, text: commit_of(PLAIN, method_rows=[OwnRow(0, 3, integer, number, number, text)]),
+    "rounds": lambda integer, number, text: commit_of(
+        PLAIN._replace(test_loss=number, joules=number, bytes_up=integer, critical=integer, bottleneck=text)
+    ),
+    "visits": lambda integer, number, text: Commit(
+        PLAIN,
+        VisitColumns.of(
+            [visit_row(0, 0, 3, 0.0, 1.0, 2.0, 3.0)._replace(loss=number, device=text, samples=integer, joules=number)]
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("table", COMMITS)
+@given(integer=INTEGERS, number=NUMBERS, text=TEXTS)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_readers_take_whatever_a_ledger_takes(
+    table: str, tmp_path: Path, integer: int, number: float, text: str
+) -> None:
+    path = tmp_path / f"{uuid.uuid4().hex}.sqlite"
+    made = Ledger(path, "genesis", OWN)
+    try:
+        made.commit(COMMITS[table](integer, number, text))
+    except RunFailed as error:
+        assert re.match(rf"table {table}|round 1 cannot be recorded: |round 1: client -?\d+ logs ", str(error))
+        made.commit(commit_of(PLAIN))  # nothing of it is there
+    made.finish({"stopped_by": "rounds", "rounds": 1})
+    made.close()
+    check(path)
+    assert len(read(path, "SELECT * FROM rounds")) == 1
+
+
+@pytest.mark.parametrize(
+    ("commit", "said"),
+    [
+        (
+            COMMITS["logged"](3, 1e31, "big"),
+            "round 1: client 3 logs 'big': 1e+31 is beyond 1e+30, the most that a run records",
+        ),
+        (
+            COMMITS["logged"](None, 1.0, "c\nd"),
+            "round 1: the server's side logs 'c\\nd': a name has 1 to 100 characters, and no control characters",
+        ),
+        (
+            commit_of(PLAIN, logged=[LoggedRow(0, 3, f"n{number}", 1.0) for number in range(1001)]),
+            "round 1: client 3 logs 1,001 names of numbers; at most 1,000",
+        ),
+        (
+            COMMITS["logged"](10_000_001, 1.0, "x"),
+            "table logged, client 10000001, name x, column client: 10000001 is b",
+        ),
+        (
+            COMMITS["evaluations"](1, 0.5, "a\x1bb"),
+            "table evaluations, client 3, metric a\x1bb, column metric: 'a\\x1bb' is beyond what a run records",
+        ),
+        (
+            COMMITS["own"](1 << 61, 0.5, ""),
+            f"table own, client 3, column number: {1 << 61} is beyond what a run records",
+        ),
+        (
+            COMMITS["own"](1, math.nan, ""),
+            "round 1 cannot be recorded: Out of range float values are not JSON compliant",
+        ),
+        (COMMITS["rounds"](5, -1e31, "WAN"), "table rounds, column test_loss: -1e+31 is beyond what a run records"),
+    ],
+)
+def test_a_value_that_no_reader_takes_is_refused_when_it_is_written(commit: Commit, said: str, tmp_path: Path) -> None:
+    with contextlib.closing(Ledger(tmp_path / "ledger.sqlite", "genesis", OWN)) as made:
+        with pytest.raises(RunFailed) as caught:
+            made.commit(commit)
+        assert str(caught.value).startswith(said)
+        assert made.rounds() == []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from edge.data.images import decode
 from edge.data.locate import find_data, locate, search_paths
 from edge.data.registry import DATASETS, ClassFolders, DataError, DataSet
 from edge.protocol.config import DataConfig
+from tests import peak
 
 IMAGENET = DATASETS["imagenet200"]
 SMALL = replace(IMAGENET, stored=(3, 16, 16), shape=(3, 14, 14), class_folders=ClassFolders(2, seed=1993))
@@ -97,10 +101,12 @@ def test_an_image_is_stored_as_resizing_and_a_centre_crop_leave_it(tmp_path: Pat
     pixels = np.random.default_rng(0).integers(0, 256, (37, 50, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "wide.png")
     expected = TF.center_crop(TF.resize(Image.fromarray(pixels), 16), [16, 16])
-    stored = decode(SMALL, "wide", tmp_path / "wide.png")
+    with (tmp_path / "wide.png").open("rb") as file:
+        stored = decode(SMALL, "wide", file)
     assert np.array_equal(stored, np.asarray(expected).transpose(2, 0, 1))
     Image.fromarray(pixels[:, :, 0]).save(tmp_path / "grey.png")
-    grey = decode(SMALL, "grey", tmp_path / "grey.png")
+    with (tmp_path / "grey.png").open("rb") as file:
+        grey = decode(SMALL, "grey", file)
     assert np.array_equal(grey[0], grey[2])
 
 
@@ -109,6 +115,50 @@ def test_a_file_that_is_no_image_is_named(root: Path, tmp_path: Path, monkeypatc
     (root / "imagenet200/val/n01/g.JPEG").write_bytes(b"text")
     with pytest.raises(DataError, match=r"imagenet200/val/n01/g\.JPEG: not a readable image"):
         open_data(DataConfig("imagenet200", root=str(root)), tmp_path / "cache")
+
+
+def sparse(file: Path) -> None:
+    Image.new("RGB", (4, 4)).save(file)
+    os.truncate(file, 50_000_000)
+
+
+def endless(file: Path) -> None:
+    file.touch()
+    os.truncate(file, 10**13)
+
+
+def banner(width: int, height: int) -> Callable[[Path], None]:
+    """Writes an image of few bytes, black throughout."""
+    return lambda file: Image.new("1", (width, height)).save(file)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "is a device, a pipe or a folder, not a file"),
+        (lambda file: file.symlink_to("/dev/zero"), "is a device, a pipe or a folder, not a file"),
+        (Path.mkdir, "is a device, a pipe or a folder, not a file"),
+        (sparse, "is 50,000,000 bytes long, of which 4,096 are on the disk"),
+        (endless, "is 10,000,000,000,000 bytes long; the most is 64,000,000"),
+        (banner(1, 12_000), "the image is 1x12000, 256x3072000 when it is scaled; the most is 16,000,000 pixels"),
+        (banner(12_000, 1), "the image is 12000x1, 3072000x256 when it is scaled; the most is 16,000,000 pixels"),
+    ],
+)
+def test_what_is_no_image_or_would_take_the_memory_is_refused_by_name(make: Any, said: str, root: Path) -> None:
+    file = root / "imagenet200" / "train" / "n01" / "b.png"
+    make(file)
+    with pytest.raises(DataError) as caught:
+        open_data(DataConfig("imagenet200", root=str(root)), root / "cache")
+    assert str(caught.value) == f"{file}: {said}"
+
+
+def test_a_long_image_is_refused_before_it_is_scaled(root: Path) -> None:
+    file = root / "b.png"
+    banner(1, 60_000)(file)
+    read = "from edge.data.images import decode; from edge.data.registry import DATASETS"
+    said, grown_mb = peak.refusal(read, "decode(DATASETS['imagenet200'], 'b.png', path.open('rb'))", file)
+    assert said.startswith("b.png: the image is 1x60000, 256x15360000 when it is scaled")
+    assert grown_mb < 50
 
 
 def test_a_disk_that_is_too_small_is_refused_before_any_image_is_read(

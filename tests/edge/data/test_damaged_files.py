@@ -247,6 +247,50 @@ def test_a_damaged_idx_file_is_named(tmp_path: Path, name: str, change: Any, com
     assert refusal(tmp_path) == f"{file}: {complaint}"
 
 
+@pytest.mark.parametrize(
+    ("name", "head", "count", "said"),
+    [
+        (
+            "train-images-idx3",
+            struct.pack(">4i", 0x803, 8_000_000, 28, 28),
+            8_000_000 * 784,
+            "is 6,272,000,016 byte",
+        ),
+        (
+            "train-images-idx3",
+            struct.pack(">4i", 0x803, 4, 4000, 4000),
+            64_000_000,
+            "is 64,000,016 bytes long, of wh",
+        ),
+        (
+            "train-images-idx3",
+            struct.pack(">4i", 0x803, 4, 1000, 1000),
+            4_000_000,
+            "has examples of 1000 x 1000; mnist",
+        ),
+        (
+            "t10k-labels-idx1",
+            struct.pack(">2i", 0x801, 2_000_000),
+            2_000_000,
+            "2,000,000 examples; the most is 1,000,0",
+        ),
+        (
+            "t10k-labels-idx1",
+            struct.pack(">4i", 0x803, 4, 28, 28),
+            4 * 784,
+            "has examples of 28 x 28; mnist has 1 x 28 x",
+        ),
+    ],
+)
+def test_an_idx_file_is_refused_by_its_header_before_its_examples_are_read(
+    tmp_path: Path, name: str, head: bytes, count: int, said: str
+) -> None:
+    file = write_idx(tmp_path) / f"MNIST/raw/{name}-ubyte"
+    file.write_bytes(head)
+    os.truncate(file, len(head) + count)
+    assert refusal(tmp_path).startswith(f"{file}: {said}")
+
+
 def test_idx_files_that_are_whole_but_do_not_fit_are_named(tmp_path: Path) -> None:
     raw = write_idx(tmp_path) / "MNIST/raw"
     (raw / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, 6) + bytes([3, 1, 77, 1, 5, 9]))
@@ -288,6 +332,22 @@ def test_a_member_whose_header_lies_about_its_length_is_not_unpacked_either(tmp_
     assert grown_mb < 100
 
 
+def test_annotations_that_name_an_image_again_and_again_or_are_longer_than_any_are_refused(tmp_path: Path) -> None:
+    """Lines that take no room in the archive would be gigabytes of pixels."""
+    file = tmp_path / "tiny-imagenet-200.zip"
+    for lines, said in (
+        (60_000, f"{file}: 60,000 images cannot be in a file of "),
+        (200_000, f"{file}, tiny-imagenet-200/val/val_annotations.txt: is 3,000,000 bytes long; the most is 2,000,000"),
+    ):
+        changes = {"val/val_annotations.txt": b"val_0.JPEG\tn02\n" * lines}
+        with ZipFile(file, "w", ZIP_DEFLATED) as archive:
+            for name, content in (TINY_MEMBERS | changes).items():
+                archive.writestr(f"tiny-imagenet-200/{name}", content)
+        with pytest.raises(DataError) as caught:
+            read_tiny(TINY, [file])
+        assert str(caught.value).startswith(said)
+
+
 def test_an_archive_that_is_cut_or_flipped_anywhere_is_refused_by_name_or_whole(tmp_path: Path) -> None:
     file = write_zip(tmp_path / "tiny.zip", TINY_MEMBERS)
     whole, draw, refused = file.read_bytes(), random.Random(4), 0
@@ -315,8 +375,10 @@ def test_a_partition_of_very_many_clients_is_read_in_one_pass_and_one_longer_tha
     with pytest.raises(PartitionError, match=r"client 99999 holds example 99999, the data has 0\.\.99998"):
         read_indices(file, clients, clients - 1)
     os.truncate(file, 10**12)
-    memory = Path("/proc/self/mem")
+    memory, pipe = Path("/proc/self/mem"), tmp_path / "pipe"
+    os.mkfifo(pipe)
     for path, said in (
+        (pipe, f"{pipe} is a device or a pipe, not a file"),
         (file, f"{file} is larger than 16,000,000 bytes"),
         (memory, f"cannot read {memory}: Input/output error"),
     ):

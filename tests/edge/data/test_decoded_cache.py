@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import types
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 import torchvision.datasets
 
 from edge.data import decoded_cache, parquet_images
 from edge.data.decoded_cache import open_data
-from edge.data.registry import Data, DataError
+from edge.data.registry import DATASETS, Data, DataError
 from edge.protocol.config import DataConfig
 from tests.edge.data.made_up import PIXELS, RNG, write_idx, write_parquet
 
@@ -61,12 +64,51 @@ def test_torchvision_files_that_it_cannot_read_are_an_error_that_names_their_fol
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stumble(root: str, train: bool, download: bool) -> Any:
-        raise AssertionError
+        raise OSError(f"{root} has {', '.join(sorted(file.stem for file in Path(root).iterdir()))}")
 
-    write_idx(tmp_path)
-    monkeypatch.setattr(torchvision.datasets, "MNIST", stumble)
-    with pytest.raises(DataError, match=f"^{tmp_path}: torchvision cannot read mnist: AssertionError$"):
-        mnist(tmp_path, tmp_path / "cache")
+    row = replace(DATASETS["mnist"], name="numbers", torchvision="SVHN", files=("train.mat", "test.mat"))
+    monkeypatch.setitem(DATASETS, "numbers", row)
+    monkeypatch.setattr(torchvision.datasets, "SVHN", stumble)
+    for name in (*row.files, "beside.mat"):
+        (tmp_path / name).touch()
+    with pytest.raises(DataError, match=f"^{tmp_path}: torchvision cannot read numbers: {tmp_path} has test, train$"):
+        open_data(DataConfig("numbers", root=str(tmp_path)), tmp_path / "cache")
+
+
+def test_tensors_beside_mnists_files_are_neither_read_nor_kept_for_others(tmp_path: Path) -> None:
+    genuine, strange = write_idx(tmp_path / "genuine"), write_idx(tmp_path / "strange")
+    (strange / "MNIST" / "processed").mkdir()
+    zeros = torch.zeros(6, 28, 28, dtype=torch.uint8), torch.full((6,), 7)
+    for part in ("training", "test"):  # which torchvision prefers
+        torch.save(zeros, strange / f"MNIST/processed/{part}.pt")
+    first, second = (mnist(root, tmp_path / "cache") for root in (strange, genuine))
+    assert first.train.y.tolist() == second.train.y.tolist() == [3, 1, 4, 1, 5, 9]
+    assert first.train.x[:, 0].tolist() == PIXELS["train"].tolist()
+    assert first.sha256 == second.sha256
+
+
+def test_torchvision_opens_copies_of_the_pickles_that_were_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their folder may be anyone's, who may change a file after it was looked at."""
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    names = ("train", "test", "meta")
+    for name in names:
+        (folder / name).write_text(name)
+
+    class Cifar:
+        train_list, test_list = ([[name, hashlib.md5(name.encode()).hexdigest()]] for name in ("train", "test"))
+        meta: ClassVar = {"filename": "meta", "md5": hashlib.md5(b"meta").hexdigest()}
+        data, targets = np.zeros((1, 32, 32, 3), np.uint8), (5,)
+
+        def __init__(self, root: str, train: bool, download: bool) -> None:
+            for name in names:
+                (folder / name).write_text("changed meanwhile")
+                assert (Path(root) / "cifar-100-python" / name).read_text() == name
+
+    monkeypatch.setattr(torchvision.datasets, "CIFAR100", Cifar)
+    assert open_data(DataConfig("cifar100", root=str(tmp_path)), tmp_path / "cache").train.y.tolist() == [5]
 
 
 def test_writers_are_numbered_in_sorted_order_over_both_splits(tmp_path: Path) -> None:

@@ -120,6 +120,10 @@ def test_a_table_that_does_not_fit_and_a_set_that_is_missing_are_named(tmp_path:
     pq.write_table(pq.read_table(file).drop_columns(["gyro_z"]), file)
     with pytest.raises(DataError, match=r"hapt\.parquet: no column gyro_z; it has user, sequence, label, acc_x, "):
         read(HAPT, [file])
+    table = pq.read_table(write_parquet(tmp_path / "texts") / "hapt" / "hapt.parquet")
+    pq.write_table(table.set_column(0, "user", [["1"] * len(table)]), file)
+    with pytest.raises(DataError, match=r"hapt\.parquet: column user must hold numbers, not string"):
+        read(HAPT, [file])
     file.write_bytes(b"no table")
     with pytest.raises(DataError, match=r"hapt\.parquet: not a readable Parquet file: "):
         read(HAPT, [file])

@@ -16,6 +16,7 @@ from edge.data.partitioning import partition_data
 from edge.data.registry import DataError
 from edge.data.shakespeare import LETTERS, encoded, windows
 from edge.protocol.config import DataConfig, PartitionConfig
+from tests import peak
 
 A, B = LETTERS.index("A"), LETTERS.index("B")
 COLUMNS: dict[str, Any] = {
@@ -39,6 +40,18 @@ def test_an_example_is_a_character_and_those_before_it_padded_at_the_end() -> No
     short, _ = windows(np.array([5, 6], np.uint8), 3)
     assert short.tolist() == [[5, 0, 0]]
     assert encoded("\n AaB{ aaa", "a role").tolist() == [1, 2, A + 1, A + 29, B + 1, 81, 2, *[A + 29] * 3]
+
+
+@pytest.mark.parametrize("how", [{}, {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}}])
+def test_one_text_in_many_rows_is_refused_by_all_their_bytes(tmp_path: Path, how: dict[str, Any]) -> None:
+    file, rows = tmp_path / "shakespeare.parquet", 2000
+    columns = {"play": ["lear"] * rows, "role": [f"r{row}" for row in range(rows)], "text": ["A" * 100_000] * rows}
+    pq.write_table(pa.table(columns), file, compression="zstd", **how)
+    assert file.stat().st_size < 400_000
+    read = "from edge.data.shakespeare import read; from edge.data.registry import DATASETS"
+    said, grown_mb = peak.refusal(read, "read(DATASETS['shakespeare'], [path])", file)
+    assert said == f"{file}: its texts are longer than 16,777,216 bytes"
+    assert grown_mb < 120
 
 
 def test_each_role_is_a_client_whose_last_fifth_is_tested(tmp_path: Path) -> None:

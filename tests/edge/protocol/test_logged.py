@@ -54,3 +54,11 @@ def test_means_are_over_the_visits_with_a_finite_number() -> None:
         *((0, 1.0), (1, None), (0, 2.0), (None, 8.0))
     ]
     assert logged_means(record.logged) == {"clients/gap": 1.5, "clients/unknown": None, "server/gap": 8.0}
+
+
+def test_a_number_beyond_the_bounds_is_refused_where_it_is_logged() -> None:
+    side = NumberLog()
+    side.log("most", -1e30)
+    with pytest.raises(ValueError, match=r"log: 'big': 1e\+31 is beyond 1e\+30, the most that a run records"):
+        side.log("big", 1e31)
+    assert side.take_logged() == {"most": -1e30}

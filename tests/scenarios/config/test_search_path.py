@@ -113,6 +113,7 @@ def test_modules_beside_a_scenario_are_found_but_not_those_in_a_run_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "beside_a_scenario.py").write_text(METHOD)
     copy, file = tmp_path / "scenario.toml", tmp_path / "mine.toml"
     for path in (copy, file):

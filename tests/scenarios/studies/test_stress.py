@@ -15,6 +15,7 @@ from rich.console import Console
 
 from coordinator.rounds.policy import POLICIES, RoundPolicy
 from coordinator.rounds.run import accepted
+from coordinator.rounds.selection import ClientHistory
 from costmodel.clock import Clock
 from scenarios.config.errors import ScenarioError
 from scenarios.studies import stress as study
@@ -109,7 +110,7 @@ def test_a_round_closes_when_that_of_a_run_would(rules: RoundPolicy) -> None:
     conditions = clock.conditions(range(rules.cohort), 0)
     timeline = clock.solve(np.full(rules.cohort, 3.0), [study.VISIT] * rules.cohort, conditions)
     visits: list[Any] = [type("Visit", (), {"kind": "train", "client": k})() for k in range(rules.cohort)]
-    counts, end = accepted(rules, visits, timeline, 3.0)
+    counts, end = accepted(rules, ClientHistory(60), visits, timeline, 3.0)
 
     assert closing(rules, timeline.end, 3.0) == end
     assert (timeline.up_end <= end).sum() == counts.sum()
