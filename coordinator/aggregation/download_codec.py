@@ -64,7 +64,7 @@ class DownloadCodec:
         A vector of which the client holds no version travels as it is.
         """
         lengths: dict[str, dict[str, int]] = {}
-        if not (self._config.down or self._config.down_slots):
+        if not self._codecs.is_used:
             return dispatch, lengths
         held, is_difference = self.held.of(dispatch.client), self._config.of == "update"
         codecs = replace(self._codecs, tensors=part_tensors(self._tensors, self._axes, dispatch.choice))

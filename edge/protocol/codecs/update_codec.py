@@ -44,6 +44,11 @@ class VectorCodecs:
     tensors: Mapping[str, Tensors]
     """key -> shapes of the tensors in its vector; keys that are missing have one tensor"""
 
+    @property
+    def is_used(self) -> bool:
+        """Whether any vector is encoded."""
+        return bool(self._by_slot)
+
     def codec(self, slot: str, key: str, size: int) -> Codec | None:
         """The codec of a vector of so many numbers; None if it travels as it is."""
         if key.endswith(BUFFERS) or size < max(self.min_values, 1):
