@@ -360,8 +360,6 @@ class SubmodelPlan(Section):
     """Whether a part divides the outputs of its hidden layers by its rate in training; None: if it has normalisation"""
     is_static: bool = False
     """Whether running statistics are computed for each evaluation, over the training examples of all clients"""
-    rolls: bool = False
-    """Whether the window of a part moves with the rounds"""
     has_own_statistics: bool = False
     """Whether BatchNorm has running statistics for each of ``rates``"""
     axes: TensorAxes = field(default_factory=dict)

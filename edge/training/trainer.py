@@ -32,7 +32,7 @@ from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Choice, Evaluate
 from edge.protocol.payload import BUFFERS, MODEL, PASS_TYPES, EncodedVectors, Floats, Payload, Shapes, Vector, shapes
 from edge.protocol.plugins import error_text, is_own
 from edge.protocol.rng import keyed_generator
-from edge.protocol.submodels import RATE, SliceMap, part_name
+from edge.protocol.submodels import RATE, part_name, slice_map
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel
 from edge.training.blocks import load_dotted
@@ -412,7 +412,7 @@ class LocalTrainer:
         if plan is None:
             return values
         for rate in plan.evaluated:
-            slices, net = SliceMap(plan.axes, rate, task.round if plan.rolls else 0), self.part({RATE: rate}).net
+            slices, net = slice_map(plan.axes, {**task.choice, RATE: rate}), self.part({RATE: rate}).net
             net.train_mode(False)
             net.load(slices.taken(task.payload[MODEL]))
             self._settle(net, task, rate)

@@ -38,8 +38,7 @@ def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationSco
         raise ScenarioError(f'{loaded.name}: eval.on = "{on}": no client has {config.split} examples')
     if config.select is not None and not evaluated_examples(description, config.select).any():
         raise ScenarioError(f"{loaded.name}: eval.select = {config.select}: no client has {config.select} examples")
-    exits = range(1, depths(description.axes) + 1)
-    parts = frozenset((*(part_name(rate) for rate in description.rates if rate != 1), *map(exit_name, exits)))
+    parts = part_names(description)
     compares = any(row.over_clients is not None for row in metric_rows(config.metrics))
     return EvaluationScope(
         on=on,
@@ -50,6 +49,12 @@ def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationSco
         over_clients=partial(values_over_clients, config) if compares else None,
         aggregators=config.aggregators,
     )
+
+
+def part_names(description: ModelProfile) -> frozenset[str]:
+    """The names that stand in place of a metric's in the values of parts and exits of the global model."""
+    exits = range(1, depths(description.axes) + 1)
+    return frozenset((*(part_name(rate) for rate in description.rates if rate != 1), *map(exit_name, exits)))
 
 
 def values_over_clients(

@@ -39,7 +39,7 @@ from costmodel.clock import Clock
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import opened, write_text
 from edge.protocol.home import shared
-from edge.protocol.messages import GLOBAL, LOCAL_MODEL, SUBVALUE, Evaluate, Score, Train, Update
+from edge.protocol.messages import GLOBAL, LOCAL_MODEL, SUBVALUE, Choice, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.scratch import scratch
 from edge.training.metrics.registry import metric_rows
@@ -216,7 +216,8 @@ class _Measuring:
         if request.clients == "local" and not all(self.examples[client] for client in run.candidates):
             self.split = "train"  # for metrics of examples, local models without such examples
             self.examples = evaluated_examples(run.description, self.split)
-        self.scope = EvaluationScope("clients", "clients", self.split, frozenset(self.metrics), keeps_values=True)
+        names = frozenset(self.metrics) | evaluated_clients.part_names(run.description)
+        self.scope = EvaluationScope("clients", "clients", self.split, names, keeps_values=True)
 
     def result(self) -> dict[str, Any]:
         request, scenario, run = self.request, self.request.loaded.scenario, self.run
@@ -227,8 +228,9 @@ class _Measuring:
         # Of local models, a visit and an evaluation each.
         of_clients = {"none": 0, "local": 2 * len(run.candidates), "evaluated": evaluated}[request.clients]
         self.workers.planned = len(models) * len(shards) + of_clients
+        choice = run.server.global_evaluation_choice()
         by_model = {
-            name: self._values([Evaluate(*shard, GLOBAL, {MODEL: model}, run.rounds) for shard in shards])
+            name: self._values([Evaluate(*shard, GLOBAL, {MODEL: model}, run.rounds, choice=choice) for shard in shards])
             for name, model in models.items()
         }
         self.workers.vectors.clear()
@@ -272,6 +274,7 @@ class _Measuring:
         for start in range(0, len(run.candidates), together):
             clients = run.candidates[start : start + together]
             models: dict[int, Payload] = {}
+            choices: dict[int, Choice] = {}
 
             def keep(task: PoolTask, reply: Reply, models: dict[int, Payload] = models) -> None:
                 assert isinstance(reply, Update)
@@ -280,6 +283,7 @@ class _Measuring:
             tasks = []
             for client in clients:
                 visit = run.prepare(client, run.rounds, run.visits if run.is_asynchronous else None)
+                choices[client] = visit.dispatch.choice
                 message = Train(client, visit.rng_round, visit.lr, visit.dispatch.choice, visit.dispatch.payload)
                 state = None if run.states is None else run.states.newest(client)
                 later = visit.dispatch.later
@@ -289,7 +293,7 @@ class _Measuring:
             counts = [int(self.examples[client]) for client in clients]
             values |= self._values(
                 [
-                    Evaluate(0, count, client, models[client], run.rounds, split=self.split)
+                    Evaluate(0, count, client, models[client], run.rounds, choice=choices[client], split=self.split)
                     for client, count in zip(clients, counts, strict=True)
                 ]
             )
