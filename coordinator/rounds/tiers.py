@@ -279,11 +279,12 @@ class Tiers:
                 above[index] = above[index] + seconds if count else math.inf
             if tier + 1 < self.clock.levels:
                 self._updated[tier + 1] |= counts > 0
-            if tier + 1 < meetings:
-                silent = np.where(sent, messages.lost, ready)
-                heard = np.full(above.size, -math.inf)
-                np.maximum.at(heard, parent[np.isfinite(silent)], silent[np.isfinite(silent)])
-                waited = np.where(np.isfinite(heard), heard, self._now)
+            if tier + 1 < meetings:  # one to which nothing comes may have got updates in earlier meetings
+                known = np.where(sent, messages.lost, ready)
+                is_known = np.isfinite(known)
+                waited = np.full(above.size, -math.inf)
+                np.maximum.at(waited, parent[is_known], known[is_known])
+                waited[waited == -math.inf] = self._now  # none below it has a model to go on from
                 above = np.where((counts == 0) & self._updated[tier + 1], waited, above)
             arrivals.append(arrived)
             before.append(ready)
