@@ -334,9 +334,9 @@ class CodecConfig(Section):
     vector travels as it is. Slots other than models are encoded as they are."""
     error_feedback: bool | None = None
     """Whether a client adds to its next update what encoding has taken from this one (Karimireddy et al., ICML 2019):
-    4 bytes a number on the device. By default where a stage is biased and does not just round to the nearest number.
-    A visit that does not count leaves the residual
-    as it was."""
+    4 bytes a number on the device. By default where a stage is biased and does not just round to the nearest number,
+    and never where what comes back has more noise than numbers, so that residuals would grow. A visit that does not
+    count leaves the residual as it was."""
     levels: LevelsConfig = LevelsConfig()
     min_values: Annotated[int, Field(ge=0)] = 0
     """Vectors of fewer numbers travel as they are, and running statistics always do. QSGD leaves vectors below 10,000

@@ -138,7 +138,7 @@ class UpdateCodec:
         if levels is None and rate == 1:
             return self
         if (levels, rate) not in self._by_choice:
-            config = self.config if levels is None else replace(self.config, up=_with_levels(self.config.up, levels))
+            config = self.config if levels is None else replace(self.config, up=with_levels(self.config.up, levels))
             tensors = part_tensors(self.tensors, self.axes, choice)
             self._by_choice[levels, rate] = replace(self, config=config, tensors=tensors)
         return self._by_choice[levels, rate]
@@ -152,6 +152,10 @@ class UpdateCodec:
         """Those of its vectors."""
         return VectorCodecs(self.config.up, self.config.up_slots, self.config.min_values, self.tensors)
 
+    def feeds_back(self, codec: Codec) -> bool:
+        """Whether clients keep what this one of the codecs takes from an update, for the next one."""
+        return bool(self.config.error_feedback) and codec.contracts
+
     def is_fixed_length(self, up: Shapes) -> bool:
         """Whether the length of an update with these vectors follows from their shapes."""
         return all(codec.is_fixed_length for *_, codec in self.codecs.encoded(up))
@@ -160,7 +164,7 @@ class UpdateCodec:
         """Numbers that clients keep between visits, by slot of their state: residuals, and what stages keep."""
         state: dict[str, dict[str, int]] = {}
         for slot, key, tensors, codec in self.codecs.encoded(up):
-            if self.config.error_feedback:
+            if self.feeds_back(codec):
                 state.setdefault(f"{RESIDUAL}{slot}", {})[key] = up[slot][key]
             if kept := codec.kept(tensors):
                 state.setdefault(f"{KEPT}{slot}", {})[key] = kept
@@ -202,7 +206,7 @@ class UpdateCodec:
                 encoded = codec.encode(change, tensors, self._rng(slot, key, client, number), kept)
                 if is_finite:
                     frames.setdefault(slot, {})[key] = encoded.frame
-                if self.config.error_feedback:
+                if self.feeds_back(codec):
                     change -= codec.decode(encoded.frame.data, tensors, self._rng(slot, key, client, number))
                     keep.setdefault(f"{RESIDUAL}{slot}", {})[key] = Vector(change)
                 if encoded.kept is not None:
@@ -261,7 +265,7 @@ def part_tensors(tensors: Mapping[str, Tensors], axes: TensorAxes, choice: Choic
     return {key: part.get(key, shapes) for key, shapes in tensors.items()}
 
 
-def _with_levels(stages: Chain, levels: int) -> Chain:
+def with_levels(stages: Chain, levels: int) -> Chain:
     """The stages, with so many levels in those that have any."""
     changed = []
     for stage in stages:
