@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from coordinator.aggregation.held_versions import HeldVersions
-from coordinator.aggregation.server import Models, ServerStrategy
+from coordinator.aggregation.held_versions import SENT, HeldVersions
+from coordinator.aggregation.server import GLOBAL, Models, ServerStrategy
 from coordinator.aggregation.update_checks import (
     InvalidUpdate,
     Reach,
@@ -127,7 +127,12 @@ class PoolTrainer:
     def downloaded(self, visit: PlannedVisit) -> Payload:
         """The vectors that a visit has downloaded which counts; to be called once."""
         number, payload = self._downloads.pop(visit.client, (None, {}))
-        return payload if number == visit.number else visit.dispatch.payload
+        payload = payload if number == visit.number else visit.dispatch.payload
+        if self._down.is_used and self.job.kept_blocks and MODEL in payload:
+            own = self.start(visit).get(GLOBAL, {})
+            kept = {key: own[key] for key in payload[MODEL] if key in own and key in self.job.kept_blocks}
+            payload = payload | {SENT: kept}
+        return payload
 
     def train_first(self, visits: Sequence[PlannedVisit]) -> ReorderBuffer:
         """Train these visits now."""
@@ -228,8 +233,10 @@ class PoolTrainer:
         return kind, validated
 
     def decoded(self, task: PoolTask, update: messages.Update, visit: PlannedVisit) -> messages.Update:
-        """An update with its vectors decoded, as if its visit had started from the server's own model: what a codec lost
-        on the way down is no part of the client's change. WireError names the task."""
+        """An update with its vectors decoded, as if its visit had started from the server's own model.
+
+        What a codec lost on the way down is no part of the client's change. WireError names the task.
+        """
         server = self.server
 
         def reference(slot: str, key: str) -> Floats | None:
@@ -259,8 +266,9 @@ class PoolTrainer:
     def _changed_downwards(
         self, update: messages.Update, visit: PlannedVisit, payload: Payload
     ) -> Iterator[tuple[str, str, Floats, Floats]]:
-        """(slot, key, the server's numbers, those in the download ``payload``) of the vectors of an update whose visit
-        started from others than the server's, since a codec encoded them on the way down."""
+        """(slot, key, the server's numbers, the client's) of the vectors of an update whose visit started from others
+        than the server's, since a codec encoded them on the way down: in the download ``payload``, or in the last one
+        with a block that this visit has not downloaded."""
         if not self._down.is_used:
             return
         start, slots = self.start(visit), self.server.reference_slots(update)
@@ -270,6 +278,11 @@ class PoolTrainer:
                 is_encoded = self._down.codec(slots[slot], key, vector.data.size) is not None
                 if is_encoded and own is not None and own.version != vector.version:
                     yield slot, key, own.data, vector.data
+            if slots[slot] == MODEL:
+                held = self.held.of(visit.client)
+                for (place, key), own in held.items():
+                    if place == SENT and key not in payload.get(MODEL, {}) and own.version != held[MODEL, key].version:
+                        yield slot, key, own.data, held[MODEL, key].data
 
     def wrong_flops(self, update: messages.Update, visit: PlannedVisit) -> str | None:
         """Why the FLOPs that a worker has counted are not those of the visit's plan, or None."""

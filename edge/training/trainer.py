@@ -263,6 +263,10 @@ class LocalTrainer:
             self._visit_codec = self.update_codec.of_visit(task.choice)
             up, encoded, more_keep = self._visit_codec.encode(task.client, number, up, references, state)
             keep = keep | more_keep | self._downloaded_last(task, state)
+            if any(type(correction).encoded is not GradientCorrection.encoded for correction in corrections):
+                decoded = self._changed_by_codec(task.client, number, up, encoded)
+                for correction in corrections:
+                    keep = keep | correction.encoded(net, visit, decoded)
         if state_out is not None:
             client_state.write(state_out, keep)
         plan = visit.plan
@@ -282,6 +286,16 @@ class LocalTrainer:
         client, number = update.client, update.round
         more = update.payload, update.encoded, self._references, self._sent
         return replace_fields(update, payload=self._visit_codec.decode(client, number, *more), encoded={})
+
+    def _changed_by_codec(self, client: int, number: int, raw: Payload, frames: EncodedVectors) -> Payload:
+        """As of `GradientCorrection.encoded`."""
+        visit, shapes = self._visit_codec, self._sent
+        back = visit.decode(client, number, raw, frames, self._references, shapes)
+        fed_back = {(slot, key) for slot, key, _, codec in visit.codecs.encoded(shapes) if visit.feeds_back(codec)}
+        return {
+            slot: {key: back[slot][key] for key in named if slot == MODEL or (slot, key) not in fed_back}
+            for slot, named in frames.items()
+        }
 
     def _known_to_both(self, objective: ClientUpdate, task: Train, state: Payload) -> References:
         """The versions of vectors that the server knows, too: downloaded in this visit, or in an earlier one."""

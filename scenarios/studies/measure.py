@@ -230,7 +230,9 @@ class _Measuring:
         self.workers.planned = len(models) * len(shards) + of_clients
         choice = run.server.global_evaluation_choice()
         by_model = {
-            name: self._values([Evaluate(*shard, GLOBAL, {MODEL: model}, run.rounds, choice=choice) for shard in shards])
+            name: self._values(
+                [Evaluate(*shard, GLOBAL, {MODEL: model}, run.rounds, choice=choice) for shard in shards]
+            )
             for name, model in models.items()
         }
         self.workers.vectors.clear()

@@ -251,7 +251,8 @@ def test_parts_of_fedrolex_are_evaluated_at_the_windows_that_were_trained_last(
     visits = whole.rows("SELECT client, round, staleness FROM visits WHERE kind = 'train' ORDER BY up_end_s")
     # Each update is a step of fedbuff here, and the window counts the steps before a visit began.
     windows = {
-        client: round if policy == "sync" else step - staleness for step, (client, round, staleness) in enumerate(visits)
+        client: round if policy == "sync" else step - staleness
+        for step, (client, round, staleness) in enumerate(visits)
     }
     assert len(windows) < 6 and len({*windows.values()}) > 1
     site, axes = whole.workers.site, whole.federation.description.axes

@@ -165,7 +165,10 @@ def why_no_feedback(stages: Sequence[Mapping[str, Any]]) -> str | None:
     """Why errors of this chain cannot be fed back, or None."""
     codec, names = make_codec(for_feedback(stages, feeds_back=True)), ", ".join(_row(stage).name for stage in stages)
     if isinstance(codec.reduction, RandK) and codec.reduction.is_unbiased and codec.reduction.options.ratio < 1:
-        why, choose = "with unbiased = true numbers are scaled by n/k", "unbiased = false, or codec.error_feedback = false"
+        why, choose = (
+            "with unbiased = true numbers are scaled by n/k",
+            "unbiased = false, or codec.error_feedback = false",
+        )
     else:
         try:
             if codec.contracts:

@@ -187,7 +187,9 @@ class Losses(TierClock):
         return replace(messages, end=np.full(messages.end.size, math.inf)) if is_lost else messages
 
 
-@pytest.mark.parametrize("how", [{}, {"sum": "fixed_point"}, {"schedule": {"interval": (1, 3), "participants": (4, 2)}}])
+@pytest.mark.parametrize(
+    "how", [{}, {"sum": "fixed_point"}, {"schedule": {"interval": (1, 3), "participants": (4, 2)}}]
+)
 @pytest.mark.parametrize("lost", ["", "up", "down"])
 def test_an_upper_aggregator_sends_what_it_has_though_nothing_comes_in_the_last_meeting(
     lost: str, how: dict[str, Any], tmp_path: Path
