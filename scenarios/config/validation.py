@@ -394,8 +394,8 @@ def of_codec(scenario: Scenario) -> Contradictions:
     if scenario.method_options.get("lean") and codec.down_slots.get(CONTROL):
         yield (
             f"codec.down_slots.{CONTROL}",
-            f"codec.down_slots.{CONTROL}: with method_options.lean = true the server must know the control variate that "
-            "clients subtract; choose lean = false, or leave it out",
+            f"codec.down_slots.{CONTROL}: with method_options.lean = true the server must know the control variate "
+            "that clients subtract; choose lean = false, or leave it out",
         )
     if all(make_codec(stages).is_fixed_length for stages in (codec.up, *codec.up_slots.values())):
         return
