@@ -130,8 +130,9 @@ class DataConfig(Section):
     of the method's spec, which is 0 for most."""
     validation_by: Literal["client", "class", "stretch"] | None = None
     """``client``: they are drawn from all of a client's examples; ``class``: from each of its classes in proportion;
-    ``stretch``: they are neighbours, a stretch of each of its classes at a drawn place. By default ``client``, and
-    ``stretch`` for windows that overlap (``hapt``), of which those on either side are left out."""
+    ``stretch``: they are neighbours, a stretch of each of its classes at a drawn place, or of its text
+    (``shakespeare``). By default ``client``, and ``stretch`` for windows that overlap (``hapt``, ``shakespeare``), of
+    which those on either side are left out."""
 
 
 @dataclass(frozen=True)
