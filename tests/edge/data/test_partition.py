@@ -506,7 +506,7 @@ def test_characters_of_a_text_are_held_out_in_one_stretch_that_shares_none_with_
     parts = partition_data(rule, data)
     held, train = parts.validation[0], parts.train[0]
     assert held.tolist() == [*range(held[0], held[0] + 192)]
-    assert 80 < held[0] and held[-1] < 879
+    assert held[0] > 80 and held[-1] < 879
     assert train.tolist() == [*range(held[0] - 80), *range(held[-1] + 81, 960)]
     assert (len(parts.validation[1]), len(parts.train[1])) == (8, 32)  # a short text keeps the rest
     drawn = partition_data(replace(rule, validation_by="client"), data)
