@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from threading import Lock
 
-from coordinator.aggregation.held_versions import HeldVersions
+from coordinator.aggregation.held_versions import SENT, HeldVersions
 from coordinator.aggregation.server import Download, LaterPayload
 from edge.protocol.codecs.update_codec import DownloadFrame, UpdateCodec, VectorCodecs, download_rng, part_tensors
 from edge.protocol.config import CodecConfig, TensorAxes, TensorShapes
@@ -46,7 +46,11 @@ class DownloadCodec:
         references = upwards.references(kept_blocks)
 
         def is_wanted(slot: str, key: str, size: int) -> bool:
+            if slot == SENT:
+                return True
             if slot == MODEL and key in references and upwards.codecs.codec(slot, key, size) is not None:
+                return True
+            if slot == MODEL and key in kept_blocks and self._codecs.codec(slot, key, size) is not None:
                 return True
             return config.of == "update" and self._codecs.codec(slot, key, size) is not None
 
@@ -64,7 +68,7 @@ class DownloadCodec:
         A vector of which the client holds no version travels as it is.
         """
         lengths: dict[str, dict[str, int]] = {}
-        if not (self._config.down or self._config.down_slots):
+        if not self._codecs.is_used:
             return dispatch, lengths
         held, is_difference = self.held.of(dispatch.client), self._config.of == "update"
         codecs = replace(self._codecs, tensors=part_tensors(self._tensors, self._axes, dispatch.choice))

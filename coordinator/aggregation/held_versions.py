@@ -14,6 +14,9 @@ from edge.protocol.payload import Payload, Vector, vectors
 
 Held = dict[tuple[str, str], Vector]
 """(slot, key) -> the version that a client holds"""
+SENT = "model as sent"
+"""Slot of the server's own version of a block of the model that a client holds as a codec has changed it on its way
+down, and that not every visit downloads"""
 SEPARATOR = "|"
 
 

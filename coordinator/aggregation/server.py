@@ -479,13 +479,18 @@ class ServerStrategy(NumberLog):
         Called when the evaluation begins.
         """
         submodels = self.setup.submodels
-        return self.select(self.setup.down, None if submodels is None else submodels.own_choice(client, 0))
+        return self.select(self.setup.down, None if submodels is None else submodels.own_choice(client))
 
     @final
     def evaluation_choice(self, client: int, round: int) -> Choice:
         """The choices of an evaluation of a client's model."""
         submodels = self.setup.submodels
-        return self.download(client, round).choice if submodels is None else submodels.own_choice(client, 0)
+        return self.download(client, round).choice if submodels is None else submodels.own_choice(client)
+
+    @final
+    def global_evaluation_choice(self) -> Choice:
+        """The choices of an evaluation on the global test set."""
+        return {} if self.setup.submodels is None else self.setup.submodels.global_choice()
 
     # --- what a checkpoint has beside the models ----------------------------------------------------------------------
 
@@ -494,7 +499,7 @@ class ServerStrategy(NumberLog):
         state = {f"optimiser/{name}": array for name, array in self.optimiser.state().items()}
         for index, extension in enumerate(self.extensions):
             state |= {f"part{index}/{name}": array for name, array in extension.state().items()}
-        return state
+        return state if self.setup.submodels is None else state | self.setup.submodels.state()
 
     def restore(self, models: Models, state: State) -> None:
         """Set the models and the `state`."""
@@ -506,6 +511,8 @@ class ServerStrategy(NumberLog):
         self.optimiser.restore(under("optimiser/"))
         for index, extension in enumerate(self.extensions):
             extension.restore(under(f"part{index}/"))
+        if self.setup.submodels is not None:
+            self.setup.submodels.restore(state)
 
 
 def models_sha256(models: Models) -> str:

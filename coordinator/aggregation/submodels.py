@@ -6,7 +6,7 @@ its value. With ``mask``, rows of the last layer count for clients that have exa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -48,6 +48,8 @@ class SubmodelConfig(Section):
         return tuple(sorted(set(self.rate.values() if isinstance(self.rate, dict) else self.rates), reverse=True))
 
 
+WINDOWS = "windows"
+"""Name of an array of a checkpoint"""
 MOST_MAPS = 64
 """Slice maps that are kept: a window is another one in every round."""
 
@@ -67,15 +69,40 @@ class Submodels:
     """Whether parts are windows that move by a channel each round (FedRolex)"""
     held: NDArray[np.bool_] | None = None
     """(clients, classes): classes that a client has examples of, if rows of the last layer count for these alone"""
+    windows: dict[int, int] = field(default_factory=dict)
+    """client -> window of its last visit that counted, if parts are windows"""
     _maps: dict[tuple[float, int], SliceMap] = field(default_factory=dict)
 
     def choice(self, client: int, round: int) -> Choice:
         """The choices of a visit that name its part."""
         return self._named(self.rate(client, round), round)
 
-    def own_choice(self, client: int, round: int) -> Choice:
-        """Those of an evaluation of a client's model."""
-        return self._named(self.own_rate(client), round)
+    def received(self, client: int, choice: Choice) -> None:
+        """Note that a visit with these choices counts."""
+        if self.rolls:
+            self.windows[client] = int(choice[WINDOW])
+
+    def own_choice(self, client: int) -> Choice:
+        """Those of an evaluation of a client's model: with the window that it has trained last, or before its first
+        visit the newest that any client has."""
+        return self._named(self.own_rate(client), self.windows.get(client, self._newest))
+
+    def global_choice(self) -> Choice:
+        """Those of an evaluation of the global model: its parts are evaluated at the newest window that was trained."""
+        return {WINDOW: self._newest} if self.rolls else {}
+
+    @property
+    def _newest(self) -> int:
+        return max(self.windows.values(), default=0)
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """The windows, for a checkpoint: (clients with a visit, 2)."""
+        return {WINDOWS: np.array(sorted(self.windows.items()), np.int64).reshape(-1, 2)} if self.rolls else {}
+
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Inverse of `state`."""
+        if self.rolls:
+            self.windows = dict(np.asarray(state[WINDOWS], np.int64).tolist())
 
     def _named(self, rate: float, round: int) -> Choice:
         return {RATE: rate, WINDOW: round} if self.rolls else {RATE: rate}

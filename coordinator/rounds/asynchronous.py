@@ -286,10 +286,6 @@ class _AsynchronousRun:
         before = current
         if rules.asynchronous.adds_changes:
             before = bases(server, reply, server.parts_of(visit.start or {}, choice))
-            if self.run.job.codec.is_used:  # where it started from what its client decoded
-                downloaded = visit.dispatch.built()
-                slots = server.reference_slots(reply)
-                before = {slot: {**base, **downloaded.get(slots[slot], {})} for slot, base in before.items()}
         rebased = {
             slot: {
                 key: Vector(now[key].data + np.float32(mixing) * (vector.data - before[slot][key].data))

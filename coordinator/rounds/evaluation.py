@@ -135,9 +135,10 @@ class PoolEvaluator:
     def _on_test_set(self, payload: Payload, round: int) -> list[PoolTask]:
         """Of one model on the test examples in use, ``eval.batch`` per task."""
         batch, count = self.job.eval_batch, self.job.scored(self._description.test_count)
+        choice = self._server.global_evaluation_choice()
         return [
             PoolTask(
-                messages.Evaluate(start, min(start + batch, count), GLOBAL, payload, round),
+                messages.Evaluate(start, min(start + batch, count), GLOBAL, payload, round, choice=choice),
                 flops=self._forward_flops * min(batch, count - start),
                 validator=ReplyValidator(self._scope.metrics),
             )

@@ -6,7 +6,7 @@ The trainer of every run that trains (`coordinator.rounds.ports.Trainer`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from coordinator.aggregation.held_versions import HeldVersions
-from coordinator.aggregation.server import Models, ServerStrategy
+from coordinator.aggregation.held_versions import SENT, HeldVersions
+from coordinator.aggregation.server import GLOBAL, Models, ServerStrategy
 from coordinator.aggregation.update_checks import (
     InvalidUpdate,
     Reach,
@@ -34,11 +34,11 @@ from coordinator.rounds.run import RunFailed
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import PoolTask, Reply, TaskGroup, UpdateValidator, Workers
 from edge.protocol import messages
-from edge.protocol.codecs.update_codec import LEVELS, REFERENCE, UpdateCodec
+from edge.protocol.codecs.update_codec import LEVELS, REFERENCE, UpdateCodec, VectorCodecs
 from edge.protocol.config import Job, ModelProfile
-from edge.protocol.fixed_point import not_summable, sizes
+from edge.protocol.fixed_point import add_weighted, not_summable, sizes
 from edge.protocol.messages import WireError
-from edge.protocol.payload import ITEM_NBYTES, MODEL, Floats, Payload, Shapes, frame_nbytes, shapes, vectors
+from edge.protocol.payload import ITEM_NBYTES, MODEL, Floats, Payload, Shapes, Vector, frame_nbytes, shapes, vectors
 from edge.protocol.plugins import error_text
 from edge.protocol.submodels import RATE
 
@@ -76,6 +76,8 @@ class PoolTrainer:
         self.workers, self.folder, self.checks, self.states = workers, folder, checks, states
         self._reports = frozenset(job.reports)
         self.codec = UpdateCodec(job.codec, job.seed, description.tensors, description.axes)
+        down = job.codec
+        self._down = VectorCodecs(down.down, down.down_slots, down.min_values, description.tensors)
         self._reaches: dict[tuple[float, int], Reach] = {}  # of visits with this step size and so many steps
 
     def _kept_shapes(self, choice: messages.Choice, up: Shapes) -> Shapes | None:
@@ -125,7 +127,12 @@ class PoolTrainer:
     def downloaded(self, visit: PlannedVisit) -> Payload:
         """The vectors that a visit has downloaded which counts; to be called once."""
         number, payload = self._downloads.pop(visit.client, (None, {}))
-        return payload if number == visit.number else visit.dispatch.payload
+        payload = payload if number == visit.number else visit.dispatch.payload
+        if self._down.is_used and self.job.kept_blocks and MODEL in payload:
+            own = self.start(visit).get(GLOBAL, {})
+            kept = {key: own[key] for key in payload[MODEL] if key in own and key in self.job.kept_blocks}
+            payload = payload | {SENT: kept}
+        return payload
 
     def train_first(self, visits: Sequence[PlannedVisit]) -> ReorderBuffer:
         """Train these visits now."""
@@ -226,7 +233,10 @@ class PoolTrainer:
         return kind, validated
 
     def decoded(self, task: PoolTask, update: messages.Update, visit: PlannedVisit) -> messages.Update:
-        """An update with its vectors decoded. WireError names the task."""
+        """An update with its vectors decoded, as if its visit had started from the server's own model.
+
+        What a codec lost on the way down is no part of the client's change. WireError names the task.
+        """
         server = self.server
 
         def reference(slot: str, key: str) -> Floats | None:
@@ -243,10 +253,36 @@ class PoolTrainer:
         try:
             slots = {} if self.job.codec.of == "weights" else server.reference_slots(update)
             payload = codec.decode(client, number, update.payload, update.encoded, reference, up)
+            for slot, key, own, downloaded in self._changed_downwards(update, visit, task.payload):
+                vector = payload.get(slot, {}).get(key)
+                if vector is not None and vector.data.size == own.size:
+                    with np.errstate(over="ignore", invalid="ignore"):  # checked as all updates are
+                        payload[slot][key] = Vector(own + (vector.data - downloaded))
         except ValueError as error:
             raise WireError(f"{task.name}: {error}") from None
         self._encoded[client] = visit.number, frame_nbytes(update.encoded)
         return structs.replace(update, payload=payload, encoded={})
+
+    def _changed_downwards(
+        self, update: messages.Update, visit: PlannedVisit, payload: Payload
+    ) -> Iterator[tuple[str, str, Floats, Floats]]:
+        """(slot, key, the server's numbers, the client's) of the vectors of an update whose visit started from others
+        than the server's, since a codec encoded them on the way down: in the download ``payload``, or in the last one
+        with a block that this visit has not downloaded."""
+        if not self._down.is_used:
+            return
+        start, slots = self.start(visit), self.server.reference_slots(update)
+        for slot, name in self.server.targets(update).items():
+            for key, vector in payload.get(slots[slot], {}).items():
+                own = start.get(name, {}).get(key)
+                is_encoded = self._down.codec(slots[slot], key, vector.data.size) is not None
+                if is_encoded and own is not None and own.version != vector.version:
+                    yield slot, key, own.data, vector.data
+            if slots[slot] == MODEL:
+                held = self.held.of(visit.client)
+                for (place, key), own in held.items():
+                    if place == SENT and key not in payload.get(MODEL, {}) and own.version != held[MODEL, key].version:
+                        yield slot, key, own.data, held[MODEL, key].data
 
     def wrong_flops(self, update: messages.Update, visit: PlannedVisit) -> str | None:
         """Why the FLOPs that a worker has counted are not those of the visit's plan, or None."""
@@ -269,10 +305,30 @@ class PoolTrainer:
         if got != expected:
             problem: str | None = f"shapes {got} instead of {expected}"
         else:
-            problem = sums_too_far(self.checks, totals, 1.0, self.server.start_model(visits[0].client), reach)
+            problem = self._add_what_downloads_lost(totals, visits) or sums_too_far(
+                self.checks, totals, 1.0, self.server.start_model(visits[0].client), reach
+            )
         if problem is not None:
             raise RunFailed(f"updates rejected: round {visits[0].round + 1}: {problem}")
         self.server.accumulate_sums(totals, [visit.client for visit in visits])
+
+    def _add_what_downloads_lost(self, totals: messages.Totals, visits: Sequence[PlannedVisit]) -> str | None:
+        """Let sums be of updates as if their visits had started from the server's own model, as `decoded` has them.
+
+        Workers do not know that model. Returns why it cannot be done, or None.
+        """
+        weights = self.server.aggregation_weights([visit.client for visit in visits])
+        for visit in visits:
+            _, payload = self._downloads.get(visit.client, (None, {}))
+            update = messages.Update(visit.client, visit.rng_round, {}, {}, choice=visit.dispatch.choice)
+            for slot, key, own, downloaded in self._changed_downwards(update, visit, payload):
+                if key not in totals.get(slot, {}):
+                    continue
+                lost = own - downloaded
+                if (problem := not_summable(lost)) is not None:
+                    return f"client {visit.client}: what its download lost of {slot}/{key} {problem}"
+                add_weighted(totals[slot][key], lost, weights[visit.client])
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -363,6 +363,9 @@ class FederatedRun:
     def received(self, round: int, visits: Sequence[PlannedVisit]) -> None:
         """Visits that began in ``round`` count: their clients have their downloads."""
         self.server.received(round, [visit.dispatch for visit in visits])
+        if self.server.setup.submodels is not None:
+            for visit in visits:
+                self.server.setup.submodels.received(visit.client, visit.dispatch.choice)
         if self.job.codec.is_used:
             for visit in visits:
                 self.downloads.held.received(visit.client, self.trainer.downloaded(visit))

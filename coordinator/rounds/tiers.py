@@ -100,6 +100,8 @@ class Tiers:
         self._charged = [np.zeros(each) for each in clock.sizes]
         """Of each tier, (aggregators,) absolute seconds until which their waiting is charged"""
         self.spent_bytes, self.spent_price = 0, 0.0
+        self._now = 0.0
+        """Absolute seconds at which the round before this one has ended"""
 
     @property
     def least(self) -> tuple[int, float]:
@@ -123,7 +125,9 @@ class Tiers:
         self.present = np.isin(np.arange(sizes[0]), order[: self.schedule.taking_part(0, sizes[0])])
 
     def open(self, record: RoundRecord, now: float) -> str | None:
-        """Send the server's models down to aggregators that wait for them; returns the rule that refuses this."""
+        """Begin a round: send the server's models down to aggregators that wait for them; returns the rule that refuses
+        this."""
+        self._now = now
         if not self.together:
             return None
         rule = self.limits.refuses_messages(self.spent_bytes, self.spent_price, *self.least)
@@ -158,7 +162,8 @@ class Tiers:
     @property
     def is_awaited(self) -> bool:
         """Whether there is something to send or to receive, though nobody begins a round."""
-        return bool((self.waits & self.present & np.isfinite(self.ready)).any())
+        waits = self.waits & self.present & np.isfinite(self.ready)
+        return bool(waits.any()) or any(updated.any() for updated in self._updated[1:])
 
     def give_up(self) -> bool:
         """Those that were to begin have no clients for it; returns whether `locate` says something else now."""
@@ -250,9 +255,11 @@ class Tiers:
     def meet(self, record: RoundRecord, ready: NDArray[np.float64]) -> tuple[list[NDArray[np.bool_]], float]:
         """Send models up as the schedule says after a round, and down again to tiers that do not meet the server.
 
-        Only aggregators that have got updates since they last met send any. ``ready``: (aggregators,) when each of the
-        lowest tier has made its step, inf for those that take no part. Returns (of each tier that meets what is above
-        it, the aggregators whose models arrive; when the round ends).
+        Only aggregators that have got updates since they last met send any. One above the lowest tier may have got them
+        in earlier meetings: if nothing arrives in this one, it sends when the last of those below it is ready, or when
+        the last message from them is lost. ``ready``: (aggregators,) when each of the lowest tier has made its step,
+        inf for those that take no part. Returns (of each tier that meets what is above it, the aggregators whose models
+        arrive; when the round ends).
         """
         self._met += 1
         meetings, arrivals, before = self.schedule.meetings(self._met), [], []
@@ -272,6 +279,13 @@ class Tiers:
                 above[index] = above[index] + seconds if count else math.inf
             if tier + 1 < self.clock.levels:
                 self._updated[tier + 1] |= counts > 0
+            if tier + 1 < meetings:  # one to which nothing comes may have got updates in earlier meetings
+                known = np.where(sent, messages.lost, ready)
+                is_known = np.isfinite(known)
+                waited = np.full(above.size, -math.inf)
+                np.maximum.at(waited, parent[is_known], known[is_known])
+                waited[waited == -math.inf] = self._now  # none below it has a model to go on from
+                above = np.where((counts == 0) & self._updated[tier + 1], waited, above)
             arrivals.append(arrived)
             before.append(ready)
             ready = above

@@ -79,8 +79,9 @@ class VisitPricing:
         """Whether lengths of uploads follow from shapes alone"""
         stages = codec.codecs.stages(encoded, up_shapes)
         self._encoding_seconds = codec_seconds(stages, "encode")
-        if job.codec.error_feedback:  # a residual is what decoding does not give back
-            self._encoding_seconds += codec_seconds(stages, "decode")
+        # A residual is what decoding does not give back.
+        fed_back = {slot: encoded[slot] for slot, *_, each in codec.codecs.encoded(up_shapes) if codec.feeds_back(each)}
+        self._encoding_seconds += codec_seconds(codec.codecs.stages(fed_back, up_shapes), "decode")
         self._down_codecs = VectorCodecs(job.codec.down, job.codec.down_slots, 0, description.tensors)
         self._plain_flops = step_flops(description.flops)
         """FLOPs of an ordinary training step per example"""

@@ -108,6 +108,8 @@ def partition_data(config: DataConfig, data: Data) -> ClientIndices:
         raise nobody
     by = config.validation_by or data.row.validation_by
     labels, overlap = None if by == "client" else data.train.y, data.row.overlap if by == "stretch" else None
+    if overlap and data.row.overlap_within == "client":
+        labels = np.zeros_like(data.train.y)  # one stretch of all
     train, validation = partition.hold_out(train, config.validation, rule.seed or 0, labels, overlap)
     return ClientIndices(train, test, validation)
 
@@ -177,7 +179,7 @@ def _key(config: DataConfig, data: Data) -> str:
     # A distribution's stream may differ between versions of numpy; a partition must not depend on the cache's age.
     facts = [data.sha256, config.clients, rule, config.validation, config.validation_by, np.__version__]
     if data.row.overlap:
-        facts.append(data.row.overlap)
+        facts += [data.row.overlap, data.row.overlap_within]
     if is_own(kind):  # the text of a user's partition may change while its name stays
         modules = {kind.partition(":")[0], partition_row(kind).split.__module__}
         facts += [inspect.getsource(importlib.import_module(module)) for module in sorted(modules)]

@@ -86,7 +86,9 @@ class DataSet:
     class_folders: ClassFolders | None = None
     """Given if the set is a folder of class folders; its reader is `edge.data.class_folders`."""
     overlap: int = 0
-    """How many examples of the same client and class after one share samples with it; only of sets in order of time."""
+    """How many examples of the same client after one share samples with it; only of sets in order of time."""
+    overlap_within: Literal["class", "client"] = "class"
+    """Whether these are counted among the examples of its class, or among all of its client"""
     content: str = ""
     """The hash of its decoded examples (`Data.sha256`), if they are arrays that were given in Python."""
 
@@ -321,6 +323,8 @@ _ROWS = (
         archive="shakespeare.parquet",
         kind="tokens",
         vocabulary=82,
+        overlap=80,
+        overlap_within="client",
     ),
 )
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import torch
 
 from edge.protocol.options.feddyn import FedDynOptions
-from edge.protocol.payload import Payload
+from edge.protocol.payload import MODEL, Payload
 from edge.training.block_model import BlockModel
-from edge.training.client_update import GradientCorrection, VisitContext
+from edge.training.client_update import GradientCorrection, VisitContext, added_by_codec
 
 KEPT = "feddyn"
 """Slot of λ_i."""
@@ -58,3 +58,8 @@ class FedDynCorrection(GradientCorrection):
         """Store λ_i − α(θ_i − θ); no further upload, since the server has θ and gets θ_i."""
         self.linear.sub_(torch.sub(net.flat, self.start, out=self.moved), alpha=self.weight)
         return {}, {KEPT: net.views(net.layout.names, of=self.linear)}, {}
+
+    def encoded(self, net: BlockModel, visit: VisitContext, decoded: Payload) -> Payload:
+        """λ_i with the θ_i that the server decodes, so that h stays the mean of all λ_i."""
+        self.linear.sub_(added_by_codec(net, net.flat, decoded.get(MODEL, {})), alpha=self.weight)
+        return {KEPT: net.views(net.layout.names, of=self.linear)}

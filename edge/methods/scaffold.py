@@ -9,7 +9,8 @@ FedBR, that model joined to the client's first blocks; g_i is the gradient of th
 
 η is that of this visit. With momentum, (x − y)/η is no sum of K gradients: K is then `TrainConfig.step_sum`. Weight
 decay and clipping of the corrected gradients are part of c_i. A visit without a step, or with η = 0, does not change
-c_i. Blocks that are not uploaded are not corrected.
+c_i. Blocks that are not uploaded are not corrected. Where a codec changes the upload, the client keeps c_i⁺ as it
+follows from what the server decodes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from __future__ import annotations
 import torch
 
 from edge.protocol.options.scaffold import ScaffoldOptions
-from edge.protocol.payload import CONTROL, Payload
+from edge.protocol.payload import CONTROL, MODEL, Payload
 from edge.training.block_model import BlockModel
-from edge.training.client_update import GradientCorrection, VisitContext
+from edge.training.client_update import GradientCorrection, VisitContext, added_by_codec
 
 
 class ScaffoldCorrection(GradientCorrection):
@@ -55,3 +56,14 @@ class ScaffoldCorrection(GradientCorrection):
         change = torch.sub(control, self.client_control, out=self.client_control)
         state = {CONTROL: net.views(self.keys, of=control)}
         return {} if self.options.lean else {CONTROL: net.views(self.keys, of=change)}, state, {}
+
+    def encoded(self, net: BlockModel, visit: VisitContext, decoded: Payload) -> Payload:
+        """c_i⁺ as the server knows it, so that c stays the mean of all c_i: what a codec has changed of Δc_i, or with
+        ``lean`` of y/(Kη), it has changed of c_i⁺."""
+        step_lr = visit.step_sum * visit.lr  # K η
+        if self.options.lean and step_lr > 0:
+            named = {key: vector for key, vector in decoded.get(MODEL, {}).items() if key in self.keys}
+            self.start.sub_(added_by_codec(net, net.flat, named).div_(step_lr))
+        elif not self.options.lean:
+            self.start.add_(added_by_codec(net, self.client_control, decoded.get(CONTROL, {})))
+        return {CONTROL: net.views(self.keys, of=self.start)}

@@ -130,8 +130,9 @@ class DataConfig(Section):
     of the method's spec, which is 0 for most."""
     validation_by: Literal["client", "class", "stretch"] | None = None
     """``client``: they are drawn from all of a client's examples; ``class``: from each of its classes in proportion;
-    ``stretch``: they are neighbours, a stretch of each of its classes at a drawn place. By default ``client``, and
-    ``stretch`` for windows that overlap (``hapt``), of which those on either side are left out."""
+    ``stretch``: they are neighbours, a stretch of each of its classes at a drawn place, or of its text
+    (``shakespeare``). By default ``client``, and ``stretch`` for windows that overlap (``hapt``, ``shakespeare``), of
+    which those on either side are left out."""
 
 
 @dataclass(frozen=True)
@@ -334,9 +335,9 @@ class CodecConfig(Section):
     vector travels as it is. Slots other than models are encoded as they are."""
     error_feedback: bool | None = None
     """Whether a client adds to its next update what encoding has taken from this one (Karimireddy et al., ICML 2019):
-    4 bytes a number on the device. By default where a stage is biased and does not just round to the nearest number.
-    A visit that does not count leaves the residual
-    as it was."""
+    4 bytes a number on the device. By default where a stage is biased and does not just round to the nearest number,
+    and never where what comes back has more noise than numbers, so that residuals would grow. A visit that does not
+    count leaves the residual as it was."""
     levels: LevelsConfig = LevelsConfig()
     min_values: Annotated[int, Field(ge=0)] = 0
     """Vectors of fewer numbers travel as they are, and running statistics always do. QSGD leaves vectors below 10,000
@@ -360,8 +361,6 @@ class SubmodelPlan(Section):
     """Whether a part divides the outputs of its hidden layers by its rate in training; None: if it has normalisation"""
     is_static: bool = False
     """Whether running statistics are computed for each evaluation, over the training examples of all clients"""
-    rolls: bool = False
-    """Whether the window of a part moves with the rounds"""
     has_own_statistics: bool = False
     """Whether BatchNorm has running statistics for each of ``rates``"""
     axes: TensorAxes = field(default_factory=dict)

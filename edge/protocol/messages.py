@@ -320,9 +320,10 @@ class Evaluate(Message, frozen=True):
     """`GLOBAL` for the global test set."""
     payload: Attached[Payload]
     round: Count = 0
-    """Of a client: the round of a visit that began now; so are ``lr`` and ``choice``, as in `Train`."""
+    """Of a client: the round of a visit that began now, with that of ``lr``, as in `Train`."""
     lr: FiniteSize = 0.0
     choice: ChosenNumbers = {}
+    """Of a client: as in `Train`; of the global test set: the window at which parts of the model are evaluated."""
     split: EvalSplit = "test"
 
     def __post_init__(self) -> None:

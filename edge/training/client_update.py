@@ -36,7 +36,7 @@ from edge.protocol.config import TrainConfig, TrainingPlan
 from edge.protocol.logged import NumberLog
 from edge.protocol.messages import Choice
 from edge.protocol.options.base import Options
-from edge.protocol.payload import BUFFERS, MODEL, Payload
+from edge.protocol.payload import BUFFERS, MODEL, Payload, Vector
 from edge.protocol.rng import keyed_generator
 from edge.training.block_model import BlockModel
 from edge.training.sgd import Loss
@@ -262,6 +262,24 @@ class GradientCorrection(NumberLog):
     def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         """(further uploads, further client state, further numbers), as of `ClientUpdate.end`."""
         return {}, {}, {}
+
+    def encoded(self, net: BlockModel, visit: VisitContext, decoded: Payload) -> Payload:
+        """Client state in place of that of `end`, once codecs have encoded the update.
+
+        ``decoded``: the vectors of it that a codec has changed, as the server has them; but not those of slots other
+        than ``model`` whose errors are fed back, since the server has the rest later.
+        """
+        return {}
+
+
+def added_by_codec(net: BlockModel, own: Tensor, decoded: Mapping[str, Vector]) -> Tensor:
+    """(numbers,) the difference of these ``decoded`` vectors from ``own``, a vector like the net's; 0 elsewhere.
+
+    Scratch of the net, until the next call.
+    """
+    added = net.scratch("added by a codec").copy_(own)
+    net.load(decoded, into=added)
+    return added.sub_(own)
 
 
 def first_last(losses: list[Tensor], epoch_steps: int) -> tuple[float, float]:

@@ -32,7 +32,7 @@ from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Choice, Evaluate
 from edge.protocol.payload import BUFFERS, MODEL, PASS_TYPES, EncodedVectors, Floats, Payload, Shapes, Vector, shapes
 from edge.protocol.plugins import error_text, is_own
 from edge.protocol.rng import keyed_generator
-from edge.protocol.submodels import RATE, SliceMap, part_name
+from edge.protocol.submodels import RATE, part_name, slice_map
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel
 from edge.training.blocks import load_dotted
@@ -263,6 +263,10 @@ class LocalTrainer:
             self._visit_codec = self.update_codec.of_visit(task.choice)
             up, encoded, more_keep = self._visit_codec.encode(task.client, number, up, references, state)
             keep = keep | more_keep | self._downloaded_last(task, state)
+            if any(type(correction).encoded is not GradientCorrection.encoded for correction in corrections):
+                decoded = self._changed_by_codec(task.client, number, up, encoded)
+                for correction in corrections:
+                    keep = keep | correction.encoded(net, visit, decoded)
         if state_out is not None:
             client_state.write(state_out, keep)
         plan = visit.plan
@@ -282,6 +286,16 @@ class LocalTrainer:
         client, number = update.client, update.round
         more = update.payload, update.encoded, self._references, self._sent
         return replace_fields(update, payload=self._visit_codec.decode(client, number, *more), encoded={})
+
+    def _changed_by_codec(self, client: int, number: int, raw: Payload, frames: EncodedVectors) -> Payload:
+        """As of `GradientCorrection.encoded`."""
+        visit, shapes = self._visit_codec, self._sent
+        back = visit.decode(client, number, raw, frames, self._references, shapes)
+        fed_back = {(slot, key) for slot, key, _, codec in visit.codecs.encoded(shapes) if visit.feeds_back(codec)}
+        return {
+            slot: {key: back[slot][key] for key in named if slot == MODEL or (slot, key) not in fed_back}
+            for slot, named in frames.items()
+        }
 
     def _known_to_both(self, objective: ClientUpdate, task: Train, state: Payload) -> References:
         """The versions of vectors that the server knows, too: downloaded in this visit, or in an earlier one."""
@@ -413,7 +427,7 @@ class LocalTrainer:
         if plan is None:
             return values
         for rate in plan.evaluated:
-            slices, net = SliceMap(plan.axes, rate, task.round if plan.rolls else 0), self.part({RATE: rate}).net
+            slices, net = slice_map(plan.axes, {**task.choice, RATE: rate}), self.part({RATE: rate}).net
             net.train_mode(False)
             net.load(slices.taken(task.payload[MODEL]))
             self._settle(net, task, rate)

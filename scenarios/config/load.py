@@ -20,7 +20,8 @@ from edge.data.locate import check_root
 from edge.data.partitioning import check_partition
 from edge.data.registry import DataSet, dataset
 from edge.models.registry import ModelRow, model
-from edge.protocol.codecs.registry import CODECS, codec_row, make_codec
+from edge.protocol.codecs.registry import CODECS, codec_row, for_feedback, make_codec, why_no_feedback
+from edge.protocol.codecs.update_codec import with_levels
 from edge.protocol.config import Chain, CodecConfig
 from edge.protocol.options.base import Options
 from edge.protocol.plugins import PluginOptions, is_own
@@ -353,14 +354,25 @@ def _with_options(scenario: Scenario, resolver: _Resolver) -> Scenario:
 
 def _resolved_codec(codec: CodecConfig, resolver: _Resolver) -> CodecConfig:
     """The codec with every option of its stages written out, and whether it feeds errors back."""
-    feedback = False
+    upwards = {"codec.up": codec.up, **{f"codec.up_slots.{slot}": chain for slot, chain in codec.up_slots.items()}}
+    made = {key: resolver.row(key, make_codec, stages) for key, stages in upwards.items()}
+    feedback, least = codec.error_feedback, codec.levels.least if codec.levels.is_used else None
+
+    def refuses_feedback(key: str) -> str | None:
+        """Why errors of this chain cannot be fed back, if it has any; also with the fewest levels of a visit."""
+        chains = [upwards[key]] if least is None else [upwards[key], with_levels(upwards[key], least)]
+        return next(filter(None, (resolver.row(key, why_no_feedback, stages) for stages in chains)), None)
+
+    if feedback is None:
+        feedback = any(each.loses_much and refuses_feedback(key) is None for key, each in made.items())
+    elif feedback and (why := next(filter(None, map(refuses_feedback, upwards)), None)) is not None:
+        raise resolver.origin.error("codec.error_feedback", f"codec.error_feedback = true: {why}")
 
     def chain(key: str, stages: Chain) -> Chain:
-        nonlocal feedback
-        made = resolver.row(key, make_codec, stages)
-        feedback |= made.loses_much and key.startswith("codec.up")
+        resolver.row(key, make_codec, stages)
         resolved = []
-        for stage in stages:
+        feeds_back = feedback and key in upwards and refuses_feedback(key) is None
+        for stage in for_feedback(stages, feeds_back):
             given = {name: value for name, value in stage.items() if name != "kind"}
             row = codec_row(stage["kind"])
             if is_own(stage["kind"]) and row.costs_like not in CODECS:
@@ -374,5 +386,4 @@ def _resolved_codec(codec: CodecConfig, resolver: _Resolver) -> CodecConfig:
     for direction in ("up_slots", "down_slots"):
         slots = getattr(codec, direction)
         written[direction] = {slot: chain(f"codec.{direction}.{slot}", stages) for slot, stages in slots.items()}
-    feedback = feedback if codec.error_feedback is None else codec.error_feedback
     return replace(codec, **written, error_feedback=feedback)

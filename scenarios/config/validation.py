@@ -30,7 +30,7 @@ from edge.protocol.codecs.update_codec import most_levels
 from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.options.base import Options
-from edge.protocol.payload import BlockShape, Layout
+from edge.protocol.payload import CONTROL, BlockShape, Layout
 from edge.protocol.plugins import FLOWER_APP, is_own
 from edge.protocol.portable import PORTABLE
 from edge.protocol.spelling import nearest
@@ -391,6 +391,12 @@ def of_codec(scenario: Scenario) -> Contradictions:
                 f"codec.{key}: an entropy coder makes lengths that depend on numbers, but a visit is priced before its "
                 "download is made; leave it out",
             )
+    if scenario.method_options.get("lean") and codec.down_slots.get(CONTROL):
+        yield (
+            f"codec.down_slots.{CONTROL}",
+            f"codec.down_slots.{CONTROL}: with method_options.lean = true the server must know the control variate "
+            "that clients subtract; choose lean = false, or leave it out",
+        )
     if all(make_codec(stages).is_fixed_length for stages in (codec.up, *codec.up_slots.values())):
         return
     if scenario.aggregate.sum == "fixed_point":

@@ -601,7 +601,6 @@ def submodel_plan(loaded: Loaded, profile: ModelProfile | None) -> SubmodelPlan 
         rules.by,
         rules.is_scaled(loaded.options),
         rules.is_static(loaded.options),
-        rules.rolls,
         rules.has_own_statistics(loaded.options),
         {} if profile is None else profile.axes,
         () if profile is None else _rows(profile),

@@ -106,6 +106,8 @@ def _malformed(codec: Codec) -> Verdict:
 def _mean(codec: Codec) -> Verdict:
     """The squared error of the mean of many draws, beside its expectation for a mean that is what was sent."""
     if not codec.is_unbiased:
+        if not codec.contracts:
+            return True, "says that it is biased: what comes back has more noise than numbers, and is not fed back"
         return True, "says that it is biased: clients keep residuals unless codec.error_feedback = false"
     tensors, n = SHAPES[1], size(SHAPES[1])
     values = _vectors(n)[1]

@@ -234,8 +234,11 @@ class _Measuring:
         # Of local models, a visit and an evaluation each.
         of_clients = {"none": 0, "local": 2 * len(run.candidates), "evaluated": evaluated}[request.clients]
         self.workers.planned = len(models) * len(shards) + of_clients
+        choice = run.server.global_evaluation_choice()
         by_model = {
-            name: self._values([Evaluate(*shard, GLOBAL, {MODEL: model}, run.rounds) for shard in shards])
+            name: self._values(
+                [Evaluate(*shard, GLOBAL, {MODEL: model}, run.rounds, choice=choice) for shard in shards]
+            )
             for name, model in models.items()
         }
         self.workers.vectors.clear()
@@ -297,7 +300,7 @@ class _Measuring:
             counts = [int(self.examples[client]) for client in clients]
             values |= self._values(
                 [
-                    Evaluate(0, count, client, models[client], run.rounds, 0.0, choices[client], self.split)
+                    Evaluate(0, count, client, models[client], run.rounds, choice=choices[client], split=self.split)
                     for client, count in zip(clients, counts, strict=True)
                 ]
             )

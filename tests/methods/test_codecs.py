@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.rounds.policy import POLICIES, PolicyName
+from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from edge.protocol import client_state
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.payload import MODEL, vectors
@@ -132,6 +132,44 @@ def test_downloads_are_charged_as_differences_from_what_a_client_holds(tmp_path:
         assert nbytes == (encoded if client in seen else raw)
         seen.add(client)
     assert len(run.rows(rows)) == 12
+
+
+TWO_BITS = {"kind": "quantize", "bits": 2}
+AGGREGATORS = {"aggregators": {"count": 2}, "schedule": {"interval": 2}, "rounds": 4}
+BELOW_OTHERS = {"aggregators": {"count": 4, "above": {"count": 2}}, "schedule": {"interval": (1, 2)}, "rounds": 4}
+
+
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        *(("fedavg", {"rules": RoundPolicy(policy, deadline=10.0, buffer=2)}) for policy in POLICIES),
+        *(("fedbr", {"rules": RoundPolicy(policy, deadline=10.0, buffer=2)}) for policy in ("sync", "fedbuff")),
+        *((method, how) for method in ("fedavg", "fedbr") for how in ({"sum": "fixed_point"}, AGGREGATORS)),
+        ("fedavg", {**AGGREGATORS, "sum": "fixed_point"}),
+        ("fedavg", {**AGGREGATORS, "schedule": {"interval": 2, "upwards": "asynchronous"}, "server_link": 1e9}),
+        ("fedavg", BELOW_OTHERS),
+        ("fedavg", {"server": "fedavgm"}),
+        ("fedavg+scaffold", {}),
+        ("fedavg+scaffold", {"lean": True}),
+        ("fedavg+feddyn", {}),
+        ("fednova", {}),
+        ("ifca", {}),
+        ("fedper", {"layers": 1}),
+    ],
+)
+def test_what_downloads_lose_is_no_part_of_an_update(method: str, how: Mapping[str, Any], tmp_path: Path) -> None:
+    """Clients that learn nothing leave the server's model as it is, however coarse their copies of it are."""
+    still = TrainConfig(lr=1e-9, batch=32, local_steps=1)
+    both = {"up": (FOUR_BITS,), "down": (TWO_BITS,), "down_slots": {"cluster0": (TWO_BITS,), "cluster1": (TWO_BITS,)}}
+    for of in ("weights", "update"):
+        codec = both if of == "update" else {**both, "up": (), "of": of}
+        known = {"rounds": 3, "participants": 3, "codec": codec, **METHODS.get(method, {}), **how, "train": still}
+        before = federation(tmp_path / f"{of}, before", method, **known)
+        store(before).ledger.close()
+        after = play(tmp_path / of, method, **known).federation.server.models
+        for name, model in before.server.models.items():
+            for key, vector in model.items():
+                assert np.abs(after[name][key].data - vector.data).max() < 1e-6
 
 
 def test_no_stage_is_no_codec_to_the_bit(tmp_path: Path) -> None:

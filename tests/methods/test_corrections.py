@@ -20,6 +20,7 @@ from coordinator.rounds.run import FederatedRun
 from edge.methods.feddyn import KEPT, FedDynCorrection
 from edge.methods.scaffold import ScaffoldCorrection
 from edge.protocol import client_state
+from edge.protocol.codecs.update_codec import RESIDUAL
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.options.base import Options
@@ -376,6 +377,35 @@ def test_scaffold_remembers_all_visits_where_updates_come_one_by_one(rules: Roun
     ages = {age for (age,) in run.rows("SELECT staleness FROM visits WHERE kind = 'train'")}
     assert max(ages) > 0
     assert np.abs(common(run.federation) - np.mean(own(run.federation, CONTROL), axis=0)).max() < 2e-6
+
+
+@pytest.mark.parametrize(
+    ("method", "codec"),
+    [
+        (("scaffold", {}), {"up_slots": {CONTROL: ({"kind": "quantize", "bits": 4},)}}),
+        (("scaffold", {}), {"up_slots": {CONTROL: ({"kind": "randk", "ratio": 0.2},)}, "down": ({"kind": "sign"},)}),
+        (("scaffold", {"lean": True}), {"up": ({"kind": "quantize", "bits": 4},), "down": ({"kind": "sign"},)}),
+        (("scaffold", {"lean": True}), {"up": ({"kind": "topk", "ratio": 0.1},), "error_feedback": True}),
+        (("feddyn", {}), {"up": ({"kind": "quantize", "bits": 4},), "down": ({"kind": "sign"},)}),
+        (("feddyn", {}), {"up": ({"kind": "topk", "ratio": 0.1},), "error_feedback": True, "of": "update"}),
+    ],
+)
+def test_codecs_do_not_let_the_servers_memory_drift_from_the_clients(
+    method: tuple[str, dict[str, Any]], codec: dict[str, Any], tmp_path: Path
+) -> None:
+    how: dict[str, Any] = {"clients": 5, "participants": 2, "rounds": 8, "train": BRIEF, "partition": IID}
+    run = play(tmp_path, method[0], **how, **method[1], codec=codec).federation
+    means = np.mean(own(run, CONTROL if method[0] == "scaffold" else "feddyn"), axis=0)
+    assert np.abs(common(run) - means).max() < 1e-5 * np.abs(common(run)).max()
+
+
+def test_where_errors_are_fed_back_the_rest_of_the_servers_memory_is_in_the_residuals(tmp_path: Path) -> None:
+    codec = {"up_slots": {CONTROL: ({"kind": "topk", "ratio": 0.1},)}, "error_feedback": True}
+    how: dict[str, Any] = {"clients": 5, "participants": 2, "rounds": 8, "train": BRIEF, "partition": IID}
+    run = play(tmp_path, "scaffold", **how, codec=codec).federation
+    controls, residuals = (np.mean(own(run, slot), axis=0) for slot in (CONTROL, f"{RESIDUAL}{CONTROL}"))
+    assert np.abs(common(run) - controls).max() > 0.1 * np.abs(common(run)).max()
+    assert np.abs(common(run) - (controls - residuals)).max() < 1e-5 * np.abs(common(run)).max()
 
 
 def test_lean_scaffold_sends_less_and_ends_in_nearly_the_same_model(tmp_path: Path) -> None:

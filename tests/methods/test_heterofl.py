@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from coordinator.records.store import read
-from coordinator.rounds.policy import PolicyName
+from coordinator.rounds.policy import PolicyName, RoundPolicy
 from edge.protocol.config import ModelConfig, ModelProfile, PartitionConfig, TrainConfig
 from edge.protocol.submodels import SliceMap
 from edge.training.trainer import LocalTrainer
@@ -229,6 +230,47 @@ def test_the_parts_of_the_global_model_are_evaluated_beside_it(tmp_path: Path) -
     run = play(tmp_path, "heterofl", rounds=1, train=BRIEF, submodel={"rate": "client", "rates": (1.0, 0.5, 0.25)})
     rows = run.rows("SELECT metric, COUNT(*) FROM evaluations WHERE client = -1 GROUP BY metric")
     assert dict(rows) == {f"rate {rate}/{name}": 1 for rate in ("0.5", "0.25") for name in ("accuracy", "loss")}
+
+
+@pytest.mark.parametrize(("policy", "rounds"), [("sync", 2), ("fedbuff", 5)])
+def test_parts_of_fedrolex_are_evaluated_at_the_windows_that_were_trained_last(
+    policy: PolicyName, rounds: int, tmp_path: Path
+) -> None:
+    """Six clients, of which two take part at a time, so that some have older windows, and some have none."""
+    rules = RoundPolicy(policy, buffer=1)
+    how = {"clients": 6, "participants": 2, "rounds": rounds, "train": BRIEF, "rules": rules}
+    how |= {"submodel": {"rate": 0.25}, "evaluation": {"on": "both"}}
+    whole = play(tmp_path / "whole", "fedrolex", **how)
+    broken_off(tmp_path / "broken off", "fedrolex", 1, **how)
+    resumed(tmp_path / "broken off", "fedrolex", **how)
+    scores = f"SELECT client, metric, value FROM evaluations WHERE round = {rounds - 1}"
+    found = {(client, metric): value for client, metric, value in whole.rows(scores)}
+    again = read(tmp_path / "broken off" / "ledger.sqlite", scores)
+    assert {(row["client"], row["metric"]): row["value"] for row in again} == found
+
+    visits = whole.rows("SELECT client, round, staleness FROM visits WHERE kind = 'train' ORDER BY up_end_s")
+    # Each update is a step of fedbuff here, and the window counts the steps before a visit began.
+    windows = {
+        client: round if policy == "sync" else step - staleness
+        for step, (client, round, staleness) in enumerate(visits)
+    }
+    assert len(windows) < 6 and len({*windows.values()}) > 1
+    site, axes = whole.workers.site, whole.federation.description.axes
+    net = site.part({"rate": 0.25}).net
+    net.train_mode(False)
+
+    def loss(client: int, window: int) -> float:
+        net.load(SliceMap(axes, 0.25, window).taken(whole.federation.server.model))
+        data, indices = site._evaluated(client, "test")
+        x, y = data.fetch(indices)
+        with torch.no_grad():
+            return float(torch.nn.functional.cross_entropy(net.run(x), y))
+
+    newest = max(windows.values())
+    assert found[-1, "rate 0.25/loss"] == pytest.approx(loss(-1, newest), rel=1e-5)
+    for client in range(6):
+        assert found[client, "loss"] == pytest.approx(loss(client, windows.get(client, newest)), rel=1e-5)
+        assert found[client, "loss"] != pytest.approx(loss(client, newest + 1), rel=1e-5)
 
 
 def test_static_statistics_do_not_travel_and_make_the_model_good_for_evaluation(tmp_path: Path) -> None:

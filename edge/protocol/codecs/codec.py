@@ -34,6 +34,11 @@ Integers = NDArray[np.int32]
 Tensors = tuple[tuple[int, ...], ...]
 """Shapes of the tensors that lie one after another in a vector; ``((n,),)`` for one whose parts do not matter."""
 LARGEST = float(np.finfo(np.float32).max)
+PROBE: Tensors = ((40, 50),) * 32
+PROBE_SCALES = (1e-3, 1.0, 1e3)
+"""The matrices on which `Codec.contracts` is measured"""
+PROBE_MARGIN = 1.05
+"""So that it does not hang on draws: noise of 0.9 of what was sent does not contract"""
 
 
 class Stage(ABC):
@@ -220,7 +225,7 @@ class Codec:
 
     ``is_fixed_length``: whether lengths follow from shapes alone; ``is_unbiased``: whether all stages are;
     ``loses_much``: whether any is biased and does more than round to the nearest number; ``has_reduction``: whether
-    any is a `Reduction`, for which `decode` needs a generator.
+    any is a `Reduction`, for which `decode` needs a generator; ``contracts``: whether errors can be fed back.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
@@ -232,6 +237,25 @@ class Codec:
         self.loses_much = any(not each.is_unbiased and not each.is_nearest for each in stages)
         self.has_reduction = not isinstance(self.reduction, Everything)
         self._stages = lru_cache(maxsize=1024)(partial(PlainStages, self.reduction, self.number_format))
+
+    @cached_property
+    def contracts(self) -> bool:
+        """Whether what comes back is nearer to what was sent than 0 is: ‖v - v'‖² < ‖v‖², for normally distributed
+        numbers small and large, so many that draws make no difference.
+
+        Where it is not, residuals grow from use to use, so that errors must not be fed back: the theory of error
+        feedback needs it (Karimireddy et al., ICML 2019, Assumption A). Some chains miss it though their stages do not,
+        such as levels of one norm for the P and the Q of PowerSGD.
+        """
+        normal = np.random.default_rng(0).standard_normal(size(PROBE))
+        for scale in PROBE_SCALES:
+            values = (scale * normal).astype(np.float32)
+            frame = self.encode(values, PROBE, np.random.default_rng(1)).frame
+            back = self.decode(frame.data, PROBE, np.random.default_rng(1)).astype(np.float64)
+            # ‖v‖² - ‖v - v'‖² = 2·v·v' - ‖v'‖²
+            if 2 * float(np.dot(values, back)) <= PROBE_MARGIN * float(np.dot(back, back)):
+                return False
+        return True
 
     def nbytes(self, tensors: Tensors) -> int:
         """Length of a frame; a bound on it with an entropy coder."""

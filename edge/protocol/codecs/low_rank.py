@@ -27,7 +27,8 @@ CHUNK_VALUES = 1 << 18
 
 
 class PowerSGDOptions(PluginOptions):
-    """A tensor is a matrix of its first dimension by all others."""
+    """A tensor is a matrix of its first dimension by all others. Q is that of the client's last update; downwards and
+    on the WAN it is drawn for each message, which leaves a larger error."""
 
     rank: int = Field(default=2, ge=1, title="r")
     """Columns of P and Q, at most m and l. A tensor travels whole where r(m + l) ≥ m·l, as all do from some rank on."""

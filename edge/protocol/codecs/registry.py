@@ -28,7 +28,7 @@ from edge.protocol.codecs.quantize import Quantize, QuantizeOptions, Ternary, Te
 from edge.protocol.codecs.sign import Sign, SignOptions
 from edge.protocol.codecs.sparse import RandK, RandKOptions, TopK, TopKOptions
 from edge.protocol.codecs.zstd import Zstd, ZstdOptions
-from edge.protocol.plugins import find
+from edge.protocol.plugins import error_text, find
 from edge.protocol.spelling import nearest
 
 CODECS: dict[str, CodecRow] = {
@@ -152,6 +152,31 @@ def make_codec(stages: Sequence[Mapping[str, Any]]) -> Codec:
             before = " and ".join(row.name for row in rows[:-1]) or "a vector"
             raise ValueError(f"{rows[-1].name} codes integers, and {before} has none; {', '.join(of)} have some")
     return Codec(made)
+
+
+def for_feedback(stages: Sequence[Mapping[str, Any]], feeds_back: bool) -> list[dict[str, Any]]:
+    """The stages with the defaults that depend on whether errors are fed back."""
+    return [
+        {"unbiased": not feeds_back, **stage} if _row(stage).options is RandKOptions else {**stage} for stage in stages
+    ]
+
+
+def why_no_feedback(stages: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why errors of this chain cannot be fed back, or None."""
+    codec, names = make_codec(for_feedback(stages, feeds_back=True)), ", ".join(_row(stage).name for stage in stages)
+    if isinstance(codec.reduction, RandK) and codec.reduction.is_unbiased and codec.reduction.options.ratio < 1:
+        why, choose = (
+            "with unbiased = true numbers are scaled by n/k",
+            "unbiased = false, or codec.error_feedback = false",
+        )
+    else:
+        try:
+            if codec.contracts:
+                return None
+        except Exception as error:  # a user's own stage may raise anything
+            raise ValueError(f"{names}: {error_text(error)}") from error
+        why, choose = "what comes back has more noise than numbers", "codec.error_feedback = false"
+    return f"{names}: {why}, so that residuals would grow with every visit; choose {choose}"
 
 
 def smallest_chain(name: str) -> list[dict[str, Any]]:

@@ -31,8 +31,9 @@ class RandKOptions(PluginOptions):
 
     ratio: float = Field(default=0.01, gt=0, le=1, title="k/n")
     """Share of the numbers that travel; 1 sends all."""
-    unbiased: bool = True
-    """Whether what comes back is scaled by n/k, so that its mean is what was sent; with a residual, false."""
+    unbiased: bool | None = None
+    """Whether what comes back is scaled by n/k, so that its mean is what was sent; by default unless errors are fed
+    back, whose residuals would grow with every use."""
 
 
 def _count(ratio: float, tensors: Tensors) -> int:
@@ -95,7 +96,7 @@ class RandK(Reduction):
 
     def __init__(self, options: RandKOptions) -> None:
         super().__init__(options)
-        self.is_unbiased = options.unbiased or options.ratio == 1
+        self.is_unbiased = options.unbiased is not False or options.ratio == 1
 
     def count(self, tensors: Tensors) -> int:
         """k."""
@@ -114,7 +115,7 @@ class RandK(Reduction):
         if k == n:
             return numbers
         values = np.zeros(n, np.float32)
-        if self.options.unbiased:
+        if self.options.unbiased is not False:
             numbers = np.clip(numbers * np.float64(n / k), -LARGEST, LARGEST).astype(np.float32)
         values[_draw(n, k, rng)] = numbers
         return values

@@ -44,6 +44,11 @@ class VectorCodecs:
     tensors: Mapping[str, Tensors]
     """key -> shapes of the tensors in its vector; keys that are missing have one tensor"""
 
+    @property
+    def is_used(self) -> bool:
+        """Whether any vector is encoded."""
+        return bool(self._by_slot)
+
     def codec(self, slot: str, key: str, size: int) -> Codec | None:
         """The codec of a vector of so many numbers; None if it travels as it is."""
         if key.endswith(BUFFERS) or size < max(self.min_values, 1):
@@ -133,7 +138,7 @@ class UpdateCodec:
         if levels is None and rate == 1:
             return self
         if (levels, rate) not in self._by_choice:
-            config = self.config if levels is None else replace(self.config, up=_with_levels(self.config.up, levels))
+            config = self.config if levels is None else replace(self.config, up=with_levels(self.config.up, levels))
             tensors = part_tensors(self.tensors, self.axes, choice)
             self._by_choice[levels, rate] = replace(self, config=config, tensors=tensors)
         return self._by_choice[levels, rate]
@@ -147,6 +152,10 @@ class UpdateCodec:
         """Those of its vectors."""
         return VectorCodecs(self.config.up, self.config.up_slots, self.config.min_values, self.tensors)
 
+    def feeds_back(self, codec: Codec) -> bool:
+        """Whether clients keep what this one of the codecs takes from an update, for the next one."""
+        return bool(self.config.error_feedback) and codec.contracts
+
     def is_fixed_length(self, up: Shapes) -> bool:
         """Whether the length of an update with these vectors follows from their shapes."""
         return all(codec.is_fixed_length for *_, codec in self.codecs.encoded(up))
@@ -155,7 +164,7 @@ class UpdateCodec:
         """Numbers that clients keep between visits, by slot of their state: residuals, and what stages keep."""
         state: dict[str, dict[str, int]] = {}
         for slot, key, tensors, codec in self.codecs.encoded(up):
-            if self.config.error_feedback:
+            if self.feeds_back(codec):
                 state.setdefault(f"{RESIDUAL}{slot}", {})[key] = up[slot][key]
             if kept := codec.kept(tensors):
                 state.setdefault(f"{KEPT}{slot}", {})[key] = kept
@@ -197,7 +206,7 @@ class UpdateCodec:
                 encoded = codec.encode(change, tensors, self._rng(slot, key, client, number), kept)
                 if is_finite:
                     frames.setdefault(slot, {})[key] = encoded.frame
-                if self.config.error_feedback:
+                if self.feeds_back(codec):
                     change -= codec.decode(encoded.frame.data, tensors, self._rng(slot, key, client, number))
                     keep.setdefault(f"{RESIDUAL}{slot}", {})[key] = Vector(change)
                 if encoded.kept is not None:
@@ -256,7 +265,7 @@ def part_tensors(tensors: Mapping[str, Tensors], axes: TensorAxes, choice: Choic
     return {key: part.get(key, shapes) for key, shapes in tensors.items()}
 
 
-def _with_levels(stages: Chain, levels: int) -> Chain:
+def with_levels(stages: Chain, levels: int) -> Chain:
     """The stages, with so many levels in those that have any."""
     changed = []
     for stage in stages:

@@ -6,6 +6,7 @@ Clients are a clockwork: their visits take 4, 4, 8 and 16 s. Aggregator 0 has cl
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ from coordinator.methods.registry import resolve
 from coordinator.rounds.budget import CLIENTS, PRICE, ROUNDS, SECONDS, WAN_BYTES, Limits, RunLimits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.run import RunFailed
+from coordinator.rounds.synchronous import run_rounds
+from costmodel.tiers import TierClock, TierMessages
 from edge.protocol.messages import GLOBAL
 from edge.protocol.payload import Floats
 from tests.coordinator.rounds.clockwork import EVER, FOUR, windows
 from tests.coordinator.rounds.tier_clockwork import CYCLE, DOWN_NBYTES, SMALL, TWO, UP_NBYTES, chain, ran, rounds
 from tests.methods.cases import CASES, Case
-from tests.toy import Run, broken_off, model_sha256, play, resumed, trained_models
+from tests.toy import Run, broken_off, federation, model_sha256, play, resumed, store, trained_models
 
 # --- times ------------------------------------------------------------------------------------------------------------
 
@@ -161,6 +164,62 @@ def test_clients_of_an_aggregator_that_is_away_wait_or_move_or_take_no_part(
 def test_a_run_ends_where_no_aggregator_has_clients(tmp_path: Path) -> None:
     run = ran(tmp_path, {"away": {0: (0.0, math.inf), 1: (0.0, math.inf)}}, {**TWO, "on_loss": "lost"})
     assert run.stopped_by == CLIENTS
+
+
+class Losses(TierClock):
+    """Messages of the lower tier are lost: in round 2 on their way up, after 0.5 s, or all that go down after a meeting
+    before."""
+
+    direction = ""
+
+    def up(self, level: int, ready: Any, which: Any, nbytes: int, round: int, **more: bool) -> TierMessages:
+        messages = super().up(level, ready, which, nbytes, round, **more)
+        is_lost = (self.direction == "up") & (level == 0) & (round == 2) & np.isfinite(messages.start)
+        return replace(
+            messages,
+            end=np.where(is_lost, math.inf, messages.end),
+            lost=np.where(is_lost, messages.start + 0.5, messages.lost),
+        )
+
+    def down(self, level: int, begin: Any, which: Any, nbytes: int, round: int, **more: bool) -> TierMessages:
+        messages = super().down(level, begin, which, nbytes, round, **more)
+        is_lost = self.direction == "down" and level == 0 and more.get("is_second", False)
+        return replace(messages, end=np.full(messages.end.size, math.inf)) if is_lost else messages
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"sum": "fixed_point"}, {"schedule": {"interval": (1, 3), "participants": (4, 2)}}]
+)
+@pytest.mark.parametrize("lost", ["", "up", "down"])
+def test_an_upper_aggregator_sends_what_it_has_though_nothing_comes_in_the_last_meeting(
+    lost: str, how: dict[str, Any], tmp_path: Path
+) -> None:
+    """One client in each round, of one of four aggregators below two, which meet the server every three rounds."""
+    how = {**SMALL, "rounds": 3, "participants": 1, "seed": 3, "schedule": {"interval": (1, 3)}, **how}
+    run = federation(tmp_path, "fedavg", aggregators={"count": 4, "above": {"count": 2}}, **how)
+    assert run.tiers is not None
+    run.tiers.clock.__class__ = Losses
+    vars(run.tiers.clock)["direction"] = lost
+    ran = Run(run, run_rounds(run))
+    store(run).ledger.close()
+
+    assert ran.stopped_by == ROUNDS
+    sent = ran.rows("SELECT round, tier, aggregator, start_s, end_s FROM aggregators WHERE direction = 'up'")
+    below = [(round, aggregator % 2, start) for round, tier, aggregator, start, _ in sent if tier == 0]
+    upper = {aggregator: (round, start, end) for round, tier, aggregator, start, end in sent if tier == 1}
+    assert {above for round, above, _ in below if round < 2} == {*upper} == {0, 1}
+    assert {round for round, _, _ in upper.values()} == {2}
+    if lost == "down":  # nobody has a model to begin the last round with
+        assert len(below) == 2 and ran.rows("SELECT COUNT(*) FROM visits WHERE round = 2") == [(0,)]
+        ((end_of_round_1,),) = ran.rows("SELECT end_s FROM rounds WHERE round = 1")
+        assert {start for _, start, _ in upper.values()} == {end_of_round_1}
+    else:
+        ((last, step),) = [(above, start) for round, above, start in below if round == 2]
+        # The others go on as soon as one has made its step.
+        assert upper[1 - last][1] == step
+        assert upper[last][1] == step + 0.5 if lost == "up" else upper[last][1] > step
+    # The server averages all, so that no update is lost but that on its way.
+    assert [*run.server.models] == ["global"]
 
 
 # --- budgets ----------------------------------------------------------------------------------------------------------

@@ -497,6 +497,22 @@ def test_a_data_set_of_overlapping_windows_is_held_out_in_stretches_unless_a_sce
     assert (len(drawn.train[0]), len(drawn.validation[0])) == (16, 4)
 
 
+def test_characters_of_a_text_are_held_out_in_one_stretch_that_shares_none_with_the_others() -> None:
+    """An example has 80 characters and the next one, so that 80 examples on either side share some with it."""
+    y = np.arange(1000) % 81
+    split = Split(np.zeros((1000, 80), np.uint8), y, np.repeat([0, 1], [960, 40]))
+    data = Data(DATASETS["shakespeare"], split, split, "hash", "made up")
+    rule = DataConfig(name="shakespeare", clients=2, partition=PartitionConfig("natural"), validation=0.2)
+    parts = partition_data(rule, data)
+    held, train = parts.validation[0], parts.train[0]
+    assert held.tolist() == [*range(held[0], held[0] + 192)]
+    assert held[0] > 80 and held[-1] < 879
+    assert train.tolist() == [*range(held[0] - 80), *range(held[-1] + 81, 960)]
+    assert (len(parts.validation[1]), len(parts.train[1])) == (8, 32)  # a short text keeps the rest
+    drawn = partition_data(replace(rule, validation_by="client"), data)
+    assert (len(drawn.train[0]), len(drawn.validation[0])) == (768, 192)
+
+
 def test_a_split_by_class_is_another_partition_in_the_cache(tmp_path: Path) -> None:
     x, y = np.zeros((1, 1, 1, 1), dtype=np.uint8), np.repeat(np.arange(10), 100)
     data = Data(DATASETS["digits"], Split(x, y, None), Split(x, y, None), "hash", "made up")

@@ -314,8 +314,37 @@ def test_a_client_that_would_have_no_validation_examples_is_named(capsys: pytest
         (("codec.up.kind=randk", "codec.up.unbiased=false"), True),
         (('codec.up=[{kind="topk",ratio=0.1},{kind="fp16"}]',), True),
         (("codec.down.kind=topk",), False),
+        # More noise than numbers: residuals would grow.
+        (("codec.up.kind=ternary",), False),
+        (("codec.up.kind=ternary", "codec.up.clip=2"), True),
+        (('codec.up=[{kind="randk",ratio=0.1,unbiased=true},{kind="sign"}]',), False),
+        (('codec.up=[{kind="powersgd"},{kind="sign"}]',), False),
+        (('codec.up=[{kind="topk"},{kind="quantize",bits=4,norm="l2"}]',), False),
     ],
     ids=str,
 )
-def test_errors_of_biased_codecs_are_fed_back_unless_they_only_round(words: tuple[str, ...], feeds_back: bool) -> None:
+def test_errors_of_biased_codecs_are_fed_back_unless_they_only_round_or_residuals_grow(
+    words: tuple[str, ...], feeds_back: bool
+) -> None:
     assert load("digits", parse_all(words)).scenario.codec.error_feedback is feeds_back
+
+
+@pytest.mark.parametrize(
+    ("words", "unbiased", "feeds_back"),
+    [
+        (("codec.up.kind=randk",), True, False),
+        (('codec.up=[{kind="randk",ratio=0.1},{kind="fp16"}]',), True, False),
+        (('codec.up=[{kind="randk",ratio=0.1},{kind="ternary"}]',), True, False),
+        (('codec.up=[{kind="randk",ratio=0.1},{kind="sign"}]',), False, True),
+        (("codec.up.kind=randk", "codec.error_feedback=true"), False, True),
+        (('codec.up=[{kind="randk"}]', 'codec.up_slots.control={kind="topk"}'), False, True),
+        (('codec.up=[{kind="randk"},{kind="sign"}]', "codec.error_feedback=false"), True, False),
+    ],
+    ids=str,
+)
+def test_drawn_numbers_are_scaled_unless_errors_are_fed_back(
+    words: tuple[str, ...], unbiased: bool, feeds_back: bool
+) -> None:
+    codec = load("digits", parse_all([*words, "codec.down.kind=randk"])).scenario.codec
+    assert (codec.up[0]["unbiased"], codec.error_feedback) == (unbiased, feeds_back)
+    assert codec.down[0]["unbiased"]  # nothing is fed back there

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edge.protocol.codecs.codec import Tensors
-from edge.protocol.codecs.registry import make_codec
+from edge.protocol.codecs.registry import for_feedback, make_codec, why_no_feedback
 from edge.protocol.payload import Floats
 from tests.edge.protocol.codecs.chains import CHAINS, COUNT, TENSORS, name, stream, vector
 
@@ -176,3 +176,63 @@ def test_error_feedback_telescopes(stages: list[dict[str, Any]]) -> None:
         given += vector(use)
         sent += back
     assert sent + residual == pytest.approx(given, abs=1e-5 * float(np.abs(given).max()))
+
+
+REDUCTIONS: list[list[dict[str, Any]]] = [
+    [],
+    [{"kind": "topk", "ratio": 0.1}],
+    [{"kind": "randk", "ratio": 0.1}],
+    [{"kind": "randk", "ratio": 0.1, "unbiased": True}],
+    [{"kind": "powersgd"}],
+]
+FORMATS: list[list[dict[str, Any]]] = [
+    [],
+    [{"kind": "fp16"}],
+    [{"kind": "sign"}],
+    [{"kind": "ternary"}],
+    [{"kind": "quantize", "bits": 2}],
+    [{"kind": "quantize", "bits": 4}],
+    [{"kind": "quantize", "bits": 4, "norm": "l2"}],
+    [{"kind": "quantize", "bits": 8, "norm": "l2"}],
+]
+
+
+def largest_residual(stages: list[dict[str, Any]]) -> float:
+    """Of 60 updates that are fed back, in norms of one."""
+    codec, tensors = make_codec(stages), ((40, 50),) * 2
+    rng, residual, kept, largest = np.random.default_rng(2), np.zeros(4000, np.float32), None, 0.0
+    for step in range(60):
+        update = rng.normal(size=4000).astype(np.float32)
+        sent = update + residual
+        frame = codec.encode(sent, tensors, stream(step), kept)
+        kept = frame.kept
+        residual = sent - codec.decode(frame.frame.data, tensors, stream(step))
+        largest = max(largest, float(np.linalg.norm(residual.astype(np.float64)) / np.linalg.norm(update)))
+        if not largest < 1e6:
+            break
+    return largest
+
+
+@pytest.mark.parametrize("number_format", FORMATS, ids=name)
+@pytest.mark.parametrize("reduction", REDUCTIONS, ids=name)
+def test_no_residual_grows_without_bound_where_errors_may_be_fed_back(
+    reduction: list[dict[str, Any]], number_format: list[dict[str, Any]]
+) -> None:
+    stages = [*reduction, *number_format]
+    if why_no_feedback(stages) is None:
+        assert largest_residual(for_feedback(stages, feeds_back=True)) < 20
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [{"kind": "randk", "ratio": 0.1, "unbiased": True}],
+        [{"kind": "randk", "ratio": 0.1, "unbiased": True}, {"kind": "sign"}],
+        [{"kind": "powersgd"}, {"kind": "sign"}],
+        [{"kind": "quantize", "norm": "l2"}],
+    ],
+    ids=name,
+)
+def test_residuals_grow_where_errors_must_not_be_fed_back(stages: list[dict[str, Any]]) -> None:
+    assert why_no_feedback(stages) is not None and not make_codec(stages).contracts
+    assert largest_residual(stages) > 200
