@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 from rich.console import Console
-from rich.table import Table
 
 from coordinator.aggregation.server import Model
 from coordinator.records import foreign, names
@@ -48,6 +47,8 @@ from scenarios.config.cache import cache_folder
 from scenarios.config.error_messages import error_message
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import EvalSection
+from scenarios.report import terminal
+from scenarios.report.tables import Table, TableColumn
 from scenarios.run import builder, evaluated_clients, run_problems, runner
 from scenarios.run.folder_files import run_lock
 from scenarios.run.host import Host
@@ -339,14 +340,13 @@ def show(found: Mapping[str, Any], path: Path) -> None:
     console = Console()
     rows = [*found["models"].items(), *((f"client {client}", own) for client, own in found["by_client"].items())]
     names = dict.fromkeys(name for _, values in rows for name in values)
-    columns = [name for name in names if not name.rpartition(SUBVALUE)[2].isdigit()]
-    table = Table("model", *columns, box=None)
-    for model, values in rows:
-        table.add_row(model, *(text(values.get(name)) for name in columns))
-    console.print(table)
+    shown = [name for name in names if not name.rpartition(SUBVALUE)[2].isdigit()]
+    columns = [TableColumn("model"), *(TableColumn(name, missing="") for name in shown)]
+    cells = [[model, *(text(values.get(name)) for name in shown)] for model, values in rows]
+    terminal.print_table(Table(f"after round {found['round']}", columns, cells))
     for name, value in found["over_clients"].items():
         console.print(f"{name}: {text(value)}", markup=False, highlight=False)
-    console.print(f"after round {found['round']}; {path}", markup=False, highlight=False, soft_wrap=True)
+    console.print(str(path), markup=False, highlight=False, soft_wrap=True)
 
 
 def progress_lines(say: Callable[[str], None]) -> Tell:
