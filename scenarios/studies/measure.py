@@ -338,12 +338,14 @@ def show(found: Mapping[str, Any], path: Path) -> None:
         return "" if value is None else f"{value:.5g}"
 
     console = Console()
-    rows = [*found["models"].items(), *((f"client {client}", own) for client, own in found["by_client"].items())]
-    names = dict.fromkeys(name for _, values in rows for name in values)
-    shown = [name for name in names if not name.rpartition(SUBVALUE)[2].isdigit()]
-    columns = [TableColumn("model"), *(TableColumn(name, missing="") for name in shown)]
-    cells = [[model, *(text(values.get(name)) for name in shown)] for model, values in rows]
-    terminal.print_table(Table(f"after round {found['round']}", columns, cells))
+    clients = {f"client {client}": own for client, own in found["by_client"].items()}
+    for title, values_of in (("models", found["models"]), ("clients", clients)):
+        names = dict.fromkeys(name for values in values_of.values() for name in values)
+        shown = [name for name in names if not name.rpartition(SUBVALUE)[2].isdigit()]
+        if shown:
+            columns = [TableColumn(title), *(TableColumn(name, missing="") for name in shown)]
+            rows = [[model, *(text(values.get(name)) for name in shown)] for model, values in values_of.items()]
+            terminal.print_table(Table(f"{title} after round {found['round']}", columns, rows))
     for name, value in found["over_clients"].items():
         console.print(f"{name}: {text(value)}", markup=False, highlight=False)
     console.print(str(path), markup=False, highlight=False, soft_wrap=True)
