@@ -35,21 +35,33 @@ KEYS = (*(f"fleet.{key}" for key in FILE_KEYS), PARTITION)
 """Keys that name files"""
 
 
-def beside(tables: dict[str, Any], folder: Path) -> None:
-    """Put a file's folder before the names that are there and nowhere below the current folder, in place."""
+def beside(tables: dict[str, Any], folder: Path, is_first: bool = False) -> None:
+    """Name the files that lie in a folder by their whole paths, in place, as of `placed`."""
     for key in KEYS:
-        name = value_at(tables, key)
-        if isinstance(name, str) and not is_file(Path(name)) and is_file(folder / name):
-            set_value(tables, key, str((folder / name).resolve()))
+        if (name := value_at(tables, key)) is not None:
+            set_value(tables, key, placed(key, name, folder, is_first))
 
 
-def absolute(scenario: Scenario) -> dict[str, Any]:
-    """The scenario's tables, with whole paths of files that are named from the current folder."""
+def placed(key: str, name: Any, folder: Path, is_first: bool = False) -> Any:
+    """The whole path of a file that a key names, if it lies in the folder and the name leads nowhere from the current
+    folder, or the folder comes first; any other value as it is."""
+    if key not in KEYS or not isinstance(name, str) or not is_file(folder / name):
+        return name
+    return str((folder / name).resolve()) if is_first or not is_file(Path(name)) else name
+
+
+def absolute(scenario: Scenario, place: Path | None = None) -> dict[str, Any]:
+    """The scenario's tables with whole paths of files that are named from the current folder.
+
+    For a run in a folder in ``place``, those in ``place`` have names from the run's folder on, which hold when both are
+    moved.
+    """
     tables = scenario.model_dump()
     for key in KEYS:
         name = value_at(tables, key)
         if isinstance(name, str) and is_file(path := expanded(name)):
-            set_value(tables, key, abbreviated(str(path.resolve())))
+            is_near = place is not None and path.resolve().parent == place.resolve()
+            set_value(tables, key, f"../{path.name}" if is_near else abbreviated(str(path.resolve())))
     return tables
 
 

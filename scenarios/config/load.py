@@ -27,7 +27,7 @@ from edge.protocol.options.base import Options
 from edge.protocol.plugins import PluginOptions, is_own
 from edge.protocol.spelling import closest, nearest
 from edge.training.metrics.registry import metric_rows
-from scenarios.config import fleet_files, plugin_errors, quantities, search_path, validation
+from scenarios.config import plugin_errors, quantities, search_path, validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
 from scenarios.config.errors import COMMAND_LINE
 from scenarios.config.errors import ScenarioError as ScenarioError
@@ -90,7 +90,6 @@ def load(
             path = find(scenario)
             default, is_resolved = path.name, quantities.is_recorded(path)
             name, tables = path.stem, read(path)
-            fleet_files.beside(tables, path.parent)
         sources = ValueOrigin(default, tables)
         for key, value in overrides.items():
             try:

@@ -1,6 +1,6 @@
 """Reads TOML files and those that they extend into one nested table, and remembers the source of each key.
 
-Keys have no meaning here. Every ScenarioError names the file.
+Keys have no meaning here, but for those that name files beside a file. Every ScenarioError names the file.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from costmodel.files import parse_toml, read_bytes
 from edge.data.locate import is_file
 from edge.protocol.spelling import nearest
+from scenarios.config import fleet_files, quantities
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.plugin_points import WHOLE
 from scenarios.config.tables import leaves
@@ -66,6 +67,7 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raw = parse_toml(content.decode())
     except ValueError as error:  # also text that is not UTF-8, and an integer of thousands of digits
         raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
+    fleet_files.beside(raw, path.parent, is_first=quantities.is_recorded(path))
     base = raw.pop("extends", None)
     if base is None:
         return raw

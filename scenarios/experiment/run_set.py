@@ -243,6 +243,9 @@ def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
     if differing & {*fleet_files.KEYS}:
         differing -= _same_files(recorded, run.loaded)
     for key in sorted(differing, key=lambda key: (key.count("."), key)):  # seed before what follows it
+        if key in fleet_files.KEYS and before.get(key) is not None and now.get(key) is not None:
+            why = f"{path} was made with another content of {key} than {now[key]!r} has; choose another "
+            raise ScenarioError(why, Argument("run_id"))
         was, wanted = ("not set" if value is None else repr(value) for value in (before.get(key), now.get(key)))
         raise ScenarioError(f"{path} was made with {key} {was}, now {wanted}; choose another ", Argument("run_id"))
     try:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.protocol.spelling import nearest
-from scenarios.config import search_path
+from scenarios.config import fleet_files, search_path
 from scenarios.config.errors import ScenarioError
 from scenarios.config.plugin_points import WHOLE
 from scenarios.config.schema import fraction
@@ -97,6 +97,10 @@ def read_file(path: Path) -> SweepFile:
             value = fraction(value)
         return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
+    def own(settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings with the paths of files beside this one."""
+        return {key: fleet_files.placed(key, value, path.parent) for key, value in settings.items()}
+
     for key in raw:
         if key not in KEYS:
             raise ScenarioError(f"{path.name}: unknown key {key}, {nearest(key, KEYS)}")
@@ -107,7 +111,7 @@ def read_file(path: Path) -> SweepFile:
         if key == "target":
             decide[key] = accuracy(value)
         if key == "candidates" and isinstance(value, list) and all(isinstance(each, dict) for each in value):
-            listed = [dict(leaves(each, WHOLE, has_empty=True)) for each in value]
+            listed = [own(dict(leaves(each, WHOLE, has_empty=True))) for each in value]
         elif isinstance(decide[key], bool) or not isinstance(decide[key], DECIDE[key]):
             raise wrong(f"decide.{key}", value, KINDS[DECIDE[key]])
     if "grid" in raw and "zip" in raw:
@@ -116,14 +120,14 @@ def read_file(path: Path) -> SweepFile:
     for key, values in leaves(typed("zip" if "zip" in raw else "grid", dict, {})):
         if not isinstance(values, list):
             raise wrong(key, values, "a list; one value goes to [overrides]")
-        axes.append(axis_of(key, values, path.name))
+        axes.append(axis_of(key, [fleet_files.placed(key, value, path.parent) for value in values], path.name))
     targets = [accuracy(target) for target in typed("targets", list, [])]
     if not all(isinstance(target, float) for target in targets):
         raise wrong("targets", typed("targets", list, []), "a list of accuracies, such as [0.9]")
     name = typed("scenario", str, "")
     beside = path.parent / name
     scenario = str(beside) if beside.suffix == ".toml" and beside.is_file() else name
-    common = dict(leaves(typed("overrides", dict, {}), WHOLE, has_empty=True))
+    common = own(dict(leaves(typed("overrides", dict, {}), WHOLE, has_empty=True)))
     grid = Grid(scenario, tuple(axes), common, "zip" in raw, tuple(listed))
     methods = [value for axis in axes if axis.key == METHOD for value in axis.values]
     for method in (*methods, *(point[METHOD] for point in (common, *listed) if METHOD in point)):
@@ -131,5 +135,5 @@ def read_file(path: Path) -> SweepFile:
             search_path.check_app(method, path.name)
         except ValueError as error:
             raise ScenarioError(f"{path.name}: {METHOD}: {error}") from None
-    own = {key: value for key, value in decide.items() if key != "candidates" or not listed}
-    return SweepFile(grid, typed("seeds", int, None), typed("parallel", int, None), tuple(map(float, targets)), own)
+    sought = {key: value for key, value in decide.items() if key != "candidates" or not listed}
+    return SweepFile(grid, typed("seeds", int, None), typed("parallel", int, None), tuple(map(float, targets)), sought)

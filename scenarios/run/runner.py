@@ -78,7 +78,8 @@ def run(
     if loaded.method.app is not None:
         flower_app(loaded)
     fleet = builder.fleet(loaded)
-    text = scenario_text(fleet_files.absolute(loaded.scenario))
+    place = host.out / loaded.name
+    text = scenario_text(fleet_files.absolute(loaded.scenario, (place / (host.run_id or "new")).parent))
     try:
         run_records.scenario_tables(text)
     except ValueError as error:
@@ -89,7 +90,7 @@ def run(
             (new / name).mkdir()
         write_text(new / SCENARIO, text)
 
-    folder = folder_files.make_folder(host.out / loaded.name, host.run_id, fill)
+    folder = folder_files.make_folder(place, host.run_id, fill)
     with run_lock(folder) as held, _log_and_wrap(held):
         try:
             watch = Observers(host.observers, held.watched(stopped))

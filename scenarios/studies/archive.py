@@ -155,6 +155,7 @@ def _stage_inputs(folder: Path, place: Path) -> Iterator[str]:
     """
     recorded = RunFolder(folder)
     tables, before = dict(recorded.scenario), recorded.environment.files
+    fleet_files.beside(tables, folder, is_first=True)
     copies: dict[str, str] = {}
     for key in fleet_files.KEYS:
         name = value_at(tables, key)

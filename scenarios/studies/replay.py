@@ -21,7 +21,7 @@ from rich.table import Table
 
 from coordinator.records.schema import BOTTLENECKS, WAN, RoundRow
 from edge.protocol.config import ModelProfile
-from scenarios.config import plugin_errors
+from scenarios.config import fleet_files, plugin_errors
 from scenarios.config.errors import COMMAND_LINE, ReportError
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.overrides import words
@@ -30,7 +30,7 @@ from scenarios.report.run_reader import open_runs
 from scenarios.run import builder
 from scenarios.run.app_folder import runnable_app
 from scenarios.run.progress import accumulated, to_target
-from scenarios.run.run_folder import ENVIRONMENT, SCENARIO
+from scenarios.run.run_folder import ENVIRONMENT, SCENARIO, RunFolder
 from scenarios.studies import app_replay
 from scenarios.studies.replayed_run import OtherVisits, PreparedReplay, RecordedRounds, RetimedRun
 
@@ -127,6 +127,7 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
                 key=key,
                 source=COMMAND_LINE,
             )
+    _check_files(run, recorded, loaded)
     record = RecordedRounds.of(run, recorded.method.objective.records.table)
     if not record.rounds:
         raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
@@ -165,6 +166,20 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
     if description.rates and builder.submodels_differ(recorded, loaded, description):
         raise ScenarioError(f"submodel.rate: clients would have other parts of the model; to train anew: {fresh}")
     return PreparedReplay(record, loaded, target, description, drawn, refused, fresh)
+
+
+def _check_files(run: RunFolder, recorded: Loaded, loaded: Loaded) -> None:
+    """ScenarioError for a file of the fleet that has another content than when the run was made, unless it is replaced
+    by one of another name."""
+    before, names = run.environment.files, recorded.scenario.fleet.file_names
+    for key, sha256 in fleet_files.hashes(loaded.scenario).items():
+        name = loaded.scenario.fleet.file_names.get(key)
+        if name is not None and name == names.get(key) and before.get(key, sha256) != sha256:
+            raise ScenarioError(
+                f"{run.folder}: {key} = {name!r}: its content has changed since the run; restore it, or replay with a "
+                f"file of another name: {key}=..",
+                key=key,
+            )
 
 
 def _other_members(recorded: Loaded, loaded: Loaded, description: ModelProfile) -> str:

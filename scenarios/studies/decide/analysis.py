@@ -69,8 +69,8 @@ class Finalist:
     loaded: Loaded
     folders: Mapping[int, Path]
     """Seed -> the run that was trained"""
-    overrides: Mapping[str, Any]
-    """With which it is replayed; none for its own run"""
+    overrides: Mapping[int, Mapping[str, Any]]
+    """Seed -> with which it is replayed; none for its own run"""
     trails: Mapping[int, Trail]
     """Seed -> the rounds that it was judged by"""
     rounds: int
@@ -92,7 +92,7 @@ class Finalist:
     @cached_property
     def _prepared(self) -> tuple[dict[int, Prepared], str]:
         try:
-            return {seed: prepared(folder, self.overrides) for seed, folder in self.folders.items()}, ""
+            return {seed: prepared(folder, self.overrides.get(seed, {})) for seed, folder in self.folders.items()}, ""
         except ScenarioError as error:
             return {}, one_paragraph(str(error))
 
@@ -412,8 +412,11 @@ def complete(
 
 def on_test(scored: Scored, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
     """The mean accuracy over clients on their own test examples, by seed, of the models after these rounds."""
-    scores = []
+    scores = list[float | None]()
     for loaded, folder, rounds in scored.values():
+        if not any(RunFolder(folder).environment.partition.test):
+            scores.append(None)  # no client has test examples
+            continue
         asked = measure.plan(loaded, folder, ACCURACY, {}, rounds, "evaluated")
         plan = replace(asked, evaluation=replace(asked.evaluation, split="test"))
         measured = measure.measure(plan, folder, host, launcher, stopped, lambda done, tasks: None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.workers.launcher import WorkerLauncher
@@ -48,6 +48,8 @@ class Candidate:
     """Name of the candidate whose training it shares: its own, or that of one which differs in time alone"""
     refusal: str = ""
     """Why it is not trained at all, if it is not"""
+    overrides: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Seed -> with which a run of ``like`` is replayed as one of its own; none where it is trained itself"""
 
     @property
     def rounds(self) -> int:

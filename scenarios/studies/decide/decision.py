@@ -116,6 +116,17 @@ class Decision(Experiment):
         grid = replace(self.grid, overrides={**self.grid.overrides, **self.held_out})
         return on_validation(grid.load(row.settings, seed))
 
+    def replayed(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+        """These candidates, with the overrides by which runs of others are replayed as theirs, seed by seed: a fleet is
+        drawn with its run's seed."""
+        rows = {each.row.name: each.row for each in candidates}
+        for each in candidates:
+            like, overrides = rows[each.like], {}
+            if like is not each.row and not each.refusal:
+                for seed in self.seeds:
+                    overrides[seed] = overrides_of(self.load_row(each.row, seed), self.load_row(like, seed))
+            yield replace(each, overrides=overrides)
+
     def begun(self) -> Self:
         """The decision with the runs of its first rung."""
         first = self._planned(self.rungs[0], [each for each in self.candidates if not each.refusal], frozenset())
@@ -166,7 +177,7 @@ class Decision(Experiment):
         found = {}
         for name in self.finalists(walk)[:1]:
             candidate, trails = walk.standings[name].candidate, walk.standings[name].trails
-            trained, _ = self._judged_by(candidate, walk.apart)
+            trained = self._trained(candidate, walk.apart)
             for seed, trail in trails.items():
                 run = self.run_name(trained.row, seed)
                 point = self.objective.reached(trail) or next(reversed(self.objective.kept(trail)), None)
@@ -182,7 +193,7 @@ class Decision(Experiment):
 
     def _changes(self, candidate: Candidate, walk: Walk, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         """(change, settings) of each that has to be trained."""
-        trained, overrides = self._judged_by(candidate, walk.apart)
+        trained, overrides = self._judged_by(candidate, walk.apart, self.seeds[0])
         path, scale = folder / self.run_name(trained.row, self.seeds[0]), candidate.loaded.scenario.fleet.scale
         for change, keys in variations.SCALED.items():
             if evidence.changed(path, overrides, change) is None:
@@ -266,10 +277,10 @@ class Decision(Experiment):
             return candidate
         return next(each for each in self.candidates if each.row.name == candidate.like)
 
-    def _judged_by(self, candidate: Candidate, apart: frozenset[str]) -> tuple[Candidate, dict[str, Any]]:
-        """The candidate that was trained, and the overrides with which its runs are replayed; none for its own."""
+    def _judged_by(self, candidate: Candidate, apart: frozenset[str], seed: int) -> tuple[Candidate, Mapping[str, Any]]:
+        """The candidate that was trained, and the overrides with which its run is replayed; none for its own."""
         trained = self._trained(candidate, apart)
-        return trained, {} if trained is candidate else overrides_of(candidate.loaded, trained.loaded)
+        return trained, {} if trained is candidate else candidate.overrides[seed]
 
     def _planned(self, rung: Rung, alive: Sequence[Candidate], apart: frozenset[str]) -> dict[str, PlannedRun]:
         """Name -> run that a rung needs, seed by seed."""
@@ -313,7 +324,7 @@ class Decision(Experiment):
                     own[seed] = evidence.recorded(path, rounds)
                     continue
                 try:
-                    own[seed] = evidence.replayed(path, overrides_of(candidate.loaded, trained.loaded), rounds)
+                    own[seed] = evidence.replayed(path, candidate.overrides[seed], rounds)
                 except ScenarioError:
                     unfit.add(candidate.row.name)
                     break
@@ -372,7 +383,7 @@ class Decision(Experiment):
                 trails = {}
                 for name in names:
                     candidate, own = walk.standings[name].candidate, walk.standings[name].trails[seed]
-                    like, overrides = self._judged_by(candidate, walk.apart)
+                    like, overrides = self._judged_by(candidate, walk.apart, seed)
                     if name in trained:
                         own = evidence.recorded(folder_of(done) / trained[name], candidate.rounds)
                     elif change in variations.REPLAYED:
@@ -502,7 +513,8 @@ class Decision(Experiment):
         stopped_by = {run["name"]: run["stopped_by"] for run in done["runs"]}
         for name in order:
             candidate, trails = walk.standings[name].candidate, walk.standings[name].trails
-            trained, overrides = self._judged_by(candidate, walk.apart)
+            trained = self._trained(candidate, walk.apart)
+            overrides = {seed: self._judged_by(candidate, walk.apart, seed)[1] for seed in trails}
             runs = {seed: folder / self.run_name(trained.row, seed) for seed in trails}
             cut = {seed for seed, path in runs.items() if stopped_by[path.name] == BUDGETS}
             finalists.append(Finalist(name, candidate.loaded, runs, overrides, trails, candidate.rounds, cut))
@@ -578,13 +590,20 @@ def plan(
                 raise ScenarioError(f"{row.name}: has no price: only links of aggregators (fleet.tiers) have one")
     share = scenarios[0].scenario.data.validation
     held_out = {} if share else {VALIDATION: HELD_OUT}
+    run_id = run_id or _run_id(grid, rows, objective)
     numbers = grid.seeds(seeds, first_seed, scenarios[0].scenario.seed, SEEDS)
     decision = Decision(
         grid.scenario_name,
         grid.overrides,
         tuple(rows),
         numbers,
-        RunSet(KIND, scenarios[0].name, (), run_id or _run_id(grid, rows, objective), asks=_asks(rows, objective)),
+        RunSet(
+            KIND,
+            scenarios[0].name,
+            (),
+            run_id or _run_id(grid, rows, objective),
+            asks=_asks(rows, scenarios, objective),
+        ),
         () if objective.target is None else (objective.target,),
         objective=objective,
         grid=grid,
@@ -599,7 +618,7 @@ def plan(
             name, why = next(iter(refused.items()))
             raise ScenarioError(f"no candidate can keep the budgets; {name}: {why}")
         candidates = [replace(each, refusal=refused.get(each.row.name, "")) for each in candidates]
-    return replace(decision, candidates=tuple(_led(candidates))).begun()
+    return replace(decision, candidates=tuple(decision.replayed(_led(candidates)))).begun()
 
 
 def _led(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -611,9 +630,23 @@ def _led(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [each if each.refusal else replace(each, like=first[each.like]) for each in candidates]
 
 
-def _asks(rows: Sequence[ExperimentRow], objective: Objective) -> dict[str, str]:
-    """What a decision is about; more seeds, draws and changed fleets only add to it."""
-    return {"candidates": ", ".join(sorted(label(row.settings) for row in rows)), "aims": objective.text}
+def _asks(rows: Sequence[ExperimentRow], scenarios: Sequence[Loaded], objective: Objective) -> dict[str, str]:
+    """What a decision is about; more seeds, draws and changed fleets only add to it. Files are known by their content:
+    no run may be made with that of a candidate which is replayed."""
+    candidates = []
+    for row, loaded in zip(rows, scenarios, strict=True):
+        settings = dict(row.settings)
+        for key in settings.keys() & {*fleet_files.KEYS}:
+            content = fleet_files.hashes(loaded.scenario).get(key, "")[:8]
+            settings[key] = f"{Path(str(settings[key])).name} ({content})"
+        candidates.append(label(settings))
+    aims = {
+        "target": objective.target,
+        "cost": objective.cost,
+        **{f"budget {k}": v for k, v in objective.budgets.items()},
+    }
+    text = ", ".join(f"{name} {value}" for name, value in aims.items() if value is not None)
+    return {"candidates": ", ".join(sorted(candidates)), "aims": text}
 
 
 def _run_id(grid: Grid, rows: Sequence[ExperimentRow], objective: Objective) -> str:

@@ -28,7 +28,7 @@ def _recorded(folder: Path, completed: int) -> Trail:
 
 def replayed(folder: Path, overrides: Mapping[str, Any], rounds: int) -> Trail:
     """The progress of a run on another fleet, until so many rounds have ended. Errors as of `replay.replay`."""
-    return _within(_replayed(folder, json.dumps(overrides, sort_keys=True), RunFolder(folder).completed), rounds)
+    return _within(_replayed(folder, json.dumps(overrides), RunFolder(folder).completed), rounds)
 
 
 @lru_cache(maxsize=1024)
@@ -39,7 +39,7 @@ def _replayed(folder: Path, overrides: str, completed: int) -> Trail:
 def changed(folder: Path, overrides: Mapping[str, Any], change: str) -> Trail | None:
     """The progress of a run on a fleet that is changed (`variations.REPLAYED`); None if other visits would be trained,
     or it cannot be replayed."""
-    return _changed(folder, json.dumps(overrides, sort_keys=True), RunFolder(folder).completed, change)
+    return _changed(folder, json.dumps(overrides), RunFolder(folder).completed, change)
 
 
 @lru_cache(maxsize=1024)

@@ -63,6 +63,8 @@ def lead(result: Result) -> str:
             )
         elif draws:
             sentences.append(f"it is better than {than} in {100 * by_seed[0]:.0f} % of {draws}, given its one seed")
+        elif by_seed == [0.5]:
+            sentences.append(f"it equals {than} with its one seed")
         else:
             sentences.append(f"it is better than {than} with {by_seed.count(1.0)} of {len(by_seed)} seeds")
     ties = [each for each in result["tests"] if each["is_tie"]]
@@ -189,28 +191,33 @@ def _rests_on(result: Result) -> Iterator[Table]:
 
 
 def _flips(result: Result) -> Iterator[Table]:
-    labels, rows = numbered(result), list[list[Cell]]()
+    labels, rows, none = numbered(result), list[list[Cell]](), _none(result)
     for axis in result.get("flips", {}).values():
         for first, last, point in stretches(axis["points"]):
             span = f"{first:g}" if first == last else f"{first:g} to {last:g}"
-            rows.append([f"{axis['words']} {span}", _chosen(point, labels)])
+            rows.append([f"{axis['words']} {span}", _chosen(point, labels, none)])
     if rows:
         columns = [TableColumn("what changes"), TableColumn("the answer", is_left=True)]
         notes = ["by replay of the finalists' runs"] if len(result["flips"]) > 1 else []
         notes += [f"{labels[name]} cannot be replayed: {why}" for name, why in result.get("not_replayed", {}).items()]
         yield Table("where the answer flips", columns, rows, notes)
     robust: list[list[Cell]] = [
-        [f"{each['change']} ({each['how']})", _chosen(each, labels)] for each in result.get("robust", [])
+        [f"{each['change']} ({each['how']})", _chosen(each, labels, none)] for each in result.get("robust", [])
     ]
     if robust:
         yield Table("robustness", [TableColumn("change"), TableColumn("the answer", is_left=True)], robust)
 
 
-def _chosen(point: Mapping[str, Any], labels: Mapping[str, str]) -> str:
+def _none(result: Result) -> str:
+    has_target = result.get("objective", {}).get("target", 1.0) is not None
+    return "none reaches the target" if has_target else "none is evaluated within the budgets"
+
+
+def _chosen(point: Mapping[str, Any], labels: Mapping[str, str], none: str) -> str:
     if point["unknown"]:
         numbers = [labels[name].partition(" ")[0] for name in point["unknown"]]
         return f"open: {' and '.join(numbers)} would have to be trained"
-    return "none reaches the target" if point["chosen"] is None else labels[point["chosen"]]
+    return none if point["chosen"] is None else labels[point["chosen"]]
 
 
 def stretches(points: Sequence[Mapping[str, Any]]) -> list[tuple[float, float, Mapping[str, Any]]]:
@@ -286,7 +293,7 @@ def figures(result: Result, groups: Sequence[run_reader.RunGroup]) -> Iterator[t
         "The finalist that would be chosen if all links and all devices were faster or slower than the scenario's, "
         "whose own place is in the middle: replays of the same training."
     )
-    caption += " –: none reaches the target." if any(each["chosen"] is None for each in known) else ""
+    caption += f" –: {_none(result)}." if any(each["chosen"] is None for each in known) else ""
     caption += " ?: a finalist would have to be trained there." if unknown else ""
     yield "flips", inline("flips", lambda: choice_map(ShownRuns(groups), drawn)), caption
 

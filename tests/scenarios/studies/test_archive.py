@@ -46,7 +46,7 @@ def unpacked(archive: str, place: Path) -> Path:
     """The one folder in an archive."""
     with tarfile.open(archive) as file:
         file.extractall(place, filter="data")
-    ((folder,),) = (list(scenario.iterdir()) for scenario in place.iterdir())
+    ((folder,),) = (list(scenario.iterdir()) for scenario in place.iterdir() if scenario.name != "inputs")
     return folder
 
 
@@ -218,14 +218,18 @@ def test_an_archive_has_the_files_that_the_scenario_names_so_that_a_reader_can_r
     assert run_command(["replay", str(folder), "--json"]) == 0  # from wherever it is called
     first = json.loads(capsys.readouterr().out)["virtual_seconds"]
     reader = unpacked(str(tmp_path / "a.tar.gz"), elsewhere)
-    Path(here / "t.csv").unlink()
-    Path(here / "p.json").unlink()
+    other = Path("inputs/fleet.bandwidth.file/t.csv")  # of another archive, in the current folder
+    other.parent.mkdir(parents=True)
+    other.write_text("seconds,bits_per_second\n0,1000\n")
+    (here / "t.csv").write_text("seconds,bits_per_second\n0,1000000\n")
+    assert run_command(["replay", str(folder)]) == 2
+    assert "its content has changed since the run; restore it" in " ".join(capsys.readouterr().err.split())
+    (here / "p.json").unlink()
     assert run_command(["verify", str(reader), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["same"]
     assert run_command(["replay", str(reader), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["virtual_seconds"] == first
     # What is missing, or has changed, is said.
-    (here / "t.csv").write_text("seconds,bits_per_second\n0,1000000\n")
     notes = pack(folder, tmp_path / "b.tar.gz")["notes"]
     assert [note.partition(" is left out: ")[::2] for note in notes] == [
         ("fleet.bandwidth.file:", f"{here}/t.csv has changed since the run"),

@@ -501,9 +501,8 @@ def test_a_decision_between_other_candidates_does_not_replace_a_finished_one(
     was, now = "method=fedavg, method=fedprox", "method=fedavg, method=fedntd"
     assert f"its candidates were {was}, now {now}; choose another --run-id" in message
     assert decide("method=fedavg,fedprox", "--seeds", "1", "--target", "0.5") == 2
-    assert "its aims were highest accuracy within bytes 1 GB, now least bytes to 50 %" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    aims = "its aims were cost bytes, budget bytes 1000000000, now target 0.5, cost bytes, budget bytes 1000000000"
+    assert aims in " ".join(capsys.readouterr().err.split())
     assert {name: (tmp_path / "digits/d" / name).read_bytes() for name in files} == files
     assert decide("method=fedavg,fedprox", "--seeds", "2") == 0  # more evidence for the same question
 
@@ -524,3 +523,39 @@ def test_a_decision_goes_on_however_its_folder_is_spelled_and_wherever_it_lies(
     assert robust("../o") == first
     (tmp_path / "o").rename(tmp_path / "moved")
     assert robust("../here/../moved") == first
+    # So do its runs, whose traces lie beside them.
+    (gone,) = (tmp_path / "moved/digits/d").glob("fedavg*-gone")
+    assert main.run_command(["replay", str(gone), "--json"]) == 0
+
+
+@pytest.mark.parametrize("networks", ["{wifi-4=1},{lte=1}", "{lte=1},{wifi-4=1}"])
+def test_a_candidate_that_shares_a_training_is_judged_as_its_own_runs_would_be(
+    networks: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # Shares of devices in an order that is not alphabetical, and a fleet that each seed draws anew.
+    fleet = ["fleet.devices={raspberry-pi-5=0.5, jetson-nano=0.5}", "fleet.compute_sigma=0.5"]
+    small = [word for word in SMALL if not word.startswith("fleet.devices")]
+    words = ["method=fedavg", *fleet, *small, "data.clients=4", "rounds.participants=4"]
+    options = ("--out", str(tmp_path), "--json", "--seeds", "2", "--draws", "0", "--budget", "seconds=1 h")
+    assert main.run_command(["decide", "digits", *words, f"fleet.networks={networks}", *options]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["effort"]["trainings"] == 1
+    for name in ("wifi-4", "lte"):
+        row = next(row for row in result["candidates"] if name in row["settings"]["fleet.networks"])
+        own = [f"fleet.networks={{{name}=1}}", "data.validation=0.2"]
+        runs = [
+            summary_of_run(tmp_path, *words, *own, f"seed={seed}", run_id=f"{name}-{seed}", stop_at_target=False)
+            for seed in (0, 1)
+        ]
+        assert row["spent"]["seconds"]["values"] == [run["virtual_seconds"] for run in runs]
+    assert len(set(row["spent"]["seconds"]["values"])) == 2
+
+
+def test_an_answer_needs_no_test_examples_of_clients(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(json.dumps({str(client): [*range(client, 1437, 10)] for client in range(10)}))
+    partition = ["data.partition.kind=file", f"data.partition.file={tmp_path}/p.json"]
+    words = ["decide", "digits", "method=fedavg,fedprox", *SMALL, *partition, "--budget", "rounds=9", "--json"]
+    assert main.run_command([*words, "--out", str(tmp_path), "--run-id", "d", "--seeds", "1", "--draws", "0"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["test"]["values"], result["chosen"] in result["finalists"]) == ([None], True)
+    assert "on test examples" not in (tmp_path / "digits/d/decision.md").read_text()
