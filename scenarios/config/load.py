@@ -34,7 +34,7 @@ from scenarios.config.errors import ScenarioError as ScenarioError
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, PLUGIN_POINTS
 from scenarios.config.schema import Scenario, all_fields, without_nones
 from scenarios.config.tables import leaves, set_value
-from scenarios.config.toml_source import FILES, ValueOrigin, extended, find, read
+from scenarios.config.toml_source import FILES, ValueOrigin, extended, find, is_recorded, read
 from scenarios.config.value_types import type_text
 
 Source = str | Mapping[str, Any]
@@ -88,7 +88,7 @@ def load(
             name, tables = extended(scenario)
         else:
             path = find(scenario)
-            default, is_resolved = path.name, quantities.is_recorded(path)
+            default, is_resolved = path.name, is_recorded(path)
             name, tables = path.stem, read(path)
         sources = ValueOrigin(default, tables)
         for key, value in overrides.items():

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BeforeValidator
@@ -59,9 +58,6 @@ QUANTITIES: Mapping[Any, QuantityUnits] = {
 """The function that reads a quantity -> its units"""
 LARGEST_MEANT = 10_000
 """A larger bare number was most likely meant in SI."""
-SCENARIO = "scenario.toml"
-RECORDS = ("ledger.sqlite", "checkpoints")
-"""Beside the ``scenario.toml`` of a run; the ledger is made later"""
 
 
 def quantity(annotation: Any, metadata: tuple[Any, ...] = ()) -> QuantityUnits | None:
@@ -173,11 +169,6 @@ def beyond_limit(error: ErrorDetails, key: str) -> str | None:
         return None
     name, words = LIMITS[error["type"]]
     return f"must be {words} {units.exact(float(error['ctx'][name]), kind.parse)}"
-
-
-def is_recorded(file: Path) -> bool:
-    """Whether a file is the resolved scenario of a run folder."""
-    return file.name == SCENARIO and any((file.parent / name).exists() for name in RECORDS)
 
 
 def _is_bare(value: object) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from costmodel.files import parse_toml, read_bytes
 from edge.data.locate import is_file
 from edge.protocol.spelling import nearest
-from scenarios.config import fleet_files, quantities
+from scenarios.config import fleet_files
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.plugin_points import WHOLE
 from scenarios.config.tables import leaves
@@ -23,6 +23,9 @@ LARGEST_NBYTES = 32_000_000
 """The largest file that is read; one that names a device for each of a million clients is smaller."""
 LONGEST_CHAIN = 32
 """The largest number of files that extend each other."""
+SCENARIO = "scenario.toml"
+RECORDS = ("ledger.sqlite", "checkpoints")
+"""Beside the ``scenario.toml`` of a run; the ledger is made later"""
 UNNAMED = "scenario"
 """Name of tables that are no file's and extend none"""
 
@@ -53,6 +56,11 @@ def _folder(path: Path) -> str:
     return "is a folder; name a scenario or a TOML file"
 
 
+def is_recorded(file: Path) -> bool:
+    """Whether a file is the resolved scenario of a run folder."""
+    return file.name == SCENARIO and any((file.parent / name).exists() for name in RECORDS)
+
+
 def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The tables of a file, merged into those of the file that it extends; ``seen``: the files that extend this one."""
     if path.resolve() in seen:
@@ -67,7 +75,7 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raw = parse_toml(content.decode())
     except ValueError as error:  # also text that is not UTF-8, and an integer of thousands of digits
         raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
-    fleet_files.beside(raw, path.parent, is_first=quantities.is_recorded(path))
+    fleet_files.beside(raw, path.parent, is_first=is_recorded(path))
     base = raw.pop("extends", None)
     if base is None:
         return raw

@@ -20,7 +20,8 @@ from edge.protocol.portable import NATIVE
 from scenarios.config.errors import COMMAND_LINE
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.plugin_points import own_rows
-from scenarios.config.quantities import SCENARIO, scenario_text
+from scenarios.config.quantities import scenario_text
+from scenarios.config.toml_source import SCENARIO
 from scenarios.config.toml_writer import toml_value
 from scenarios.config.validation import evaluated
 
