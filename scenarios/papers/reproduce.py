@@ -201,9 +201,9 @@ def _runs(
                 loaded = replace(its_grid.load({METHOD: variant.method}, seed), name=name)
                 runs.append(PlannedRun(run_name(group, variant, seed), loaded, needs))
     for variant in variants.values():
-        Grid("", (axis_of(METHOD, [variant.method]),), variant.settings).check_options()
+        Grid({}, (axis_of(METHOD, [variant.method]),), variant.settings).check_options()
     methods = axis_of(METHOD, dict.fromkeys(variant.method for variant in variants.values()))
-    replace(grid, axes=(methods,)).check_options()
+    replace(grid, scenario={}, axes=(methods,)).check_options()  # it names a table, not a scenario
     return tuple(rows), runs
 
 

@@ -332,10 +332,15 @@ def test_the_files_of_tiers_are_in_the_record_of_the_fleets_files(tmp_path: Path
     clock = TierClock.build(by_client, streams=streams, inputs=inputs)
     assert [clock.first_there(0, aggregator, 0.0) for aggregator in (0, 1)] == [0.0, 50.0]
     assert (inputs.windows, inputs.link) == (None, None)
-    assert inputs.notes(config, 2) == []
+    repeats = (
+        "fleet.tiers.availability.file: records 1.67 min, which come again after a whole day "
+        "(fleet.tiers.availability.repeat)"
+    )
+    assert inputs.notes(config, 2) == [repeats]
     three = dataclasses.replace(config, tiers=dataclasses.replace(config.tiers, count=3))
     assert inputs.notes(three, 3) == [
-        "fleet.tiers.availability.file: 2 rows for 3 aggregators: each row serves 1 or 2 aggregators"
+        "fleet.tiers.availability.file: 2 rows for 3 aggregators: each row serves 1 or 2 aggregators",
+        repeats,
     ]
 
     who.write_text("client,gateway\n0,1\n")

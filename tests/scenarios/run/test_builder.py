@@ -116,12 +116,11 @@ def test_a_home_that_a_file_is_named_in_is_looked_up(home: Path, monkeypatch: py
 @pytest.mark.parametrize(
     "key", ["fleet.trace", "fleet.device_file", "fleet.network_file", "fleet.availability.file", "fleet.bandwidth.file"]
 )
-@pytest.mark.parametrize("name", ["nowhere.csv", "folder", "x" * 300, "nul\\u0000"])
+@pytest.mark.parametrize("name", ["nowhere.csv", "folder", "x" * 300])
 def test_what_is_no_file_is_refused_with_the_places_where_it_was_looked_for(home: Path, key: str, name: str) -> None:
     (home / "folder").mkdir()
     kind = f"{key.removesuffix('file')}kind=trace" if "availability" in key or "bandwidth" in key else "seed=0"
-    shown, plain = repr(name.replace("\\u0000", "\0")), name.replace("\\u0000", "\\x00")
-    expected = f"{key} = {shown}: no such file; searched {plain}, {cache_folder() / plain}"
+    expected = f"{key} = {name!r}: no such file; searched {name}, {cache_folder() / name}"
     assert refusal(kind, f'{key}="{name}"').partition(": ")[2] == expected
 
 
