@@ -66,7 +66,7 @@ def planned(candidates: int, seeds: int) -> Decision:
 
 
 def simulated(candidates: int, seeds: int, objective: Objective, draw: Draw, count: int) -> list[dict[str, Any]]:
-    """The answers of so many decisions, each with its ``probability``."""
+    """The answers of so many decisions, each with the ``chance`` that its choice is better than what comes second."""
     like, answers = replace(planned(candidates, seeds), objective=objective), []
     names = [each.row.name for each in like.candidates]
     for number in range(count):
@@ -80,8 +80,8 @@ def simulated(candidates: int, seeds: int, objective: Objective, draw: Draw, cou
             Finalist(name, walk.standings[name].candidate.loaded, {}, {}, walk.standings[name].trails, ROUNDS, set())
             for name in order
         ]
-        chance = Analysis(objective, finalists).over_seeds() if len(finalists) > 1 else {"probability": None}
-        answers.append({**made._answer(order, walk), "probability": chance["probability"]})
+        chance = Analysis(objective, finalists).over_seeds() if len(finalists) > 1 else {}
+        answers.append({**made._answer(order, walk), "chance": chance})
     return answers
 
 
@@ -135,6 +135,7 @@ def test_of_equal_candidates_one_is_called_worse_in_5_percent_and_better_with_on
     assert false_winners(answers) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / COUNT)
     # Halving eight candidates has looked at two of the three seeds, which makes it a little too low.
     assert 0.42 <= mean_probability(answers) <= 0.56
+    assert covered(answers, 0.5) >= 0.9 - 2 * math.sqrt(0.9 * 0.1 / COUNT)
 
 
 @pytest.mark.parametrize(("deviations", "better"), [(1.0, 0.70), (2.0, 0.92)])
@@ -148,7 +149,14 @@ def test_the_probability_is_that_with_which_the_choice_is_better_in_a_further_se
     truth = chosen * ahead + (1 - chosen) * (1 - ahead)
     assert truth == pytest.approx(better, abs=0.02)
     assert mean_probability(answers) == pytest.approx(truth, abs=0.06)
+    assert covered(answers, truth) >= 0.9 - 2 * math.sqrt(0.9 * 0.1 / COUNT)
 
 
 def mean_probability(answers: Sequence[Mapping[str, Any]]) -> float:
-    return float(np.mean([answer["probability"] for answer in answers if answer["probability"] is not None]))
+    return float(np.mean([answer["chance"]["probability"] for answer in answers if answer["chance"]]))
+
+
+def covered(answers: Sequence[Mapping[str, Any]], truth: float) -> float:
+    """Share of the 90 % intervals that hold the true probability."""
+    chances = [answer["chance"] for answer in answers if answer["chance"]]
+    return float(np.mean([chance["low"] <= truth <= chance["high"] for chance in chances]))
