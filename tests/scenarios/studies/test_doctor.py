@@ -229,7 +229,7 @@ def test_it_runs_as_workers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     python_is(tmp_path, monkeypatch, f"printf '{answer}' \"$*\" $OMP_NUM_THREADS $MALLOC_MMAP_THRESHOLD_")
 
     assert doctor._measure(quick=True, passes=5) == {
-        "words": "-P -m edge.profile.calibrate --quick --passes 5 --codec-sizes 10000",
+        "words": "-P -m edge.protocol.interpreter edge.profile.calibrate --quick --passes 5 --codec-sizes 10000",
         "threads": 1,
         "mmap": 1 << 30,
     }
