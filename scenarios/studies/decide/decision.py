@@ -521,6 +521,7 @@ class Decision(Experiment):
         scored = {
             seed: (builder.on_device(self.load_row(row, seed), host.device), folder / name, rounds)
             for seed, (name, row, rounds) in self._to_score(walk, folder).items()
+            if rounds - 1 in stored_rounds(folder / name)  # the run up to there may have failed, or been stopped
         }
         write_text(folder / RECOMMENDED, self.recommended(walk.standings[order[0]].candidate))
         analysis.complete(self.objective, finalists, scored, folder / ANALYSIS, self.draws, host, launcher, stopped)
