@@ -94,7 +94,11 @@ def _check_file(config: DataConfig, data: DataSet) -> None:
     file = config.partition.file
     if file is None:
         raise PartitionError("data.partition.kind = file needs data.partition.file")
-    if not is_file(expanded(file)):
+    try:
+        path = expanded(file)
+    except RuntimeError as error:
+        raise PartitionError(f"data.partition.file = {file!r}: {error}") from None
+    if not is_file(path):
         raise PartitionError(f"data.partition.file = {file!r}: no such file")
 
 
