@@ -177,6 +177,25 @@ class Clock:
         works = works if isinstance(works, Works) else Works.of(works)
         return solve(starts, works, conditions, self.fleet.links, self.fleet.behaviour, until)
 
+    def solve_if_faster(
+        self, part: str, factor: float, starts: ArrayLike, works: Sequence[Work], conditions: Conditions
+    ) -> Timeline:
+        """`solve`, if one ``part`` of the fleet were so many times as fast: ``own`` links, ``access`` links (of
+        gateways or to aggregators), the ``server`` link, ``compute`` or round ``trips``."""
+        links, rows = self.fleet.links, conditions
+        if part == "own":
+            rows = replace(rows, down=rows.down * factor, up=rows.up * factor)
+        elif part == "compute":
+            rows = replace(rows, slowdown=rows.slowdown / factor)
+        elif part == "trips":
+            rows = replace(rows, rtt=rows.rtt / factor)
+        elif part == "server":
+            links = replace(links, down=links.down * factor, up=links.up * factor)
+        else:
+            down, up = (tuple(rate * factor for rate in rates) for rates in (links.site_down, links.site_up))
+            links = replace(links, site_down=down, site_up=up)
+        return solve(starts, Works.of(works), rows, links, self.fleet.behaviour)
+
     # --- late visits that go on -----------------------------------------------------------------------------------
 
     def solve_beside(

@@ -138,6 +138,8 @@ class TierMessages:
     """Of the aggregator meanwhile: its radio or port, and its baseline"""
     contention_seconds: Doubles
     """Seconds lost to other messages over the same links"""
+    held_seconds: Doubles
+    """Seconds for which these links set the rate of the message"""
     price: Doubles
     """Of these bytes, in the currency of ``fleet.tiers.price``"""
 
@@ -278,6 +280,9 @@ class TierClock:
             nbytes=everyone(delivered, 0).astype(np.int64),
             joules=everyone(joules, 0.0),
             contention_seconds=everyone(timeline.contention_seconds, 0.0),
+            held_seconds=everyone(
+                timeline.access_down + timeline.access_up + timeline.server_down + timeline.server_up, 0.0
+            ),
             price=everyone(delivered * (self._prices[level] / GIGABYTE), 0.0),
         )
 

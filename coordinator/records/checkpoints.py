@@ -83,6 +83,7 @@ class CheckpointStore:
         obsolete = self.ledger.commit(
             Commit(
                 *(row, record.visits, record.payloads, record.method_rows, record.evaluations, record.aggregators),
+                record.conditions,
                 *(record.logged, states, vectors, written, wall_seconds, stopped_by),
             )
         )

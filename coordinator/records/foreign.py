@@ -21,12 +21,13 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 from coordinator.records.schema import (
     AGGREGATORS,
     BOTTLENECKS,
+    CONDITIONS,
     EVALUATIONS,
     KINDS,
     LOGGED,
     TRANSFERS,
-    WAN,
     AggregatorRow,
+    ConditionsRow,
     EvaluationRow,
     LoggedRow,
     PayloadShapeRow,
@@ -203,6 +204,7 @@ ROWS: Mapping[str, type[NamedTuple]] = {
     "payload_shapes": PayloadShapeRow,
     EVALUATIONS: EvaluationRow,
     AGGREGATORS: AggregatorRow,
+    CONDITIONS: ConditionsRow,
     LOGGED: LoggedRow,
     "states": _ClientFile,
     "client_vectors": _ClientFile,
@@ -211,7 +213,7 @@ ROWS: Mapping[str, type[NamedTuple]] = {
     "host_events": _Event,
 }
 """Table -> its columns; tables and columns beyond these have the types that they declare"""
-CHOICES: Mapping[str, tuple[str, ...]] = {"visits.kind": KINDS, "rounds.bottleneck": ("", *BOTTLENECKS, WAN)}
+CHOICES: Mapping[str, tuple[str, ...]] = {"visits.kind": KINDS, "rounds.bottleneck": ("", *BOTTLENECKS)}
 FREE = (
     *("meta.value", "rounds.files", "visits.down_payload", "visits.up_payload", "payload_shapes.payload"),
     *("host_events.worker", "host_events.detail"),

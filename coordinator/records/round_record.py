@@ -1,4 +1,4 @@
-"""The round record: the ledger's rows of one round, and the bottleneck that set the round's length.
+"""The round record: the ledger's rows of one round.
 
 All round policies write their rows here, so that columns mean the same for each of them.
 """
@@ -14,16 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.aggregation.server import VisitFeedback
+from coordinator.records.chain import StoredRow, as_stored
 from coordinator.records.schema import (
-    COMPUTE,
     COUNTED,
     LEFTOVER,
-    OWN_LINK,
-    SERVER_LINK,
     TRAINED,
-    WAITING,
-    WAN,
     AggregatorRow,
+    ConditionsRow,
     EvaluationRow,
     Lengths,
     LoggedRow,
@@ -36,6 +33,7 @@ from edge.protocol.bounds import is_bounded
 from edge.protocol.messages import VALIDATION_ACCURACY, Update
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
+    from costmodel.fleet.conditions import Conditions
     from costmodel.fleet.fleet import Fleet
     from costmodel.visits.timeline import Timeline
 
@@ -101,6 +99,8 @@ class RoundRecord:
     """Values of the evaluation beside the round's accuracy and loss, set when it has ended"""
     aggregators: list[AggregatorRow] = field(default_factory=list)
     """Messages between aggregators and what is above them"""
+    conditions: list[StoredRow] = field(default_factory=list)
+    """`ConditionsRow` of each visit"""
     logged: list[LoggedRow] = field(default_factory=list)
     """What the method has logged: in visits whose updates were accepted, then on the server's side"""
     states: dict[int, str] = field(default_factory=dict)
@@ -113,26 +113,10 @@ class RoundRecord:
     meets: bool = False
     """Whether aggregators have met what is above them, which changes models without any visit"""
 
-    def set_critical_path(
-        self,
-        visits: Sequence[PlannedVisit],
-        timeline: Timeline,
-        end: float,
-        expected: NDArray[np.bool_] | None = None,
-        waited: float = 0.0,
-        wan: float = 0.0,
-    ) -> None:
-        """Set the client of the visit that ended last, and its bottleneck.
-
-        ``expected``: mask of the visits that the round waited for, by default all. ``waited``: seconds before the
-        visits began, in which no client was available. ``wan``: those of its aggregator's messages in the round.
-        """
-        ends = np.minimum(timeline.end, end)
-        if expected is not None:
-            ends = np.where(expected, ends, -math.inf)
-        last = int(np.argmax(ends))
-        self.critical = visits[last].client
-        self.bottleneck = bottleneck(timeline, last, float(ends[last]), waited, wan)
+    def set_critical(self, visits: Sequence[PlannedVisit], ends: NDArray[np.float64], bottleneck: str) -> None:
+        """Set the client of the visit that ended last, by the ``ends`` (visits,) of those that the round waited for
+        (-inf: it did not), and the round's bottleneck."""
+        self.critical, self.bottleneck = visits[int(np.argmax(ends))].client, bottleneck
 
     def discard(self, numbers: Collection[int]) -> None:
         """Make these visits ones that the end of the run has cut: the updates that they sent are of no use."""
@@ -150,8 +134,10 @@ class RoundRecord:
         waiting_joules: NDArray[np.float64] | float = 0.0,
         staleness: int = 0,
         losses: Sequence[float | None] | None = None,
+        conditions: Conditions | None = None,
     ) -> VisitColumns:
-        """Add visits that ended, or were interrupted at ``until``; returns them."""
+        """Add visits that ended, or were interrupted at ``until``; returns them. ``conditions``: what they met, where
+        that is known."""
         clients, count = [visit.client for visit in visits], len(visits)
         counted = [visit if kind in COUNTED else None for visit, kind in zip(visits, kinds, strict=True)]
         end = np.minimum(timeline.end, until)
@@ -188,6 +174,8 @@ class RoundRecord:
             rate=[None if kind == LEFTOVER else visit.price.rate for visit, kind in zip(visits, kinds, strict=True)],
         )
         self.visits.extend(added)
+        if conditions is not None:
+            self.conditions += conditions_rows(self.round, visits, timeline, conditions)
         return added
 
     def _payloads(
@@ -255,21 +243,25 @@ class RoundRecord:
         )
 
 
-def bottleneck(timeline: Timeline, index: int, end: float, waited: float, wan: float = 0.0) -> str:
-    """The largest part of a visit, of the ``waited`` seconds before it, and of those of its aggregator's messages; the
-    first of `BOTTLENECKS` and `WAN` if equal."""
-    whole = end - float(timeline.start[index])
-    shared, paused, computed = (
-        float(column[index]) for column in (timeline.contention_seconds, timeline.paused_seconds, timeline.computed)
+def conditions_rows(
+    round: int, visits: Sequence[PlannedVisit], timeline: Timeline, conditions: Conditions
+) -> list[StoredRow]:
+    """What these visits met, as the ledger holds it; a `ConditionsRow` each."""
+    codecs = np.array([visit.work.codec_seconds for visit in visits], np.float64)
+    columns = (
+        [visit.number for visit in visits],
+        [round] * len(visits),
+        conditions.flops_per_second,
+        conditions.step_seconds,
+        codecs * conditions.codec_slowdown,
+        conditions.slowdown,
+        *(conditions.down, conditions.up, conditions.rtt, conditions.loss),
+        *conditions.noise.T,
+        *(timeline.connect_down, timeline.own_down, timeline.access_down, timeline.server_down),
+        *(timeline.connect_up, timeline.own_up, timeline.access_up, timeline.server_up),
+        *(conditions.idle_watts, conditions.train_watts, conditions.receive_watts, conditions.transmit_watts),
     )
-    parts = {
-        OWN_LINK: whole - shared - paused - computed,
-        SERVER_LINK: shared,
-        COMPUTE: computed,
-        WAITING: waited + paused,
-        WAN: wan,
-    }
-    return max(parts, key=lambda name: parts[name])
+    return list(zip(*as_stored(ConditionsRow, columns), strict=True))
 
 
 def outcomes(visits: Sequence[PlannedVisit], replies: Sequence[Update], timeline: Timeline) -> list[VisitFeedback]:

@@ -48,16 +48,21 @@ class RoundRow(NamedTuple):
     critical: int | None
     """The client whose visit the server's step waited for last; None without visits"""
     bottleneck: str
-    """The largest part of that visit and of the wait for it, one of `BOTTLENECKS` or `WAN`; '' without visits"""
+    """What would have to be faster for a shorter round (`coordinator.records.bottleneck`), one of `BOTTLENECKS`; ''
+    without visits"""
     model_sha256: str
     cut_by: str = ""
     """The rule whose budget left out or interrupted visits of this round, the run's last; '' for a whole round"""
 
 
 OWN_LINK, SERVER_LINK, COMPUTE, WAITING = "own link", "server link", "compute", "waiting"
-BOTTLENECKS = (OWN_LINK, SERVER_LINK, COMPUTE, WAITING)
-WAN = "WAN"
-"""The bottleneck of a round in which the messages of aggregators took longest; only in runs with tiers"""
+ANY_FLEET = (OWN_LINK, SERVER_LINK, COMPUTE, WAITING)
+"""Bottlenecks that are shown of every run, with no rounds, too"""
+GATEWAY, AIR, LAN, WAN = "gateway", "air", "LAN", "WAN"
+"""Links or air that some clients share, links to aggregators, and what these have between them and the server"""
+ROUND_TRIPS, SERVER, DEADLINE = "round trips", "server", "deadline"
+"""Connecting, the first windows, and the way itself; the server's handling of updates; the end of the round's time"""
+BOTTLENECKS = (*ANY_FLEET, GATEWAY, AIR, LAN, WAN, ROUND_TRIPS, SERVER, DEADLINE)
 TRAIN, NO_OP, DOWNLOAD_ONLY, UPDATE_REJECTED, FAILED = "train", "zeroed", "listen", "refused", "failed"
 TRAINED = (TRAIN, NO_OP)
 """Kinds of visit whose updates counted"""
@@ -129,6 +134,51 @@ class VisitRow(NamedTuple):
     The hash chain has the lengths of payloads, and leaves this out"""
 
 
+class ConditionsRow(NamedTuple):
+    """What a visit met on its device and on its links, so that its times and joules can be computed by hand.
+
+    In no hash. Leftovers have none: theirs are those of the visits whose they are.
+
+    Computing takes ``(steps x step_s + flops / flops_per_s + codec_s) x jitter`` seconds. A message of ``bytes`` has as
+    many bits on the wire as frames of 1500 bytes have, times its noise. Its seconds are those of connecting, those for
+    which each link set its rate (the client's own; that of a gateway, the air or a LAN; the server's), pauses, half a
+    round trip at its end, and the rest: windows of slow start and repairs of losses.
+    """
+
+    visit: int
+    round: int
+    flops_per_s: float
+    step_s: float
+    """Overhead of each local step"""
+    codec_s: float
+    """Of encoding and decoding"""
+    jitter: float
+    """Factor on the seconds of computing"""
+    down_bps: float
+    """Rate of the client's own link on the wire, bit/s; where rates vary with time, before they do"""
+    up_bps: float
+    rtt_s: float
+    loss: float
+    """Probability that a segment is lost, where that narrows the sender's window"""
+    noise_down: float
+    """Factor on the bits of the download"""
+    noise_up: float
+    connect_down_s: float
+    """Of the radio's promotion and the handshake"""
+    own_down_s: float
+    access_down_s: float
+    server_down_s: float
+    connect_up_s: float
+    own_up_s: float
+    access_up_s: float
+    server_up_s: float
+    idle_watts: float
+    """Of the whole device, like the others"""
+    train_watts: float
+    receive_watts: float
+    transmit_watts: float
+
+
 ENERGY = {"idle_joules": "idle", "compute_joules": "compute", "receive_joules": "receive", "send_joules": "send"}
 """Columns of ``visits`` that divide its joules -> what the client did"""
 CHAINED = VisitRow._fields.index("idle_joules")
@@ -184,6 +234,8 @@ class AggregatorRow(NamedTuple):
     shared_s: float
     """Contention: seconds lost because other aggregators used the same links"""
     price: float
+    held_s: float = 0.0
+    """Seconds for which such a link, and not the aggregator's own, set the rate of the message"""
 
 
 class LoggedRow(NamedTuple):
@@ -269,14 +321,17 @@ TRANSFERS = """CREATE VIEW transfers AS
 """The bytes of one block in one direction of one visit. Slot '' and key 'header' for the header; slot '' and key 'cut'
 for all bytes of a visit that did not count."""
 
-FORMAT = 5
+FORMAT = 6
 """The format of a ledger, kept as ``user_version``; raised with its tables or with what its chain begins with. Another
 one is refused"""
+CONDITIONS = "conditions"
+"""The table of `ConditionsRow`."""
 SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)",
     create("rounds", RoundRow, ", chain TEXT, files TEXT, PRIMARY KEY (round)"),
     create("visits", VisitRow, ", PRIMARY KEY (visit)"),
     create("payload_shapes", PayloadShapeRow),
+    create(CONDITIONS, ConditionsRow),
     "CREATE TABLE states (client INTEGER, round INTEGER, file TEXT, sha256 TEXT, PRIMARY KEY (client, round))",
     "CREATE TABLE client_vectors "
     "(client INTEGER, slot TEXT, round INTEGER, file TEXT, sha256 TEXT, PRIMARY KEY (client, slot, round))",
@@ -292,7 +347,7 @@ AGGREGATORS = "aggregators"
 LOGGED = "logged"
 """The table of `LoggedRow`, which a ledger has from the first such row on."""
 TABLES = (
-    *("meta", "rounds", "visits", "payload_shapes", "transfers", EVALUATIONS, AGGREGATORS, LOGGED),
+    *("meta", "rounds", "visits", "payload_shapes", "transfers", CONDITIONS, EVALUATIONS, AGGREGATORS, LOGGED),
     *("states", "client_vectors", "checkpoints", "host_rounds", "host_events"),
 )
 """Names that a method's own table must not have"""

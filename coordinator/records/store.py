@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coordinator.records import foreign
-from coordinator.records.chain import committed_files, next_hash, stored_rows
+from coordinator.records.chain import StoredRow, committed_files, next_hash, stored_rows
 from coordinator.records.kept_checkpoints import BEST, CheckpointRules
 from coordinator.records.schema import (
     AGGREGATORS,
     CHAINED,
+    CONDITIONS,
     ENERGY,
     EVALUATIONS,
     FORMAT,
@@ -61,6 +62,8 @@ class Commit:
     """Rows of the method's own table"""
     evaluations: Sequence[EvaluationRow] = ()
     aggregators: Sequence[AggregatorRow] = ()
+    conditions: Sequence[StoredRow] = ()
+    """`ConditionsRow`; in no hash"""
     logged: Sequence[LoggedRow] = ()
     """In no hash"""
     states: Mapping[int, tuple[str, str]] = field(default_factory=dict)
@@ -86,7 +89,7 @@ class Stored:
     chain: str
 
 
-BY_ROUND = ("rounds", "visits", "payload_shapes", "states", "client_vectors", "checkpoints", "host_rounds")
+BY_ROUND = ("rounds", "visits", "payload_shapes", CONDITIONS, "states", "client_vectors", "checkpoints", "host_rounds")
 """Tables whose rows belong to a round"""
 FILES = "SELECT file FROM states UNION SELECT file FROM client_vectors UNION SELECT file FROM checkpoints"
 ROUNDING = 1e-9
@@ -180,6 +183,7 @@ class Ledger:
         with self._transaction():
             self._insert("visits", visits)
             self._insert("payload_shapes", shapes)
+            self._insert(CONDITIONS, commit.conditions)
             if self._method_table is not None:
                 self._insert(self._method_table.name, commit.method_rows)
             optional: tuple[tuple[str, Sequence[NamedTuple]], ...]

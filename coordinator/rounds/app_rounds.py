@@ -25,6 +25,7 @@ import numpy as np
 from msgspec import structs
 
 from coordinator.aggregation.server import Download
+from coordinator.records.bottleneck import bottleneck
 from coordinator.records.round_record import NOT_EVALUATED, EvalResult, RoundRecord, logged_means
 from coordinator.records.schema import EVALUATE, FAILED, NOT_SCORED, TRAIN, EvaluationRow, RoundRow
 from coordinator.rounds.budget import SECONDS, Budget, Cost
@@ -487,7 +488,8 @@ class AppRounds:
             exchange.ready_at = now
             self._settled.append(exchange.number)
             del self._open_exchanges[exchange.number]
-            self.record.set_critical_path([exchange.visit], ended.timeline, now)
+            access = self.clock.fleet.links.access
+            self.record.set_critical([exchange.visit], ended.timeline.end, bottleneck(ended.timeline, access))
         else:
             reason = f"the node was lost, and known to be after {self.options.heartbeat:g} s"
             self._fail(exchange, now + self.options.heartbeat, NODE_UNAVAILABLE, reason)
@@ -512,6 +514,7 @@ class AppRounds:
             clock.now,
             staleness=self.rounds - exchange.round,
             losses=[loss],
+            conditions=ended.conditions,
         )
         self.budget.settle(added["client"], added.costs)
         clock.passed(ended.conditions, ended.timeline)

@@ -29,6 +29,7 @@ import numpy as np
 from msgspec import structs
 
 from coordinator.aggregation.update_checks import bases
+from coordinator.records.bottleneck import bottleneck
 from coordinator.records.checkpoints import arrays_under, clock_state, restore_server
 from coordinator.records.history_replay import InFlight, ReplayedRun, ReplayFinished, pack_in_flight, unpack_in_flight
 from coordinator.records.round_record import NOT_EVALUATED, RoundRecord, outcomes
@@ -208,7 +209,8 @@ class _AsynchronousRun:
         run.server.observe(reply, lambda: visit.start or {})
         self.record.log_visits([reply])
         self._account(flight, ended, kind, reply.loss)
-        self.record.set_critical_path([visit], ended.timeline, run.clock.now)
+        access = run.clock.fleet.links.access
+        self.record.set_critical([visit], ended.timeline.end, bottleneck(ended.timeline, access))
         learned = run.server.feedback(visit.round, outcomes([visit], [reply], ended.timeline))
         self.record.method_rows += [row._replace(round=self.record.round) for row in learned]
         run.server.accumulate(self._rebase(visit, reply))
@@ -259,6 +261,7 @@ class _AsynchronousRun:
             run.clock.now,
             staleness=self.version - flight.visit.round,
             losses=[loss],
+            conditions=ended.conditions,
         )
         run.charge(added)
         run.clock.passed(ended.conditions, ended.timeline)

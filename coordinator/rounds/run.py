@@ -23,6 +23,7 @@ from coordinator.aggregation.download_codec import DownloadCodec
 from coordinator.aggregation.level_schedule import LevelSchedule
 from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy, payload_shapes
 from coordinator.methods.registry import Method
+from coordinator.records.bottleneck import FASTER
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import NOT_EVALUATED, EvalResult, MeasuredValue, RoundRecord, logged_means
 from coordinator.records.schema import (
@@ -50,6 +51,7 @@ from coordinator.rounds.ports import (
 from coordinator.rounds.selection import ClientHistory, ClientSelection, IdleClients, SelectionFailed
 from coordinator.rounds.visit import PlannedVisit, VisitPrice, VisitPricing, begins, upper_bounds
 from coordinator.workers.task import Stopped
+from costmodel.network.bandwidth import DOWN, UP
 from edge.protocol.codecs.update_codec import LEVELS, most_levels
 from edge.protocol.config import Job, ModelProfile, TrainingPlan
 from edge.protocol.fixed_point import not_summable
@@ -60,6 +62,7 @@ from edge.protocol.plugins import error_text, is_own
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from coordinator.rounds.tiers import Tiers
     from costmodel.clock import Clock
+    from costmodel.fleet.conditions import Conditions
     from costmodel.visits.timeline import Timeline
 
 
@@ -150,6 +153,30 @@ def accepted(
     if problem:
         raise RunFailed(f"rounds.policy = {rules.policy!r}: {problem}")
     return counts, end
+
+
+def end_of_round(
+    rules: RoundPolicy, history: ClientHistory, visits: Sequence[PlannedVisit], timeline: Timeline, start: float
+) -> Callable[[NDArray[np.float64]], float]:
+    """Ends of these visits (visits,) -> the end of their round, as the policy says; RunFailed as of `accepted`."""
+
+    def end(ends: NDArray[np.float64]) -> float:
+        others = replace(timeline, up_end=np.where(np.isfinite(timeline.up_end), ends, math.inf))
+        return accepted(rules, history, visits, others, start)[1]
+
+    return end
+
+
+def solve_if_faster(
+    clock: Clock, start: float, visits: Sequence[PlannedVisit], conditions: Conditions
+) -> Callable[[str], Timeline] | None:
+    """``solve`` of `coordinator.records.bottleneck.bottleneck` for visits that begin at ``start``; None where no link
+    is shared, so that no message can get in another's way."""
+    links = clock.fleet.links
+    if clock.is_measured or (links.is_open(DOWN) and links.is_open(UP)):
+        return None
+    starts, works = np.full(len(visits), start), [visit.work for visit in visits]
+    return lambda part: clock.solve_if_faster(part, FASTER, starts, works, conditions)
 
 
 @dataclass

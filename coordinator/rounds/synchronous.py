@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.records.bottleneck import bottleneck
 from coordinator.records.round_record import RoundRecord, outcomes
 from coordinator.records.schema import EVALUATE, LEFTOVER, NOT_SCORED, TRAINED
 from coordinator.rounds.asynchronous import run_asynchronous
@@ -51,7 +52,7 @@ from coordinator.rounds.cohort_training import CohortTraining
 from coordinator.rounds.policy import Mask
 from coordinator.rounds.ports import PendingCommit
 from coordinator.rounds.reorder_buffer import ReorderBuffer
-from coordinator.rounds.run import FederatedRun, accepted
+from coordinator.rounds.run import FederatedRun, accepted, end_of_round, solve_if_faster
 from coordinator.rounds.tiered_round import TieredRound
 from coordinator.rounds.visit import PlannedVisit, begins, upper_bounds
 from coordinator.workers.task import PoolError
@@ -400,15 +401,30 @@ class _SynchronousRound:
             for visit, counts, is_lost in zip(visits, self.counts, np.isfinite(timeline.lost), strict=True)
         ]
         reported = [losses.get(visit.client) for visit in visits]
-        run.charge(self.record.add(visits, run.clock.fleet, timeline, kinds, now, waiting, losses=reported))
+        known = None if run.clock.is_measured else conditions
+        added = self.record.add(
+            visits, run.clock.fleet, timeline, kinds, now, waiting, losses=reported, conditions=known
+        )
+        run.charge(added)
         run.clock.passed(conditions, timeline, waiting)
         if run.rules.on_late != "stop":
             self._account_leftovers(solved)
         waited_for_all = run.rules.synchronous.waits_for_all(run.rules, _trained(visits, self.expected))
         expected = self.expected if replies and not waited_for_all else None
-        self.record.set_critical_path(
-            visits, timeline, now, expected, waited=float(timeline.start.min()) - self.record.start
+        ends = np.minimum(timeline.end, now)
+        self.record.set_critical(
+            visits, ends if expected is None else np.where(expected, ends, -math.inf), self._bottleneck()
         )
+
+    def _bottleneck(self) -> str:
+        run, visits = self.run, self.visits
+        conditions, solution = self._solved(visits, self.going_on)
+        whole, start = solution.timeline, float(solution.timeline.start.min())
+        end_of = end_of_round(run.rules, run.selection.history, visits, whole, start)
+        handling, access = self._aggregation_seconds(visits, self.counts), run.clock.fleet.links.access
+        alone = solution.leftovers is None
+        solve = solve_if_faster(run.clock, start, visits, conditions) if alone else None
+        return bottleneck(whole, access, end_of, solve, waited=start - self.record.start, handling=handling)
 
     def _account_leftovers(self, solved: _Solved) -> None:
         """Record and charge what late visits that went on did until now; those that have not ended go on."""
@@ -467,6 +483,7 @@ def visit_for_evaluation(run: FederatedRun, record: RoundRecord) -> list[int] | 
     clock.advance(end)
     waiting = timeline.waiting_joules(clock.now, conditions)
     kinds = [EVALUATE if is_scored else NOT_SCORED for is_scored in ended.tolist()]
-    run.charge(record.add(visits, clock.fleet, timeline, kinds, clock.now, waiting))
+    known = None if clock.is_measured else conditions
+    run.charge(record.add(visits, clock.fleet, timeline, kinds, clock.now, waiting, conditions=known))
     clock.passed(conditions, timeline, waiting)
     return [visit.client for visit in compress(visits, ended)]

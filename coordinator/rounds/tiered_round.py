@@ -14,7 +14,7 @@ A round that would end after the budget of virtual seconds is charged until then
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
 from typing import TYPE_CHECKING
@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.aggregation.tiers import TieredServer, by_aggregator
+from coordinator.records.bottleneck import bottleneck
 from coordinator.records.round_record import RoundRecord, outcomes
-from coordinator.records.schema import TRAINED
+from coordinator.records.schema import LAN, SERVER_LINK, TRAINED, WAN
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
 from coordinator.rounds.cohort_training import CohortTraining
 from coordinator.rounds.policy import Mask
 from coordinator.rounds.ports import PendingCommit
-from coordinator.rounds.run import FederatedRun, accepted
+from coordinator.rounds.run import FederatedRun, accepted, end_of_round, solve_if_faster
 from coordinator.rounds.tiers import TIERS, UP_SIDE, RoundEnd, Tiers
 from coordinator.rounds.visit import PlannedVisit, upper_bounds
 from costmodel.fleet.availability import first_available
@@ -52,6 +53,8 @@ class _Group:
     start: float
     end: float
     """When the aggregator has made its step, or its visits were cut"""
+    bottleneck: Callable[[Mapping[str, float]], str]
+    """Its bottleneck, beside the seconds that each cause would save in messages above it (`bottleneck`)"""
     interrupted: str = "late"
     """Kind of visits that do not count: ``late`` or ``cut``"""
 
@@ -213,10 +216,17 @@ class TieredRound:
         rules = replace(run.rules, participants=max(1, math.floor(share + 1e-9)))
         counts, end = accepted(rules, self.run.selection.history, visits, timeline, start)
         links, nbytes = run.clock.fleet.links, sum(visit.work.bytes_up for visit in compress(visits, counts))
-        end += nbytes / links.aggregate_bytes_per_second + links.seconds_per_visit * int(counts.sum())
+        handling = nbytes / links.aggregate_bytes_per_second + links.seconds_per_visit * int(counts.sum())
+        end += handling
+        whole, end_of = timeline, end_of_round(rules, self.run.selection.history, visits, timeline, start)
         if (timeline.end > end).any():  # late visits are told that the round is over
             timeline = run.clock.solve(starts, works, conditions, end)
-        return _Group(visits, conditions, timeline, counts, start, end)
+
+        def slowest(above: Mapping[str, float]) -> str:
+            solve = solve_if_faster(run.clock, start, visits, conditions)
+            return bottleneck(whole, links.access, end_of, solve, handling=handling, above=above)
+
+        return _Group(visits, conditions, timeline, counts, start, end, slowest)
 
     def _cut(self, group: _Group, at: float) -> None:
         """Cut the visits of an aggregator when the run ends, before its step."""
@@ -326,9 +336,22 @@ class TieredRound:
                 for visit, counts, is_lost in zip(group.visits, group.counts, np.isfinite(timeline.lost), strict=True)
             ]
             reported = [losses.get(visit.client) for visit in group.visits]
-            run.charge(self.record.add(group.visits, run.clock.fleet, timeline, kinds, end, waiting, losses=reported))
+            added = self.record.add(
+                *(group.visits, run.clock.fleet, timeline, kinds, end, waiting),
+                losses=reported,
+                conditions=group.conditions,
+            )
+            run.charge(added)
             run.clock.passed(group.conditions, timeline, waiting)
             if index == last:
-                sent = [row for row in self.record.aggregators if row.end_s and self.tiers.is_on_way(index, row)]
-                wan = sum(row.end_s - row.start_s for row in sent if row.end_s)
-                self.record.set_critical_path(group.visits, timeline, end, wan=wan)
+                self.record.set_critical(group.visits, timeline.end, group.bottleneck(self._saved_above(index)))
+
+    def _saved_above(self, index: int) -> dict[str, float]:
+        """Bottleneck -> seconds that the messages above an aggregator would save if it were twice as fast."""
+        saved = dict.fromkeys((WAN, SERVER_LINK, LAN), 0.0)
+        for row in self.record.aggregators:
+            if row.end_s and self.tiers.is_on_way(index, row):
+                saved[WAN] += (row.end_s - row.start_s - row.held_s) / 2
+                above = SERVER_LINK if row.tier == self.tiers.clock.levels - 1 else LAN
+                saved[above] += min(row.held_s / 2, row.shared_s)
+        return saved

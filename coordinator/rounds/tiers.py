@@ -318,6 +318,7 @@ class Tiers:
                 idle,
                 float(messages.contention_seconds[index]),
                 float(messages.price[index]),
+                float(messages.held_seconds[index]),
             )
             record.aggregators.append(row)
             charged[index] = max(end if math.isfinite(end) else start, float(charged[index]))

@@ -56,6 +56,8 @@ class _Loads:
 
     rates: Doubles
     """(flows,) bit/s"""
+    is_in_air: NDArray[np.bool_]
+    """(flows,) Whether its access point's air sets the rate"""
     load: Doubles
     """(2,) Sum of the rates of each direction"""
     slope: Doubles
@@ -77,11 +79,15 @@ class AirDemand:
 
     def rates(self, capacity: tuple[float, float]) -> Doubles:
         """(flows,) Rates behind a server of these capacities, bit/s."""
+        return self.loads(capacity).rates
+
+    def loads(self, capacity: tuple[float, float]) -> _Loads:
+        """The flows behind a server of these capacities."""
         levels = np.array([math.inf, math.inf])
         loads = self._at(levels)
         if (loads.load > np.array(capacity) * SLACK).any():
             loads = self._fill(UP, levels, capacity)
-        return loads.rates
+        return loads
 
     def _fill(self, direction: int, levels: Doubles, capacity: tuple[float, float]) -> _Loads:
         """Find the level that fills a direction at the server; for UP with the level that fills DOWN at each step.
@@ -139,7 +145,8 @@ class AirDemand:
         rates = np.where(at_level, self.unit * level[self.access_link], limit)
         load = np.asarray(np.bincount(self.direction, rates, minlength=2), np.float64)
         is_open = np.isinf(levels).all()
-        return _Loads(rates, load, np.zeros((2, 2)) if is_open else self._slopes(limit < self.cap, at_level, per_level))
+        slope = np.zeros((2, 2)) if is_open else self._slopes(limit < self.cap, at_level, per_level)
+        return _Loads(rates, at_level, load, slope)
 
     def _slopes(self, below_cap: NDArray[np.bool_], at_level: NDArray[np.bool_], per_level: Doubles) -> Doubles:
         at_server = below_cap & ~at_level
@@ -169,7 +176,11 @@ class AirLink:
 
     # Of the table of flows, one column each; times in absolute seconds, rates in bit/s. By ``since`` a flow had sent
     # ``sent`` bits.
-    _ROWS = ("access_link", "direction", "bits", "cap", "link_rate", "rate", "sent", "since", "end", "held", "paused")
+    # ``lost``: seconds of contention; ``is_in_air``: whether its access point's air set its rate, and not the server.
+    _ROWS = (
+        *("access_link", "direction", "bits", "cap", "link_rate", "rate", "sent", "since", "end", "lost", "paused"),
+        *("is_in_air", "air_seconds", "server_seconds"),
+    )
 
     def __init__(self, capacity: tuple[float, float], access_points: int, fair: str = "time") -> None:
         assert min(capacity) > 0, capacity
@@ -197,7 +208,8 @@ class AirLink:
         if place == self._table.shape[1]:
             self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
         self._numbers.append(flow)
-        self._table[:, place] = (access_link, direction, bits, cap, link_rate, 0.0, 0.0, now, math.inf, 0.0, 0.0)
+        values = access_link, direction, bits, cap, link_rate, 0.0, 0.0, now, math.inf
+        self._table[:, place] = (*values, *[0.0] * (len(self._ROWS) - len(values)))
         self._is_planned = False
 
     def change(self, now: float, flow: int, cap: float, link_rate: float) -> None:
@@ -256,10 +268,11 @@ class AirLink:
             link_rate if self._fair == "time" else np.ones_like(link_rate),
             self._access_points,
         )
-        rates = demand.rates(self._capacity)
-        which = np.flatnonzero(rates != self._row("rate"))
+        loads = demand.loads(self._capacity)
+        which = np.flatnonzero(loads.rates != self._row("rate"))
         self._send_until(self._now, which)
-        rate = self._row("rate")[which] = rates[which]
+        rate = self._row("rate")[which] = loads.rates[which]
+        self._row("is_in_air")[which] = loads.is_in_air[which]
         left = self._row("bits")[which] - self._row("sent")[which]
         ends = np.divide(left, rate, out=np.full_like(left, math.inf), where=rate > 0)
         self._row("end")[which] = self._now + ends
@@ -272,7 +285,11 @@ class AirLink:
         seconds = now - seconds
         # Neither a difference of two times, so that it is 0.0 at the cap, nor 0 bit/s times infinite seconds.
         share = np.divide(rate, cap, out=np.ones_like(rate), where=cap > 0)
-        self._row("held")[which] += np.where(share < 1.0, seconds, 0.0) * (1.0 - share)
+        held = np.where(share < 1.0, seconds, 0.0)
+        self._row("lost")[which] += held * (1.0 - share)
+        is_in_air = self._row("is_in_air")[which] > 0
+        self._row("air_seconds")[which] += np.where(is_in_air, held, 0.0)
+        self._row("server_seconds")[which] += np.where(is_in_air, 0.0, held)
         self._row("paused")[which] += np.where(cap > 0, 0.0, seconds)
         sent = self._row("sent")[which] + rate * np.where(rate > 0, seconds, 0.0)
         self._row("sent")[which] = np.minimum(sent, self._row("bits")[which])
@@ -283,10 +300,11 @@ class AirLink:
         self._is_planned = False
         self._send_until(now, np.array([self._places[flow]]))
         place, last = self._places.pop(flow), len(self._numbers) - 1
-        sent, bits, held, paused = (float(self._row(name)[place]) for name in ("sent", "bits", "held", "paused"))
+        names = "sent", "bits", "lost", "paused", "air_seconds", "server_seconds"
+        sent, bits, *totals = (float(self._row(name)[place]) for name in names)
         if place != last:
             self._table[:, place] = self._table[:, last]
             self._numbers[place] = self._numbers[last]
             self._places[self._numbers[place]] = place
         self._numbers.pop()
-        return Served(now, bits if is_whole else sent, held, paused)
+        return Served(now, bits if is_whole else sent, *totals)

@@ -42,6 +42,10 @@ class Served(NamedTuple):
     """Seconds with a cap above 0, less the seconds of its bits at that cap; 0.0 if it was never throttled."""
     paused: float
     """Seconds with a cap of 0."""
+    access_seconds: float = 0.0
+    """Seconds for which the access link, and not its own cap, set its rate."""
+    server_seconds: float = 0.0
+    """The same of the server's link."""
 
 
 class FairLink:
@@ -116,7 +120,7 @@ class FairLink:
         self._move_on(now, [through])
         through.take(removed)
         self._settle([through])
-        return Served(now, removed.sent, removed.contention_seconds, removed.paused)
+        return self._served(now, removed, removed.sent)
 
     def next_finish(self) -> float:
         """The absolute seconds at which the next flow ends if nothing changes before; inf if none does."""
@@ -134,9 +138,15 @@ class FairLink:
         for number in ended:
             flow = self._flows.pop(number)
             flow.access_link.take(flow)
-            served.append((number, Served(now, flow.bits, flow.contention_seconds, flow.paused)))
+            served.append((number, self._served(now, flow, flow.bits)))
         self._settle(due)
         return served
+
+    def _served(self, now: float, flow: Flow, sent: float) -> Served:
+        held, by_server = flow.held_seconds, flow.server_seconds
+        if self._is_apart:
+            by_server = held if self._has_one else 0.0
+        return Served(now, sent, flow.contention_seconds, flow.paused, held - by_server, by_server)
 
     @property
     def _is_apart(self) -> bool:

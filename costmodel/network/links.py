@@ -34,6 +34,8 @@ class Links:
     seconds_per_visit: float = 0.0
     """How long the server handles an update beside its bytes"""
     transport: Transport = field(default_factory=Transport)
+    access: str = "gateways"
+    """What the links of sites are: of gateways, ``air`` of access points, or ``lan``: to aggregators"""
 
     def __post_init__(self) -> None:
         assert len(self.site_down) == len(self.site_up), (self.site_down, self.site_up)
@@ -69,6 +71,7 @@ class Links:
             (down,) * gateways.count,
             (up,) * gateways.count,
             gateways.fair if shares_air else None,
+            access="air" if shares_air else "gateways",
             aggregate_bytes_per_second=server.aggregate / 8,
             seconds_per_visit=server.visit,
             transport=config.transport,
@@ -81,6 +84,7 @@ class Links:
         return cls(
             site_down=(tier.down,) * tier.count,
             site_up=(tier.up,) * tier.count,
+            access="lan",
             aggregate_bytes_per_second=tier.aggregate / 8,
             seconds_per_visit=tier.visit,
             transport=transport,

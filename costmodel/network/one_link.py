@@ -37,11 +37,14 @@ class _Message:
         "contention",
         "contention_seconds",
         "due",
+        "held",
+        "held_seconds",
         "is_far",
         "is_near",
         "is_ranked",
         "left",
         "number",
+        "own_seconds",
         "part",
         "rtt",
         "sent",
@@ -59,6 +62,8 @@ class _Message:
     """Bits of the part sent by ``since``"""
     contention: float
     """Seconds lost to contention in the part"""
+    held: float
+    """Seconds of the part for which it was throttled"""
     started: float
     """When the part began"""
     since: float
@@ -68,7 +73,7 @@ class _Message:
     def __init__(self, number: int, bits: float, cap: float, rtt: float) -> None:
         self.number, self.left, self.cap, self.rtt = number, bits, cap, rtt
         self.window = INITIAL_WINDOW_BITS if rtt > 0 else math.inf
-        self.sent = self.contention_seconds = 0.0
+        self.sent = self.contention_seconds = self.held_seconds = self.own_seconds = 0.0
         self.side = _WAITING
         # When its part ends, in seconds at its cap or in virtual time if it is throttled: the very object in its entry.
         self.due: float | None = None
@@ -157,9 +162,10 @@ class OneLink:
         self, start: Doubles, bits: Doubles, cap: Doubles, until: Doubles, rtt: Doubles, capacity: float
     ) -> None:
         self.finish = np.full(start.size, math.inf)
-        self.sent, self.contention_seconds = np.zeros((2, start.size))
+        self.sent, self.contention_seconds, self.held_seconds, self.own_seconds = np.zeros((4, start.size))
         self._columns = _view(bits), _view(cap), _view(rtt)
         self._results = _view(self.finish), _view(self.sent), _view(self.contention_seconds)
+        self._limits = _view(self.held_seconds), _view(self.own_seconds)
         self._starts, self._cuts = _events(start), _events(until)
         self._under_way: dict[int, _Message] | None = {} if np.isfinite(until).any() else None
         self._resuming: list[tuple[float, int, _Message]] = []
@@ -238,7 +244,9 @@ class OneLink:
                 self._caps = self._caps - message.cap if self._free else 0.0
             else:
                 self._held -= 1
-                lost = now - message.throttled_since - (virtual - message.throttled_virtual) / message.cap
+                held = now - message.throttled_since
+                message.held += held
+                lost = held - (virtual - message.throttled_virtual) / message.cap
                 if lost > 0.0:
                     message.contention += lost
             message.side = _WAITING
@@ -246,6 +254,7 @@ class OneLink:
             message.sent += message.part
             if message.left <= 0.0:
                 message.contention_seconds += message.contention
+                self._limit(message, now)
                 self._end(message, now)
             else:
                 self._acknowledge(message, now)
@@ -278,8 +287,16 @@ class OneLink:
             message.window *= 2.0
             heappush(self._resuming, (acknowledged, message.number, message))
         else:
+            self._limit(message, now)
             message.window = math.inf
             self._again.append(message)
+
+    def _limit(self, message: _Message, now: float) -> None:
+        """As `Sender._book`: a part has ended for which nothing waits."""
+        message.held_seconds += message.held
+        own = now - message.started - message.held
+        if own > 0.0:
+            message.own_seconds += own
 
     def _cut(self, flow: int, now: float) -> None:
         """Remove a flow that has not ended."""
@@ -297,13 +314,16 @@ class OneLink:
             else:
                 self._held -= 1
                 bits = self._virtual - message.throttled_virtual
-                lost = now - message.throttled_since - bits / message.cap
+                held = now - message.throttled_since
+                message.held += held
+                lost = held - bits / message.cap
                 if lost > 0.0:
                     message.contention += lost
                 sent = message.bits + message.cap * (message.throttled_since - message.since) + bits
             message.side = _GONE
             message.sent += sent if sent < message.part else message.part
             message.contention_seconds += message.contention
+            self._limit(message, now)
             self._drop_stale()
             self._settle()
         self._end(message, math.inf)
@@ -313,6 +333,8 @@ class OneLink:
         finishes[message.number] = finish
         sent[message.number] = message.sent
         contention_seconds[message.number] = message.contention_seconds
+        held_seconds, own_seconds = self._limits
+        held_seconds[message.number], own_seconds[message.number] = message.held_seconds, message.own_seconds
         message.side = _GONE
         if self._under_way is not None:
             del self._under_way[message.number]
@@ -329,7 +351,7 @@ class OneLink:
                     part = window
             message.part = part
             message.started = message.since = now
-            message.bits = message.contention = 0.0
+            message.bits = message.contention = message.held = 0.0
             if cap > self._level * SLACK:
                 self._throttle(message, self._virtual + part)
             else:
@@ -421,7 +443,9 @@ class OneLink:
             cap = message.cap
             if message.throttled_since < now:
                 bits = virtual - message.throttled_virtual
-                lost = now - message.throttled_since - bits / cap
+                held_for = now - message.throttled_since
+                message.held += held_for
+                lost = held_for - bits / cap
                 if lost > 0.0:
                     message.contention += lost
                 sent = message.bits + cap * (message.throttled_since - message.since) + bits

@@ -156,13 +156,17 @@ class Sender:
         "_path",
         "_paused_since",
         "_rest",
+        "_since",
         "_stalled_since",
         "_window",
+        "access_seconds",
         "contention_seconds",
         "is_fresh",
+        "own_seconds",
         "paused",
         "resumes_at",
         "sent",
+        "server_seconds",
         "tries_at",
     )
 
@@ -176,6 +180,10 @@ class Sender:
         # When the next part may begin after the last one that was sent, and when a stalled sender tries again.
         self.resumes_at = -math.inf
         self.sent = self.contention_seconds = self.paused = 0.0
+        # When the part under way began or went on, and the seconds for which each link set the rate: its own, the
+        # access link, the server's. The rest of its time are round trips.
+        self._since = 0.0
+        self.own_seconds = self.access_seconds = self.server_seconds = 0.0
         # Whether no part of it has begun, and no outage either.
         self.is_fresh = True
 
@@ -186,6 +194,7 @@ class Sender:
 
     def next_part(self, now: float, rate: float) -> tuple[float, float]:
         """(bits that may be sent from ``now`` on, bit/s at most), over the sender's own link of ``rate`` bit/s."""
+        self._since = now
         if self._rest > 0.0:
             return self._rest, rate
         self._begin(now)
@@ -211,8 +220,9 @@ class Sender:
             return None
         # Only contention after the acknowledgement delays the message.
         contention_seconds = min(contended + served.contention_seconds, max(served.finish - acknowledged, 0.0))
-        self._book(served, contention_seconds - contended)
-        if served.finish < acknowledged:
+        waits = served.finish < acknowledged
+        self._book(served, contention_seconds - contended, waits)
+        if waits:
             self._window *= 2.0
             self.resumes_at = acknowledged
         else:
@@ -283,10 +293,20 @@ class Sender:
         if self._path.rtt > 0:
             self._window = INITIAL_WINDOW_BITS
 
-    def _book(self, served: Served, contention_seconds: float) -> None:
+    def _book(self, served: Served, contention_seconds: float, waits: bool = False) -> None:
+        """``waits``: whether the next part waits for an acknowledgement, so that no link has delayed it."""
         self.sent += served.sent
         self.contention_seconds += contention_seconds
         self.paused += served.paused
+        if not waits:
+            held = served.access_seconds + served.server_seconds
+            self.access_seconds += served.access_seconds
+            self.server_seconds += served.server_seconds
+            self._book_own(served.finish - self._since - held - served.paused)
+
+    def _book_own(self, seconds: float) -> None:
+        if seconds > 0.0:  # rounding may leave less
+            self.own_seconds += seconds
 
 
 _NUMBERS = tuple(name for name in Sender.__slots__ if name != "_path")
@@ -314,6 +334,7 @@ class LossySender(Sender):
         return self._threshold if self._cubic is None else self._cubic.kept
 
     def next_part(self, now: float, rate: float) -> tuple[float, float]:
+        self._since = now
         if self._rest > 0.0:
             return self._rest, self.cap(rate)
         self._begin(now)
@@ -364,6 +385,10 @@ class LossySender(Sender):
             self._cubic = CubicWindow(1.0, 1.0, self._path.rtt, 1.0, self._path.queue / FRAME_BITS)
             for name, number in zip(_OF_WINDOW, window, strict=True):
                 setattr(self._cubic, name, number)
+
+    def _book_own(self, seconds: float) -> None:
+        if self._rate == math.inf:  # else its window sets the rate
+            super()._book_own(seconds)
 
     def _window_at(self, segments: float, threshold: float, rate: float) -> CubicWindow:
         """The window of a sender that leaves slow start with so many ``segments``."""

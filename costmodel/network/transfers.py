@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
@@ -48,6 +48,18 @@ class TransferTimes:
     ever and not cut."""
     threshold: Doubles
     """`costmodel.network.senders.Path.threshold` of each sender's next message."""
+    own_seconds: Doubles
+    """Seconds by then for which the flow's own cap set its rate, and no round trip was waited for."""
+    access_seconds: Doubles
+    """The same of its access link."""
+    server_seconds: Doubles
+    """The same of the server's link."""
+
+    @classmethod
+    def none(cls, finish: Doubles, threshold: Doubles) -> TransferTimes:
+        """Of flows of which nothing has been sent."""
+        sent, contention, paused, own, access, server = np.zeros((6, finish.size))
+        return cls(finish, sent, contention, paused, threshold, own, access, server)
 
 
 @dataclass(frozen=True)
@@ -109,8 +121,7 @@ def transfer_batch(
     assert ((flows.access_link >= 0) & (flows.access_link < links)).all(), flows.access_link
     # Flows of zero bits end when they start.
     finish = np.where((flows.bits == 0) & (first <= flows.until), first, math.inf)
-    nothing = np.zeros((3, first.size))
-    times = TransferTimes(finish, nothing[0], nothing[1], nothing[2], _thresholds(paths, first.size))
+    times = TransferTimes.none(finish, _thresholds(paths, first.size))
     live = np.flatnonzero((flows.bits > 0) & (flows.start < flows.until))
     if not varying and senders is None:
         live_paths = [paths[flow] for flow in live.tolist()] if paths else []
@@ -153,8 +164,10 @@ def _at_once(
     link = OneLink(flows.start, flows.bits, flows.cap, flows.until, flows.rtt, capacity)
     link.run()
     size = flows.start.size
+    nothing = np.zeros((2, size))
     return TransferTimes(
-        link.finish, link.sent, link.contention_seconds, np.zeros(size), threshold=_thresholds(paths, size)
+        *(link.finish, link.sent, link.contention_seconds, nothing[0]),
+        *(_thresholds(paths, size), link.own_seconds, nothing[1], link.held_seconds),
     )
 
 
@@ -170,6 +183,7 @@ def _each_at_once(flows: _Batch, paths: Sequence[Path], access_capacity: Sequenc
         solved = _at_once(flows.only(which), own_paths, rate, ())
         if solved is None:
             return None
+        solved = replace(solved, access_seconds=solved.server_seconds, server_seconds=solved.access_seconds)
         for name, column in vars(solved).items():
             getattr(times, name)[which] = column
     return times
@@ -191,8 +205,7 @@ def _peak(flows: _Batch, finish: Doubles) -> float:
 def _uncontended(flows: _Batch, paths: Sequence[Path]) -> TransferTimes:
     """The times of flows that all run at their caps: `Sender` for many flows, in the same arithmetic."""
     size = flows.start.size
-    nothing = np.zeros((3, size))
-    times = TransferTimes(np.full(size, math.inf), nothing[0], nothing[1], nothing[2], _thresholds(paths, size))
+    times = TransferTimes.none(np.full(size, math.inf), _thresholds(paths, size))
     times.paused[flows.cap == 0] = (flows.until - flows.start)[flows.cap == 0]
     lossy = np.array([path.is_lossy for path in paths], bool) if paths else np.zeros(size, bool)
     for flow in np.flatnonzero(lossy & (flows.cap > 0)).tolist():
@@ -210,6 +223,8 @@ def _uncontended(flows: _Batch, paths: Sequence[Path]) -> TransferTimes:
         last = (left <= 0.0) & ~cut
         times.finish[which[last]] = end[last]
         waits = end < now + rtt
+        own = np.where(waits & ~last & ~cut, 0.0, np.minimum(end, until) - now)
+        times.own_seconds[which] += np.maximum(own, 0.0)
         now = np.where(waits, now + rtt, end)
         window = np.where(waits, window * 2.0, math.inf)
         goes_on = ~cut & ~last
@@ -235,6 +250,7 @@ def _alone(flow: int, flows: _Batch, message: Sender, times: TransferTimes) -> N
     else:
         times.finish[flow] = end
     times.sent[flow], times.threshold[flow] = message.sent, message.threshold
+    times.own_seconds[flow] = message.own_seconds
 
 
 class _EventLoop:
@@ -352,3 +368,5 @@ class _EventLoop:
         message, times = self._under_way.pop(flow), self._times
         times.finish[flow], times.sent[flow], times.threshold[flow] = finish, message.sent, message.threshold
         times.contention_seconds[flow], times.paused[flow] = message.contention_seconds, message.paused
+        times.own_seconds[flow] = message.own_seconds
+        times.access_seconds[flow], times.server_seconds[flow] = message.access_seconds, message.server_seconds

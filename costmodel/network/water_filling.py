@@ -27,12 +27,15 @@ class Flow:
         "cap",
         "contention_seconds",
         "end",
+        "held_seconds",
         "number",
         "paused",
         "sent",
         "serial",
+        "server_seconds",
         "side",
         "since",
+        "throttled_server",
         "throttled_since",
         "throttled_virtual",
     )
@@ -43,6 +46,8 @@ class Flow:
     """The time since which it has been throttled"""
     throttled_virtual: float
     """Virtual time at ``throttled_since``"""
+    throttled_server: float
+    """`AccessLink.server_seconds` at ``throttled_since``"""
 
     def __init__(self, number: int, bits: float, access_link: AccessLink, since: float) -> None:
         """``since``: the time since which it has run at its cap, or has been paused."""
@@ -50,6 +55,8 @@ class Flow:
         # Bits sent by ``since``.
         self.sent = 0.0
         self.cap = self.contention_seconds = self.paused = 0.0
+        # Seconds of being throttled, and these of them at the server's level.
+        self.held_seconds = self.server_seconds = 0.0
         # None while it is paused.
         self.side: _FlowSet | None = None
         self.serial = 0
@@ -175,7 +182,7 @@ class AccessLink:
     The access link is bound if it is full, so that its level is its own and not the server's.
     """
 
-    __slots__ = ("at_cap", "bound", "capacity", "level", "now", "number", "throttled", "virtual")
+    __slots__ = ("at_cap", "bound", "capacity", "level", "now", "number", "server_seconds", "throttled", "virtual")
 
     def __init__(self, capacity: float, serials: Iterator[int], number: int = 0) -> None:
         self.capacity, self.number = capacity, number
@@ -184,11 +191,15 @@ class AccessLink:
         self.level = math.inf
         self.bound = False
         self.now = self.virtual = 0.0
+        # Seconds with throttled flows for which its level was the server's.
+        self.server_seconds = 0.0
 
     def move_on(self, now: float) -> None:
         """Advance to ``now`` at the present level."""
         if self.throttled.count:
             self.virtual += self.level * (now - self.now)
+            if not self.bound:
+                self.server_seconds += now - self.now
         else:
             self.virtual = 0.0
         self.now = now
@@ -234,10 +245,12 @@ class AccessLink:
             sent = flow.sent + flow.cap * (now - flow.since)
             flow.sent = sent if sent < flow.bits else flow.bits
         else:
-            bits = self.virtual - flow.throttled_virtual
-            contention = now - flow.throttled_since - bits / flow.cap
+            bits, held = self.virtual - flow.throttled_virtual, now - flow.throttled_since
+            contention = held - bits / flow.cap
             if contention > 0.0:
                 flow.contention_seconds += contention
+            flow.held_seconds += held
+            flow.server_seconds += self.server_seconds - flow.throttled_server
             sent = flow.sent + flow.cap * (flow.throttled_since - flow.since) + bits
             flow.sent = sent if sent < flow.bits else flow.bits
         flow.since = now
@@ -246,6 +259,7 @@ class AccessLink:
 
     def _throttle(self, flow: Flow) -> None:
         flow.throttled_since, flow.throttled_virtual = self.now, self.virtual
+        flow.throttled_server = self.server_seconds
         self.throttled.add(flow, self.virtual + flow.bits - flow.sent - flow.cap * (self.now - flow.since))
 
     def throttle(self, water: WaterLevel) -> None:

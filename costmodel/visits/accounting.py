@@ -62,6 +62,18 @@ class Timeline:
     """`costmodel.network.senders.Path.threshold` of the client's next download."""
     threshold_up: Doubles
     """The same of its next upload."""
+    connect_down: Doubles
+    """Seconds before the download's first bits: of the radio's promotion and the handshake."""
+    own_down: Doubles
+    """Seconds of the download for which the client's own link set the rate; what is left of a message are round trips
+    (connecting, windows, the way of the last byte) and pauses."""
+    access_down: Doubles
+    """The same of the link or the air that the clients of its site share, and the server's link."""
+    server_down: Doubles
+    connect_up: Doubles
+    own_up: Doubles
+    access_up: Doubles
+    server_up: Doubles
 
     def __len__(self) -> int:
         return self.start.size
@@ -76,8 +88,8 @@ class Timeline:
         """Joules of the whole visit; inf for a visit that is cut."""
         return np.where(np.isfinite(self.end), self.joules_spent, math.inf)
 
-    def only(self, which: NDArray[np.bool_]) -> Timeline:
-        """Those of a mask."""
+    def only(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> Timeline:
+        """Those of a mask, or at these indices."""
         return Timeline(**{name: column[which] for name, column in vars(self).items()})
 
     def after(self, before: Timeline, since: float) -> Timeline:
@@ -114,6 +126,12 @@ class Transfer:
     """`costmodel.network.senders.Path.threshold` of the connection's next message"""
     promotion: Doubles
     """Seconds that the radio takes to connect before it"""
+    connect_seconds: Doubles
+    """These, and seconds of the handshake; 0 without a message"""
+    own_seconds: Doubles
+    access_seconds: Doubles
+    server_seconds: Doubles
+    """Seconds for which the client's own link, its site's, or the server's set the rate"""
 
 
 @dataclass(frozen=True)
@@ -172,6 +190,7 @@ def account_visits(
         computed=computed,
         threshold_down=down.threshold,
         threshold_up=up.threshold,
+        **_limits(down, up),
     )
 
 
@@ -204,7 +223,17 @@ def _account_of_done(
         computed=seconds,
         threshold_down=down.threshold,
         threshold_up=up.threshold,
+        **_limits(down, up),
     )
+
+
+def _limits(down: Transfer, up: Transfer) -> dict[str, Doubles]:
+    """The columns of `Timeline` that say what set the pace of each message, and for how long."""
+    return {
+        f"{link}_{way}": getattr(transfer, f"{link}_seconds")
+        for way, transfer in (("down", down), ("up", up))
+        for link in ("connect", "own", "access", "server")
+    }
 
 
 def radio_joules(direction: int, transfer: Transfer, conditions: Conditions) -> Doubles:

@@ -51,6 +51,7 @@ class LiveVisit:
         self._cuts = [math.inf] * 3
         self._bits = [0.0, 0.0]
         self._promotions = [0.0, 0.0]
+        self._connects = [0.0, 0.0]
         self._is_renewed = False
         thresholds = conditions.threshold[0].tolist()
         self._messages = [Sender(0.0, Path(threshold=threshold)) for threshold in thresholds]
@@ -137,6 +138,7 @@ class LiveVisit:
         message = flows(direction, now, self._used, float(nbytes), self._lost, self._charge, *more)
         self._begins[part], self._cuts[part] = now, message.cut
         self._bits[direction], self._promotions[direction] = message.bits, message.promotion
+        self._connects[direction] = message.connect if nbytes else 0.0
         if nbytes == 0:
             return self.go_on(now) if now <= message.cut else (math.inf, message.cut)
         loss, seed = float(conditions.loss[0]), int(conditions.loss_seed[0, direction])
@@ -174,6 +176,8 @@ class LiveVisit:
                 message.paused,
                 threshold,
                 self._promotions[direction],
+                self._connects[direction],
+                *(message.own_seconds, message.access_seconds, message.server_seconds),
             )
         )
 

@@ -63,6 +63,8 @@ class Flows(NamedTuple, Generic[Number]):
     threshold: Number
     promotion: Number
     """Seconds that the radio takes to connect"""
+    connect: Number
+    """Seconds from the message's beginning to that of its bits: these, and the handshake"""
 
 
 def flows(
@@ -96,7 +98,8 @@ def flows(
     threshold: Number = where(is_reset, math.inf, conditions.threshold)
     reserve = charge - conditions.joules_per_bit * bits
     cut = battery_cut(cut, begin, reserve, conditions.watts, ends, promotion, conditions.promotion_watts)
-    return Flows(begin + (promotion + handshake), bits, cut, slowly, threshold, promotion)
+    connect = promotion + handshake
+    return Flows(begin + connect, bits, cut, slowly, threshold, promotion, connect)
 
 
 def is_closed(begin: Number, used: Number, transport: Transport) -> Truth:

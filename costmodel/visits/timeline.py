@@ -156,6 +156,10 @@ def _transfer(
         times.paused,
         times.threshold,
         begun.promotion,
+        np.where(nbytes > 0, begun.connect, 0.0),
+        times.own_seconds,
+        times.access_seconds,
+        times.server_seconds,
     )
 
 

@@ -122,5 +122,13 @@ class WallClock(Clock):
                 computed=np.where(ends, computed, 0.0),
                 threshold_down=none,
                 threshold_up=none,
+                connect_down=none,
+                own_down=np.where(ends, np.maximum(end - computed - start, 0.0), 0.0),
+                access_down=none,
+                server_down=none,
+                connect_up=none,
+                own_up=none,
+                access_up=none,
+                server_up=none,
             )
         )

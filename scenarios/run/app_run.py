@@ -124,6 +124,7 @@ class LedgerRecorder:
                 record.visits,
                 payloads,
                 evaluations=record.evaluations,
+                conditions=record.conditions,
                 logged=record.logged,
                 wall_seconds=wall_seconds,
                 stopped_by=ended.stopped_by,

@@ -14,6 +14,7 @@ from typing import Any
 
 from coordinator.records.schema import (
     AGGREGATORS,
+    ANY_FLEET,
     BOTTLENECKS,
     COUNTED,
     DOWNLOAD_ONLY,
@@ -23,7 +24,6 @@ from coordinator.records.schema import (
     NO_TRAINING,
     TRAIN,
     TRAINED,
-    WAN,
 )
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
 from costmodel.fleet.inputs import FleetInputs
@@ -61,7 +61,7 @@ class CriticalClient:
 
 
 def bottlenecks(query: Query) -> dict[str, BottleneckCount]:
-    """Each of `BOTTLENECKS`, and `WAN` if it is one -> its rounds, a round that was cut among them.
+    """Each of `ANY_FLEET`, and others that have rounds -> its rounds, a round that was cut among them.
 
     Rounds of aggregators overlap: a round's seconds are those from the end of the one before it.
     """
@@ -70,7 +70,7 @@ def bottlenecks(query: Query) -> dict[str, BottleneckCount]:
     )
     rows = query(f"SELECT bottleneck, COUNT(*) n, SUM(length) s FROM ({lengths}) GROUP BY bottleneck")
     counts = {row["bottleneck"]: BottleneckCount(row["n"], row["s"]) for row in rows}
-    names = (*BOTTLENECKS, WAN) if WAN in counts else BOTTLENECKS
+    names = [name for name in BOTTLENECKS if name in ANY_FLEET or name in counts]
     return {name: counts.get(name, BottleneckCount()) for name in names}
 
 

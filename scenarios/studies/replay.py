@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.records.schema import BOTTLENECKS, WAN, RoundRow
+from coordinator.records.schema import ANY_FLEET, BOTTLENECKS, RoundRow
 from edge.protocol.config import ModelProfile
 from scenarios.config import fleet_files, plugin_errors
 from scenarios.config.errors import COMMAND_LINE, ReportError
@@ -68,7 +68,7 @@ def replay(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool =
     both = (before, after)
     lengths = [[row.end_s - row.start_s for row in rows] for rows in both]
     counts = [Counter(row.bottleneck for row in rows) for rows in both]
-    named = (*BOTTLENECKS, WAN) if any(count[WAN] for count in counts) else BOTTLENECKS
+    named = [name for name in BOTTLENECKS if name in ANY_FLEET or any(count[name] for count in counts)]
     per_round = ("end_s", "joules", "wasted_bytes", "critical", "bottleneck")
     return {
         "run_dir": str(folder),

@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from coordinator.records.round_record import bottleneck
+from coordinator.records.bottleneck import bottleneck
 from coordinator.rounds.policy import POLICIES, RoundPolicy
 from coordinator.rounds.selection import sample_cohort
 from costmodel.clock import Clock
@@ -244,7 +244,7 @@ def _round(clock: Clock, rules: RoundPolicy, seed: int, number: int) -> tuple[St
         slowest = int(np.argmax(ends))
         if ends[slowest] > last:
             last, critical = float(ends[slowest]), int(conditions.clients[slowest])
-            what = bottleneck(timeline, slowest, last, 0.0)
+            what = bottleneck(timeline.only(np.array([slowest])), clock.fleet.links.access)
         clock.passed(conditions, timeline)
     clock.advance(last)
     wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
@@ -273,7 +273,7 @@ def _round_below(
         slowest = order[np.append(np.diff(conditions.access_link[order]) > 0, True)]  # of each gateway
         last[conditions.access_link[slowest]] = timeline.end[slowest]
         for visit in slowest.tolist():
-            what = bottleneck(timeline, visit, float(timeline.end[visit]), 0.0)
+            what = bottleneck(timeline.only(np.array([visit])), links.access)
             of_last[int(conditions.access_link[visit])] = int(conditions.clients[visit]), what
     ready = last + members * (VISIT.bytes_up / links.aggregate_bytes_per_second + links.seconds_per_visit)
     up = tier.up(0, ready, members > 0, VISIT.bytes_up, number)

@@ -153,7 +153,8 @@ def replanned(case: Case) -> TransferTimes:
         left[ended], finish[ended], now = 0.0, event, event
         done[ended] = True
         done |= case.until <= now
-    return TransferTimes(finish, case.bits - left, held, paused, np.full(finish.size, math.inf))
+    none = TransferTimes.none(finish, np.full(finish.size, math.inf))
+    return replace(none, sent=case.bits - left, contention_seconds=held, paused=paused)
 
 
 def exact_finish(flows: list[tuple[int, int, int]], capacity: int) -> list[float]:

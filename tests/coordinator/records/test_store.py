@@ -86,7 +86,7 @@ def test_a_round_is_read_back_as_it_was_written_while_the_ledger_is_in_use(ledge
 def test_a_ledger_of_another_format_is_refused_by_its_number(ledger: Ledger, path: Path) -> None:
     ledger._db.execute("PRAGMA user_version = 0")
     ledger.close()
-    why = "its format is 0, and this version of fedbr knows 5 alone: use the version that wrote it"
+    why = "its format is 0, and this version of fedbr knows 6 alone: use the version that wrote it"
     with pytest.raises(sqlite3.DatabaseError, match=why):
         read(path, "SELECT * FROM rounds")
     with pytest.raises(sqlite3.DatabaseError, match=why):

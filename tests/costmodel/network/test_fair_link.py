@@ -158,9 +158,9 @@ def test_seconds_held_are_counted_by_the_cap_of_the_time() -> None:
     link.join(0.0, 1, 100.0, 40.0)
     # 5 each: by 2 s flow 0 has lost 1 s of 2 at cap 10; by 4 s another 1.5 of 2, at cap 20.
     link.change(2.0, 0, 20.0)
-    assert link.remove(4.0, 0) == Served(4.0, 20.0, 2.5, 0.0)
+    assert link.remove(4.0, 0) == Served(4.0, 20.0, 2.5, 0.0, access_seconds=0.0, server_seconds=4.0)
     # Flow 1 sends 20 of its 100 by then, at cap 40 in half a second.
-    assert link.remove(4.0, 1) == Served(4.0, 20.0, 3.5, 0.0)
+    assert link.remove(4.0, 1) == Served(4.0, 20.0, 3.5, 0.0, access_seconds=0.0, server_seconds=4.0)
 
 
 def test_a_paused_flow_sends_nothing_and_holds_nobody_back() -> None:
@@ -220,6 +220,18 @@ def test_a_flow_that_is_never_held_back_ends_as_if_alone_to_the_bit() -> None:
     assert shared.contention_seconds[0] == 0.0
     assert shared.finish[1] > 0.2 + 50 / 9
     assert shared.contention_seconds[1] > 0
+
+
+def test_each_second_of_a_flow_is_of_the_link_that_sets_its_rate() -> None:
+    # Flow 0 runs at its cap of 4 behind site 0 (10) until 1 s, then shares the site with flow 1 at 5 .. its cap of 4
+    # stays; flow 1 has 6 of 8. From 2 s flow 2 (site 1, cap 40) leaves the server (12) 4 each: 1 is held by the server.
+    link = FairLink(12.0, (10.0, 40.0))
+    link.join(0.0, 0, 100.0, 4.0)
+    link.join(1.0, 1, 100.0, 8.0)
+    link.join(2.0, 2, 100.0, 40.0, 1)
+    assert link.remove(5.0, 0)[2:] == (0.0, 0.0, 0.0, 0.0)
+    assert link.remove(5.0, 1)[2:] == (0.25 + 1.5, 0.0, 1.0, 3.0)
+    assert link.remove(5.0, 2)[2:] == (3.0 * 0.9, 0.0, 0.0, 3.0)
 
 
 def test_a_flow_that_is_held_for_no_time_ends_as_if_alone_to_the_bit() -> None:
