@@ -139,8 +139,8 @@ class ConditionsRow(NamedTuple):
 
     In no hash. Leftovers have none: theirs are those of the visits whose they are.
 
-    Computing takes ``(steps x step_s + flops / flops_per_s + codec_s) x jitter`` seconds. A message of ``bytes`` has as
-    many bits on the wire as frames of 1500 bytes have, times its noise. Its seconds are those of connecting, those for
+    Computing takes ``(steps x step_s + flops / flops_per_s + codec_s) x jitter`` seconds. A message of n bytes has
+    ``8 x 1514 / 1448 x n`` bits on the wire, times its noise. Its seconds are those of connecting, those for
     which each link set its rate (the client's own; that of a gateway, the air or a LAN; the server's), pauses, half a
     round trip at its end, and the rest: windows of slow start and repairs of losses.
     """

@@ -17,7 +17,16 @@ from safetensors.numpy import load_file
 from coordinator.aggregation.server import GLOBAL
 from coordinator.records.checkpoints import SEPARATOR, arrays_under, file_sha256, model_prefix
 from coordinator.records.names import CHECKPOINTS, is_valid
-from coordinator.records.schema import TABLES, EvaluationRow, LoggedRow, RoundRow, VisitRow, column_types
+from coordinator.records.schema import (
+    CONDITIONS,
+    TABLES,
+    ConditionsRow,
+    EvaluationRow,
+    LoggedRow,
+    RoundRow,
+    VisitRow,
+    column_types,
+)
 from coordinator.rounds.ports import Arrays
 from costmodel.units import format_bytes, format_joules, format_seconds
 from edge.protocol.payload import MODEL, Vector
@@ -30,6 +39,7 @@ from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ReportError
 from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.run import builder
+from scenarios.studies.visit_parts import VisitParts, visit_parts
 
 if TYPE_CHECKING:
     import pyarrow
@@ -144,6 +154,19 @@ class Run(RunFigures):
             return tables.filled({"round": "INTEGER", "client": "INTEGER"}, [])
         columns = {row["name"]: row["type"] for row in run.query(f"PRAGMA table_info({own})")}
         return tables.of_ledger(run, own, columns, "rowid")
+
+    @property
+    def conditions(self) -> pyarrow.Table:
+        """One row per visit: what it met, with the figures from which its times can be computed by hand.
+
+        Rates in bit/s on the wire, watts of the whole device, factors (jitter, noise), and the seconds of each message
+        for connecting and for which each link set its rate. `explain` divides a visit by them.
+        """
+        return tables.of_ledger(RecordedRun(self.folder), CONDITIONS, column_types(ConditionsRow), "visit")
+
+    def explain(self, visit: int) -> VisitParts:
+        """What the seconds and joules of one visit were made of, by its number; ``fedbr explain RUN VISIT``."""
+        return visit_parts(self.folder, visit)
 
     # --- figures, report, model ---------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import typer
 from scenarios.cli.completion import complete_names, complete_topics
 from scenarios.cli.options import Json, emit
 from scenarios.config.plugin_points import PLUGIN_POINTS
+from scenarios.run.folder_files import LEDGER
 
 TOPICS = ", ".join([*(point.topic for point in PLUGIN_POINTS), "devices", "networks", "scenarios", "keys"]).replace(
     "methods", "methods (with corrections)", 1
@@ -45,15 +46,33 @@ def explain(
         str,
         typer.Argument(
             metavar="NAME",
-            help="a key (train.lr), a table (fleet.server), an option (method_options.mu), a name (sync, MODULE:ROW)",
+            help="a key (train.lr), a table (fleet.server), an option (method_options.mu), a name (sync, MODULE:ROW), "
+            "or the folder of a run",
             autocompletion=complete_names,
         ),
     ],
+    visit: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[VISIT]", help="of a run: the number of a visit, or ROUND:CLIENT; by default its critical visits"
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Explain a key of scenarios, or a name they use."""
+    """Explain a key of scenarios, a name they use, or what the time of a run's visit was made of."""
     from scenarios.cli import explain as explanations
 
+    folder = Path(name)
+    if visit is not None or (folder / LEDGER[0]).is_file():
+        from scenarios.studies import visit_parts
+
+        parts = (
+            visit_parts.critical_visits(folder)
+            if visit is None
+            else visit_parts.visit_parts(folder, visit_parts.number_of(folder, visit))
+        )
+        emit(visit_parts.as_json(parts), as_json, lambda: visit_parts.show(parts))
+        return
     found = explanations.explained(name)
     emit(found, as_json, lambda: explanations.show(found))
 
