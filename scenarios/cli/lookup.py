@@ -11,7 +11,6 @@ import typer
 from scenarios.cli.completion import complete_names, complete_topics
 from scenarios.cli.options import Json, emit
 from scenarios.config.plugin_points import PLUGIN_POINTS
-from scenarios.run.folder_files import LEDGER
 
 TOPICS = ", ".join([*(point.topic for point in PLUGIN_POINTS), "devices", "networks", "scenarios", "keys"]).replace(
     "methods", "methods (with corrections)", 1
@@ -63,7 +62,7 @@ def explain(
     from scenarios.cli import explain as explanations
 
     folder = Path(name)
-    if visit is not None or (folder / LEDGER[0]).is_file():
+    if visit is not None or (folder / "ledger.sqlite").is_file():
         from scenarios.studies import visit_parts
 
         parts = (
