@@ -230,7 +230,7 @@ class _Needs(RunObserver):
 
 
 def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
-    """Whether a run is there and long enough; ScenarioError if it has another scenario."""
+    """Whether a run is there and long enough; ScenarioError if it has another scenario, or its modules have changed."""
     if not (path / SCENARIO).is_file():
         return False
     recorded = RunFolder(path)
@@ -248,6 +248,8 @@ def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
             raise ScenarioError(why, Argument("run_id"))
         was, wanted = ("not set" if value is None else repr(value) for value in (before.get(key), now.get(key)))
         raise ScenarioError(f"{path} was made with {key} {was}, now {wanted}; choose another ", Argument("run_id"))
+    if change := recorded.source_change():
+        raise ScenarioError(f"{path} was made with other modules: {change}; choose another ", Argument("run_id"))
     try:
         ended = recorded.summary
         return ended is not None and (ended["stopped_by"] not in EARLY or run.is_done(recorded))
