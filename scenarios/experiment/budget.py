@@ -21,7 +21,7 @@ from scenarios.experiment.run_set import RunSet, missing_note
 from scenarios.report import bands, terminal
 from scenarios.report.columns import PERCENT
 from scenarios.report.tables import Cell, Number, Table, TableColumn, csv_text
-from scenarios.run.progress import at_budget, spread
+from scenarios.run.progress import at_budget, with_interval
 
 KIND = "budget"
 METHODS = ("fedavg", "fedbr")
@@ -30,7 +30,7 @@ PARSE: dict[str, Callable[[str], float]] = {"bytes": units.nbytes, "time": units
 ARGUMENTS = {"bytes": "nbytes", "time": "seconds"}
 """Kind -> the argument in Python"""
 EXAMPLES = {"bytes": '"1 MB,2 MB"', "time": '"5 min,15 min"'}
-READ_AS = "accuracy when last evaluated within the budget, mean ± deviation over seeds"
+READ_AS = "accuracy when last evaluated within the budget, mean ± half of the 95 % interval over seeds"
 LEAD = (
     "Each method ran once per seed; all budgets are read off those runs. Bytes are counted on the messages, down and "
     "up, of all clients; time is the simulated fleet's."
@@ -55,7 +55,7 @@ class BudgetStudy(Experiment):
                 for row, by_seed in trails.items():
                     readings = [at_budget(points, kind, amount) for points in by_seed.values()]
                     accuracy[row] = {
-                        **spread([reading.accuracy for reading in readings]),
+                        **with_interval([reading.accuracy for reading in readings]),
                         "rounds": [reading.point.rounds if reading.point else None for reading in readings],
                         "used_up": [reading.used_up for reading in readings],
                     }

@@ -107,6 +107,8 @@ SPENT = ("virtual_seconds", "bytes", "joules", "rounds")
 """Amounts that sweeps report"""
 TESTED = ("virtual_seconds", "bytes", "joules")
 """Amounts until a target that are compared in pairs."""
+OF_CLIENTS = ("clients_accuracy", "worst_decile", "spread")
+"""Over the clients of a run, on their own examples: the mean, that of the worst tenth, and the standard deviation"""
 Trails = Mapping[str, Mapping[int, Trail]]
 """Name of a row -> seed -> the progress of its run; runs that are missing are left out."""
 
@@ -131,6 +133,18 @@ def over_seeds(by_seed: Mapping[int, Trail], targets: Sequence[float]) -> dict[s
             }
             for target in targets
         ],
+    }
+
+
+def over_clients(evaluations: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Name of each row with values of clients in all of its runs -> `OF_CLIENTS`, each `with_interval` over seeds.
+
+    ``evaluations``: name of a row -> the ``evaluation`` of each run's summary.
+    """
+    return {
+        name: {key: with_interval([own[key] for own in found]) for key in OF_CLIENTS}
+        for name, found in evaluations.items()
+        if found and all(own.get(key) is not None for own in found for key in OF_CLIENTS)
     }
 
 
@@ -179,7 +193,7 @@ def compared(values: Mapping[str, Mapping[int, float | None]], counts_reached: b
 def against(pairs: Sequence[Mapping[str, Any]], baseline: str) -> dict[str, dict[str, Any]]:
     """Name of each other row -> its values minus those of ``baseline``, of `compared` pairs.
 
-    ``p_holm`` is corrected for these tests alone, which are fewer than all pairs.
+    ``p_holm`` stays that of all pairs, so that a test has one value wherever it is shown.
     """
     found: dict[str, dict[str, Any]] = {}
     for pair in pairs:
@@ -191,6 +205,4 @@ def against(pairs: Sequence[Mapping[str, Any]], baseline: str) -> dict[str, dict
                 "values": [-each for each in pair["values"]],
             }
             found[pair["b"]] = {**pair, **turned, "higher": pair["lower"], "lower": pair["higher"]}
-    for each, corrected in zip(found.values(), holm([each["p"] for each in found.values()]), strict=True):
-        each["p_holm"] = corrected
     return found

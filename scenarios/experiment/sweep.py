@@ -25,13 +25,14 @@ from scenarios.experiment import statistics, sweep_tables
 from scenarios.experiment.experiment import Experiment, ExperimentPage, Result
 from scenarios.experiment.grid import METHOD, SEED, Axis, Grid, cell_name, folder_name, label, last_part
 from scenarios.experiment.run_set import RunSet
-from scenarios.report import readings, result_tables, run_reader, tables, terminal
+from scenarios.report import run_reader, tables, terminal
 from scenarios.report.columns import PERCENT, POINTS
 from scenarios.report.html import MOST_DRAWN
 from scenarios.report.tables import csv_text
 from scenarios.run.run_folder import resolved_keys
 
 KIND = "sweep"
+WORST = "worst_decile"
 SEEDS = 3
 LEAD = (
     "Each cell ran once per seed, to its limit; no target stopped it. Bytes are counted on the messages, down and up, "
@@ -79,6 +80,14 @@ class Sweep(Experiment):
             by_device = [summaries[name].get("by_device") or {} for name in each["runs"]]
             if any(by_device):
                 each["by_device"] = [{device: of["mean"] for device, of in found.items()} for found in by_device]
+        of_clients = {row["name"]: {run: summaries[run] for run in row["runs"]} for row in rows}
+        fairness = statistics.over_clients({name: list(found.values()) for name, found in of_clients.items()})
+        for each in rows:
+            each.update(fairness.get(each["name"], {}))
+        tests = statistics.tests(curves, self.targets)
+        if fairness:
+            by_seed = {name: dict(zip(curves[name], fairness[name][WORST]["values"], strict=True)) for name in fairness}
+            tests.append({"measure": WORST, "target": None, "pairs": statistics.compared(by_seed)})
         return {
             "scenario": self.scenario,
             "overrides": words(self.overrides),
@@ -86,7 +95,7 @@ class Sweep(Experiment):
             "seeds": list(self.seeds),
             "targets": list(self.targets),
             "rows": rows,
-            "tests": statistics.tests(curves, self.targets),
+            "tests": tests,
             **done,
         }
 
@@ -102,11 +111,10 @@ class Sweep(Experiment):
         labels = dict(zip(sweep_tables.labels(rows), rows, strict=True))
         by_row = run_reader.of_rows({label: [folders[name] for name in row["runs"]] for label, row in labels.items()})
         best = sorted(labels, key=lambda label: labels[label]["accuracy"]["mean"] or 0.0, reverse=True)
-        means = {label: row["accuracy"] for label, row in labels.items()}
         baseline = next((row["name"] for row in rows if row["name"] == self.baseline), rows[0]["name"])
         return ExperimentPage(
             title,
-            f"{result_tables.best_row(readings.ACCURACY, means)} {LEAD}",
+            f"{' '.join(sweep_tables.answer(result))} {LEAD}",
             facts,
             list(self._figures(result, labels, baseline, by_row)),
             sweep_tables.tables(result, baseline),
@@ -149,11 +157,12 @@ class Sweep(Experiment):
     def show(self, result: Result, page: Path) -> None:
         for table in sweep_tables.short(result, self.baseline):
             terminal.print_table(table)
+        print("\n".join(["", *sweep_tables.answer(result)]))
         terminal.print_location(page)
 
     def files(self, result: Result, folder: Path) -> dict[str, str]:
         """``sweep.md``, ``sweep.tex``, ``sweep.csv`` (a row per cell), ``pairs.csv`` and ``runs.csv``."""
-        shown = sweep_tables.tables(result)
+        shown = sweep_tables.tables(result, self.baseline)
         return {
             "sweep.md": tables.markdown(shown),
             "sweep.tex": tables.latex(shown),

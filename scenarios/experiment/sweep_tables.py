@@ -22,18 +22,30 @@ MOST_PAIRS = 20
 INTERVAL = "mean ± half of the 95 % interval (Student's t over seeds); sd: sample standard deviation"
 ONE_SEED = "one seed: no deviation, no interval and no test; use --seeds 3 or more"
 NO_MEAN = "-: a run of these seeds did not reach it, so that there is no mean"
+OF_CLIENTS = ("mean", "worst decile", "spread")
+CLIENTS = (
+    "each client's model on the client's own examples, in the last evaluation of each run: mean over clients, mean of "
+    "their worst tenth, and standard deviation over them"
+)
 WORST_DEVICE = "worst device: in each seed, the lowest of the means over the clients of a kind of device"
+TESTS = (
+    "p: paired t-test, two-sided, for seeds that were chosen beforehand; Holm: p corrected for all pairs of rows; "
+    "seeds needed: to find this difference with power 0.8 at 5 %"
+)
 PAIRED = (
     "a - b over the seeds that both have, of accuracies in percentage points (pp); + and -: seeds in which a is above "
-    "and below b; p: paired t-test, two-sided; "
-    "Holm: p corrected for all pairs of the table; seeds needed: to find this difference with power 0.8 at 5 %"
+    f"and below b; {TESTS}"
 )
 AGAINST = (
     "over the seeds that both rows have, of accuracies in percentage points (pp); + and -: seeds in which a row is "
-    "above and below the baseline; p: paired t-test, two-sided; Holm: p corrected for all rows of the table; seeds "
-    "needed: to find this difference with power 0.8 at 5 %; all pairs are in pairs.csv"
+    f"above and below the baseline; {TESTS}; all pairs are in pairs.csv"
 )
 ACCURACIES = {"accuracy": "accuracy, last", "best_accuracy": "accuracy, best"}
+BEST_OF_ROUNDS = "best: of all rounds, chosen on the test examples that it is measured on, so that it is flattered"
+TESTED = ACCURACIES | {"worst_decile": "worst decile of clients"}
+"""Measures in [0, 1] that are tested -> their headings"""
+ASKED = ("virtual_seconds", "bytes")
+"""Amounts until a target that the answer names"""
 OF_RUN = ("accuracy", "best_accuracy", "rounds", "virtual_seconds", "bytes_down", "bytes_up", "joules", "model_sha256")
 """Keys of a run's summary that ``runs.csv`` has"""
 
@@ -51,16 +63,48 @@ def tables(result: Result, baseline: str | None = None) -> list[Table]:
     )
     return [
         *_of_rows(result),
+        *_of_clients(result),
         *_of_devices(result),
         totals,
         *(_tests(result, group, baseline) for group in _tested(result)),
     ]
 
 
+def answer(result: Result) -> list[str]:
+    """What the sweep was asked, in sentences: who needs the least time and bytes until the highest target; without a
+    target, or where no row reaches it with all of its seeds, who is the most accurate."""
+    rows = dict(zip(labels(result["rows"]), result["rows"], strict=True))
+    names = {row["name"]: label for label, row in rows.items()}
+    tests = {(group["measure"], group["target"]): group["pairs"] for group in result["tests"]}
+    target = max(result["targets"], default=None)
+
+    def sentence(reading: readings.Reading[Any], means: Mapping[str, Any], key: str, at: float | None) -> str:
+        p_values = {(names[pair["a"]], names[pair["b"]]): pair["p_holm"] for pair in tests[key, at]}
+        return result_tables.best_row(reading, means, p_values)
+
+    sentences = []
+    if target is not None:
+        place = result["targets"].index(target)
+        for key in ASKED:
+            means = {label: row["to_target"][place][key] for label, row in rows.items()}
+            if any(found["mean"] is not None for found in means.values()):
+                sentences.append(sentence(readings.until(readings.AMOUNTS[key], target), means, key, target))
+        if not sentences:
+            sentences.append(f"No row reaches {100 * target:g} % with all of its seeds.")
+    if target is None or len(sentences) == 1:
+        means = {label: row["accuracy"] for label, row in rows.items()}
+        sentences.append(sentence(readings.ACCURACY, means, "accuracy", None))
+    return sentences
+
+
 def short(result: Result, baseline: str | None = None) -> list[Table]:
-    """The tables of the terminal: of the tests that of the last accuracy alone, and every note once."""
-    shown, noted = [*_of_rows(result), *_of_devices(result)], set[str]()
-    shown += [_tests(result, group, baseline) for group in _tested(result) if group is result["tests"][0]]
+    """The tables of the terminal: the tests of the last accuracy and of what was asked, and every note once."""
+    shown, noted = [*_of_rows(result), *_of_clients(result), *_of_devices(result)], set[str]()
+    highest = max(result["targets"], default=None)
+    asked = [("accuracy", None), *((key, highest) for key in ASKED)]
+    shown += [
+        _tests(result, group, baseline) for group in _tested(result) if (group["measure"], group["target"]) in asked
+    ]
     for index, table in enumerate(shown):
         shown[index] = replace(table, notes=[note for note in table.notes if note not in noted])
         noted.update(table.notes)
@@ -121,7 +165,7 @@ def _of_rows(result: Result) -> list[Table]:
     for name, row in zip(labels(result["rows"]), result["rows"], strict=True):
         values = [(Number.mean(row[key]), row[key]["deviation"]) for key in ACCURACIES]
         rows.append([name, *values[0], *values[1], len(row["seeds"])])
-    shown = [Table("accuracy", columns, rows, _notes(result, INTERVAL))]
+    shown = [Table("accuracy", columns, rows, _notes(result, INTERVAL, BEST_OF_ROUNDS))]
     for index, target in enumerate(result["targets"]):
         rows = []
         for name, row in zip(labels(result["rows"]), result["rows"], strict=True):
@@ -132,6 +176,17 @@ def _of_rows(result: Result) -> list[Table]:
         notes = _notes(result, INTERVAL, *([NO_MEAN] if is_short else []))
         shown.append(Table(f"until accuracy {100 * target:g} %", columns, rows, notes))
     return shown
+
+
+def _of_clients(result: Result) -> list[Table]:
+    """Accuracies on clients' own examples, if rows have any."""
+    rows: list[list[Cell]] = [
+        [name, *(Number.mean(row[key]) for key in statistics.OF_CLIENTS)]
+        for name, row in zip(labels(result["rows"]), result["rows"], strict=True)
+        if "worst_decile" in row
+    ]
+    columns = [TableColumn(""), *(TableColumn(name, PERCENT) for name in OF_CLIENTS)]
+    return [Table("accuracy of clients", columns, rows, _notes(result, INTERVAL, CLIENTS))] if rows else []
 
 
 def _of_devices(result: Result) -> list[Table]:
@@ -151,8 +206,8 @@ def _tested(result: Result) -> list[Result]:
 
 def _tests(result: Result, group: Result, baseline: str | None) -> Table:
     """The tests of a measure: of each row against the baseline, or without one of all pairs, by numbers of rows."""
-    is_accuracy = group["measure"] in ACCURACIES
-    amount = ACCURACIES[group["measure"]] if is_accuracy else readings.AMOUNTS[group["measure"]].heading
+    is_accuracy = group["measure"] in TESTED
+    amount = TESTED[group["measure"]] if is_accuracy else readings.AMOUNTS[group["measure"]].heading
     measure = amount if group["target"] is None else f"{amount} until accuracy {100 * group['target']:g} %"
     quantity = POINTS if is_accuracy else readings.AMOUNTS[group["measure"]].quantity
     if baseline is not None:
@@ -166,7 +221,7 @@ def _tests(result: Result, group: Result, baseline: str | None) -> Table:
     shown = known if len(known) <= MOST_PAIRS else sorted(known, key=lambda pair: float(pair["p"]))[:MOST_PAIRS]
     columns = [
         TableColumn("a - b"),
-        TableColumn("difference", quantity),
+        TableColumn("difference", quantity.of_differences),
         TableColumn("seeds", COUNT),
         TableColumn("+ / -", dispensable=1),
         TableColumn("p"),
@@ -198,7 +253,8 @@ def numbers(result: Result) -> Table:
     """``sweep.csv``: a row per cell, amounts in seconds, bytes and joules, accuracies in [0, 1]."""
     keys = list(dict.fromkeys(key for row in result["rows"] for key in row["settings"]))
     amounts = [amount.key for amount in spent(result)]
-    header = [*keys, "seeds", *ACCURACIES, *amounts]
+    fairness = [key for key in statistics.OF_CLIENTS if any(key in row for row in result["rows"])]
+    header = [*keys, "seeds", *ACCURACIES, *fairness, *amounts]
     for target in result["targets"]:
         header += [f"reached_{target:g}", *(f"{key}_to_{target:g}" for key in amounts)]
 
@@ -206,6 +262,7 @@ def numbers(result: Result) -> Table:
         yield from (row["settings"].get(key) for key in keys)
         yield len(row["seeds"])
         yield from (Number.mean(row[key]) for key in ACCURACIES)
+        yield from (Number.mean(row[key]) if key in row else Number(None) for key in fairness)
         yield from _means(result, row)
         for until in row["to_target"]:
             yield until["reached"]

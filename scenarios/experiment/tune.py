@@ -23,13 +23,13 @@ from scenarios.experiment.run_set import RunSet, missing_note
 from scenarios.report import terminal
 from scenarios.report.columns import PERCENT
 from scenarios.report.tables import Number, Table, TableColumn, csv_text
-from scenarios.run.progress import spread
+from scenarios.run.progress import with_interval
 
 KIND = "tune"
 METHODS = ("fedavg",)
 NOT_CHOSEN = ("eval.split", "eval.on", "eval.select", "eval.subset", "eval.drop_last")
 """Keys of what tuning evaluates"""
-READ_AS = "best validation accuracy of any round (mean over clients), mean ± deviation over seeds"
+READ_AS = "best validation accuracy of any round (mean over clients), mean ± half of the 95 % interval over seeds"
 DIVERGED_NOTE = (
     "diverged: training gave numbers that are too large or not finite, and the run ended; it is never chosen"
 )
@@ -98,7 +98,7 @@ class Tuning(Experiment):
             "settings": {key: shown(value) for key, value in row.settings.items() if key != METHOD},
             "seeds": sorted(best),
             "diverged": diverged,
-            "validation": spread([best[seed].get("accuracy") for seed in sorted(best)]),
+            "validation": with_interval([best[seed].get("accuracy") for seed in sorted(best)]),
             "rounds": [best[seed].get("rounds") for seed in sorted(best)],
         }
 

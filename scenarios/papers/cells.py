@@ -28,7 +28,7 @@ from scenarios.papers.spec import (
     Smoothing,
     smoothed,
 )
-from scenarios.run.progress import AMOUNTS, Trail, at_budget, spread, to_target
+from scenarios.run.progress import AMOUNTS, Trail, at_budget, spread, to_target, with_interval
 from scenarios.run.run_folder import RunFolder
 
 MARKS = {
@@ -135,7 +135,7 @@ def _values(values: Sequence[float | None]) -> dict[str, Any]:
     """The part of a cell for amounts that are no point on a progress curve."""
     complete = [value is not None for value in values]
     return {
-        "ours": spread(values),
+        "ours": with_interval(values),
         "at_least": None,
         "nominal": None,
         "complete": complete,
@@ -216,9 +216,9 @@ def measured(trails: Sequence[Trail], measure: str, limit: float) -> dict[str, A
         for key, name in SPENT.items()
     }
     return {
-        "ours": spread(values),
+        "ours": with_interval(values),
         "at_least": at_least,
-        "nominal": spread(nominal) if kind == "bytes" else None,
+        "nominal": with_interval(nominal) if kind == "bytes" else None,
         "complete": complete,
         **spent,
     }

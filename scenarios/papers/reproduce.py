@@ -103,11 +103,12 @@ class Reproduction(Experiment):
         rows = (
             [
                 *(" ".join(cell[key]) if isinstance(cell[key], list) else cell[key] for key in keys),
-                *(cell["ours"]["mean"], cell["ours"]["deviation"], (cell["nominal"] or {}).get("mean")),
+                *(cell["ours"]["mean"], cell["ours"]["deviation"], cell["ours"].get("half_width")),
+                (cell["nominal"] or {}).get("mean"),
             ]
             for cell in result["cells"]
         )
-        return {"table.csv": csv_text([*keys, "mean", "deviation", "nominal_mean"], rows)}
+        return {"table.csv": csv_text([*keys, "mean", "deviation", "half_width", "nominal_mean"], rows)}
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------------

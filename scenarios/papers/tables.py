@@ -42,6 +42,7 @@ FIGURES: dict[str, PaperFigure] = {
     **hierfavg.FIGURES,
 }
 UNKNOWN = "setting unknown"
+INTERVALS = "ours: mean ± half of the 95 % interval over seeds; ± of printed values is as the paper has it"
 CUT = "*"
 Cell = Mapping[str, Any]
 Places = Mapping[tuple[str, str], Cell]
@@ -127,7 +128,8 @@ def _panel_table(plan: CellSelection, panel: PaperPanel, cells: Places, notes: S
     by_nominal = [TableColumn("by nominal", measured)] if shown[0]["nominal"] is not None else []
     limit, missing = plan.limit(panel), "-"
     here = "" if limit == panel.limit else f"; here {limit_text(panel.measure, limit)}"
-    notes = [f"changed: {shown[0]['changed']}", *notes]
+    intervals = [INTERVALS] if any(cell["ours"].get("half_width") is not None for cell in shown) else []
+    notes = [f"changed: {shown[0]['changed']}", *intervals, *notes]
     if not all(all(cell["complete"]) for cell in shown) and panel.measure in ACCURACY_AT:
         notes.append(f"{CUT} not used up: a run ended before the budget")
     return Table(
@@ -153,7 +155,7 @@ def _panel_table(plan: CellSelection, panel: PaperPanel, cells: Places, notes: S
 
 
 def _number(cell: Cell, key: str) -> Number:
-    """A value with its deviation over seeds; a star where a run ended before the budget."""
+    """A value with its interval over seeds; a star where a run ended before the budget."""
     complete, is_accuracy = cell["complete"], cell["measure"] in ACCURACY_AT
     missing = "-" if is_accuracy else f"{sum(complete)} of {len(complete)} runs"
     mark = CUT if is_accuracy and key == "ours" and not all(complete) else ""
@@ -228,29 +230,32 @@ def _printed(cell: Cell) -> str:
 
 
 def _ours(cell: Cell) -> str:
-    """Our value in the same form, with its deviation over seeds and the signs of its marks."""
+    """Our value in the same form, with half of its interval over seeds and the signs of its marks."""
     if cell["method"] is None:
         return UNKNOWN
-    mean, deviation, at_least = cell["ours"]["mean"], cell["ours"]["deviation"], cell["at_least"]
+    mean, half_width, at_least = cell["ours"]["mean"], cell["ours"].get("half_width"), cell["at_least"]
     if cell["measure"] in TABLE_AMOUNTS:
         amount = TABLE_AMOUNTS[cell["measure"]]
         unit = amount.unit
-        interval = "" if deviation is None else f" ± {deviation / unit:.2g}"
+        interval = "" if half_width is None else f" ± {half_width / unit:.2g}"
         text = NOT_MEASURED if mean is None else f"{mean / unit:.{amount.digits}g}{interval}"
     elif cell["measure"] in ACCURACY_AT:
-        text = "-" if mean is None else _percent(mean, deviation) + ("" if all(cell["complete"]) else CUT)
+        text = "-" if mean is None else _percent(mean, half_width) + ("" if all(cell["complete"]) else CUT)
     elif at_least is not None:
         text = f"{at_least:.4g}+"
     else:
-        text = "-" if mean is None else f"{mean:.4g}" + ("" if deviation is None else f" ± {deviation:.3g}")
+        text = "-" if mean is None else f"{mean:.4g}" + ("" if half_width is None else f" ± {half_width:.3g}")
     return text + "".join(MARKS[mark][0] for mark in cell["marks"])
 
 
-def _percent(mean: float, deviation: float | None) -> str:
-    return f"{100 * mean:.2f}" + ("" if deviation is None else f" ± {100 * deviation:.2f}")
+def _percent(mean: float, beside: float | None) -> str:
+    """With half of an interval of ours, or the deviation that a paper prints."""
+    return f"{100 * mean:.2f}" + ("" if beside is None else f" ± {100 * beside:.2f}")
 
 
 def _legend(cells: Sequence[Cell]) -> Iterator[str]:
+    if any(cell["ours"].get("half_width") is not None for cell in cells if cell["method"] is not None):
+        yield INTERVALS
     for mark, (sign, meaning) in MARKS.items():
         if any(mark in cell["marks"] for cell in cells):
             yield f"{sign} {meaning}"

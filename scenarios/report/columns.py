@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from costmodel import units
@@ -34,11 +34,19 @@ class Quantity:
     """The SI value of each unit, smallest first"""
     decimals: int | None = None
     """Of amounts without intervals; None: as many as their digits take"""
+    least: float | None = 0.0
+    """None: differences, which may be below 0"""
+    most: float | None = None
+
+    @property
+    def of_differences(self) -> Quantity:
+        """The same for differences of such amounts."""
+        return replace(self, least=None, most=None)
 
 
 SECONDS, BYTES = Quantity(units.SECONDS), Quantity(units.BYTES)
 FLOPS, JOULES = Quantity(units.FLOPS), Quantity(units.JOULES)
-PERCENT, POINTS = Quantity({"%": Decimal("0.01")}, 2), Quantity({"pp": Decimal("0.01")}, 2)
+PERCENT, POINTS = Quantity({"%": Decimal("0.01")}, 2, most=1.0), Quantity({"pp": Decimal("0.01")}, 2, least=None)
 """Shares in [0, 1], and differences of them in percentage points"""
 COUNT = Quantity({"": 1})
 MONEY = Quantity({"": 1})
@@ -53,6 +61,9 @@ class Column:
     scale: float
     """SI value of the unit"""
     decimals: int
+    least: float | None = None
+    most: float | None = None
+    """Bounds of amounts: an interval that goes beyond one is shown by its ends"""
 
     @classmethod
     def of(
@@ -72,7 +83,7 @@ class Column:
         known += _sizes(parts)
         sizes = [size / scale for size in widths or known]
         if not sizes or (quantity.decimals is not None and not widths):
-            return cls(unit, scale, quantity.decimals or 0)
+            return cls(unit, scale, quantity.decimals or 0, quantity.least, quantity.most)
         digits = DIGITS_OF_INTERVAL if widths else DIGITS
         decimals = max(_decimals(statistics.median_low(sizes), digits), _decimals(min(sizes), 1), 0)
         decimals = min(decimals, MOST_DECIMALS)
@@ -82,7 +93,7 @@ class Column:
             and all(f"{size / scale:.{decimals}f}".endswith("0") for size in (*known, *widths))
         ):
             decimals -= 1
-        return cls(unit, scale, decimals)
+        return cls(unit, scale, decimals, quantity.least, quantity.most)
 
     def number(self, value: float, sign: str = "") -> str:
         """An amount without its unit; ``sign``: "+" shows that of an amount above 0 as well."""
@@ -92,15 +103,26 @@ class Column:
         return f"{shown:{sign},.{self.decimals}f}"
 
     def text(self, value: float | None, half: float | None = None, missing: str = MISSING, sign: str = "") -> str:
-        """``12.3 MB``, or ``12.3 ± 0.4 MB`` with half of an interval."""
+        """``12.3 MB``, or ``12.3 ± 0.4 MB`` with half of an interval; ``12.3 (0 to 40.1) MB`` if it goes beyond what
+        amounts can be."""
         if value is None or math.isnan(value):
             return missing
         if half is None:
             number = self.number(value, sign)
         else:
             mean = round(value / self.scale, self.decimals) + 0.0  # without the sign of zero
-            number = f"{mean:{sign},.{self.decimals}f} ± {half / self.scale:,.{self.decimals}f}"
+            number = f"{mean:{sign},.{self.decimals}f}"
+            least, most = (-math.inf, math.inf) if sign else (_or(self.least, -math.inf), _or(self.most, math.inf))
+            if least <= value <= most and (value - half < least or value + half > most):
+                ends = (max(value - half, least), min(value + half, most))
+                number += f" ({self.number(ends[0])} to {self.number(ends[1])})"
+            else:
+                number += f" ± {half / self.scale:,.{self.decimals}f}"
         return f"{number} {self.unit}".rstrip()
+
+
+def _or(bound: float | None, other: float) -> float:
+    return other if bound is None else bound
 
 
 def cells(

@@ -1,7 +1,8 @@
 """Curves of groups of runs over rounds, virtual time, bytes and energy: accuracy, losses, energy, and the front.
 
 The line of a group with several seeds is their mean, in a band of one sample deviation on both sides. It is drawn only
-where every seed has a value, so it ends with the shortest of the runs.
+where every seed has a value, so it ends with the shortest of the runs; but a run that its target has ended keeps its
+last value, or the mean would end below a target that all of them have reached.
 """
 
 from __future__ import annotations
@@ -70,18 +71,24 @@ class AccuracyLine:
     """Whether its last point is of a round that was cut: its mark is hollow"""
 
 
-def over_seeds(series: Sequence[Mapping[float, float]]) -> Curve:
-    """The curve of one mapping x -> value per seed, at each x that all of them have."""
-    common = sorted(set.intersection(*(set(own) for own in series)))
-    values = np.array([[own[x] for x in common] for own in series], np.float64).reshape(len(series), len(common))
+def over_seeds(series: Sequence[Mapping[float, float]], held: Sequence[bool] = ()) -> Curve:
+    """The curve of one mapping x -> value per seed, at each x that all of them have. ``held``: whether a seed keeps its
+    last value after its end."""
+    every = sorted(set().union(*series))
+    kept = [
+        {**own, **{x: own[max(own)] for x in every if own and x > max(own)}} if keeps else own
+        for own, keeps in zip(series, held or [False] * len(series), strict=True)
+    ]
+    common = sorted(set.intersection(*(set(own) for own in kept)))
+    values = np.array([[own[x] for x in common] for own in kept], np.float64).reshape(len(kept), len(common))
     return Curve.of(np.array(common, np.float64), values)
 
 
-def over_amounts(trails: Sequence[Trail], amount: Amount, value: str = "accuracy") -> Curve:
+def over_amounts(trails: Sequence[Trail], amount: Amount, value: str = "accuracy", held: Sequence[bool] = ()) -> Curve:
     """The curve of a field of `ProgressPoint` over the amounts at which any seed's changes.
 
     At each amount a seed has the last value that it evaluated within it, as budgets are read. The curve begins where
-    every seed has one, and ends where the first of them ends.
+    every seed has one, and ends where the first of them ends; ``held``: as of `over_seeds`.
     """
     known = [[point for point in trail if point.accuracy is not None] for trail in trails]
     if not all(known):
@@ -90,7 +97,9 @@ def over_amounts(trails: Sequence[Trail], amount: Amount, value: str = "accuracy
     if any(np.isnan(own).any() for own in spent):
         return Curve(np.empty(0), np.empty(0), np.empty(0))
     values = [np.array([getattr(point, value) for point in points], np.float64) for points in known]
-    begin, end = max(own[0] for own in spent), min(amount.total(trail) for trail in trails)
+    totals = [amount.total(trail) for trail in trails]
+    ends = [total for total, keeps in zip(totals, held or [False] * len(totals), strict=True) if not keeps]
+    begin, end = max(own[0] for own in spent), min(ends) if ends else max(totals)
     grid = np.unique(np.concatenate([*spent, [end]]))
     grid = grid[(grid >= begin) & (grid <= end)]
     if grid.size > MOST_POINTS:
@@ -122,7 +131,7 @@ def plot(axes: Axes, curve: Curve, label: str, style: Mapping[str, Any], is_step
 def accuracy(shown: ShownRuns) -> Figure | None:
     """Accuracy against rounds, virtual time and bytes, one line per group; and against what aggregators spent."""
     scored = _scored(shown)
-    lines = [_accuracy_line(group, shown.styles[group.label]) for group in scored]
+    lines = [_accuracy_line(group, shown.styles[group.label], shown.target) for group in scored]
     amounts = (ROUNDS, VIRTUAL_SECONDS, BYTES, *of_tiers(run.trail for group in scored for run in group.runs))
     return accuracy_panels(shown, lines, amounts, target=shown.target) if lines else None
 
@@ -131,12 +140,17 @@ def _scored(shown: ShownRuns) -> list[RunGroup]:
     return [group for group in shown.started if all(run.final() is not None for run in group.runs)]
 
 
-def _accuracy_line(group: RunGroup, style: Mapping[str, Any]) -> AccuracyLine:
-    """Of a single run, the line through what it evaluated; it has steps where seeds differ in when they evaluate."""
+def _accuracy_line(group: RunGroup, style: Mapping[str, Any], target: float | None = None) -> AccuracyLine:
+    """Of a single run, the line through what it evaluated; it has steps where seeds differ in when they evaluate.
+
+    ``target``: a run that ends with this accuracy keeps its last one.
+    """
     amounts = (VIRTUAL_SECONDS, BYTES, ENERGY, *OF_TIERS.values())
     if len(group.runs) > 1:
-        curves = {amount.key: over_amounts([run.trail for run in group.runs], amount) for amount in amounts}
-        curves[ROUNDS.key] = over_seeds([by_round(run, "accuracy") for run in group.runs])
+        held = [target is not None and (run.final() or 0.0) >= target for run in group.runs]
+        trails = [run.trail for run in group.runs]
+        curves = {amount.key: over_amounts(trails, amount, held=held) for amount in amounts}
+        curves[ROUNDS.key] = over_seeds([by_round(run, "accuracy") for run in group.runs], held)
         return AccuracyLine(group.label, style, curves, list(map(attrgetter("key"), amounts)))
     run = group.first
     points = [point for point in run.trail if point.accuracy is not None]

@@ -164,10 +164,17 @@ def _mean(reading: Reading[RecordedRun], runs: Runs) -> Number:
     return Number.mean(found, f"{known} of {len(runs)}" if known else reading.missing)
 
 
-def best_row(reading: Reading[Any], means: Mapping[str, Mapping[str, Any]]) -> str:
-    """The row with the best mean in a sentence, and how many others cannot be told from it by their intervals.
+ALPHA = 0.05
+"""Level of tests"""
 
-    ``means``: row -> `Reading.over_seeds`. Rows without a mean are none.
+
+def best_row(
+    reading: Reading[Any], means: Mapping[str, Mapping[str, Any]], p_values: Mapping[tuple[str, str], float | None]
+) -> str:
+    """The row with the best mean in a sentence, and from how many others the tests tell it.
+
+    ``means``: row -> `Reading.over_seeds`. Rows without a mean are none. ``p_values``: of two rows, corrected for the
+    number of tests; None where there is no test.
     """
     name = " ".join(reversed(reading.heading.split(", ")))  # "accuracy, final" in a sentence
     known = {row: found for row, found in means.items() if found["mean"] is not None}
@@ -181,19 +188,17 @@ def best_row(reading: Reading[Any], means: Mapping[str, Mapping[str, Any]]) -> s
     text = column.text(known[best]["mean"], known[best]["half_width"])
     lowest = "lowest" if reading.better == "min" else "highest"
     sentence = f"{best} has the {lowest} {name}: {text}."
-    own = known[best]
-    if len(known) < 2 or own["half_width"] is None:
+    others = [p for pair, p in p_values.items() if best in pair and {*pair} <= known.keys() and p is not None]
+    if not others:
         return sentence
-    near = [
-        row
-        for row, found in known.items()
-        if row != best
-        and found["half_width"] is not None
-        and abs(found["mean"] - own["mean"]) <= found["half_width"] + own["half_width"]
-    ]
-    if not near:
-        return f"{sentence} No other row's 95 % interval overlaps with it."
-    return f"{sentence} The 95 % intervals of {len(near)} of {len(known) - 1} others overlap with it."
+    apart = sum(p < ALPHA for p in others)
+    least = min(others)
+    smallest = "< 0.001" if least < 0.001 else f"{least:.3f}"
+    if not apart:
+        return f"{sentence} The paired tests tell it from no other row (smallest p after Holm: {smallest})."
+    if apart == len(others):
+        return f"{sentence} The paired tests tell it from {'all others' if apart > 1 else 'the other row'}."
+    return f"{sentence} The paired tests tell it from {apart} of {len(others)} others."
 
 
 def differences(

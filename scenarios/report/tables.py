@@ -48,9 +48,8 @@ class Number:
 
     @classmethod
     def mean(cls, found: Mapping[str, Any], missing: str | None = None) -> Number:
-        """The mean of `progress.with_interval`, or of `progress.spread` with its deviation as the interval."""
-        half_width = found.get("half_width") if "half_width" in found else found["deviation"]
-        return cls(found["mean"], half_width, found["deviation"], missing)
+        """The mean of `progress.with_interval`, or of `progress.spread`, which has no interval."""
+        return cls(found["mean"], found.get("half_width"), found["deviation"], missing)
 
 
 Cell = str | float | Number | None

@@ -430,11 +430,10 @@ class Decision(Experiment):
         }
         # The chosen one is the best of all finalists, so that all their pairs count as tests.
         pairs = statistics.compared(by_name, counts_reached=objective.target is not None)
-        corrected = {(pair["a"], pair["b"]): pair["p_holm"] for pair in pairs}
         against = statistics.against(pairs, order[0])
         tests = []
         for name in order[1:]:
-            pair, p = against[name], corrected[order[0], name]
+            pair, p = against[name], against[name]["p_holm"]
             tests.append(
                 {
                     "name": name,

@@ -147,7 +147,7 @@ def _finalists(result: Result) -> Iterator[Table]:
     quantity = POINTS if objective["target"] is None else AMOUNTS[objective["cost"]].quantity
     columns = [
         TableColumn(f"against {labels[result['chosen']]}"),
-        TableColumn("difference", quantity, missing="-"),
+        TableColumn("difference", quantity.of_differences, missing="-"),
         TableColumn("seeds", COUNT),
         TableColumn("p"),
         TableColumn("p, corrected"),

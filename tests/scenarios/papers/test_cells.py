@@ -40,7 +40,7 @@ def test_a_target_that_was_missed_is_a_bound_and_never_left_out() -> None:
     reached, missed = learning(0.2, 0.6, 0.7), learning(*[0.3] * 1000)
     both = measured([reached, missed], "rounds to accuracy", 0.5)
 
-    assert both["ours"] == {"mean": None, "deviation": None, "values": [2.0, None]}
+    assert both["ours"] == {"mean": None, "deviation": None, "values": [2.0, None], "half_width": None}
     assert both["at_least"] == (2 + 1000) / 2
     assert both["complete"] == [True, False]
     assert measured([reached, reached], "rounds to accuracy", 0.5)["at_least"] is None

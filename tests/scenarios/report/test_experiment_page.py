@@ -48,7 +48,7 @@ def test_a_page_answers_first_and_then_reports_the_runs_of_each_row(
     means = {group.label: accuracy.over_seeds(group.runs) for group in by_group}
     table = result_tables.differences("accuracy", columns.POINTS, "slow", {"slow": None, "fast": None}, 1000)
     answer = ExperimentAnswer(
-        result_tables.best_row(accuracy, means), {"scenario": "digits", "seeds": "0, 1"}, (), [table]
+        result_tables.best_row(accuracy, means, {}), {"scenario": "digits", "seeds": "0, 1"}, (), [table]
     )
     page = write_experiment(tmp_path / "report.html", "digits: lr", answer, by_group, 0.7).read_text()
     assert '<p class="answer">fast has the highest final accuracy: 80 ± 6 %.' in page
@@ -86,24 +86,32 @@ def test_an_experiment_without_a_run_has_a_page_of_its_words_alone(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("means", "sentence"),
+    ("means", "p_values", "sentence"),
     [
         (
             MEANS,
-            "fast has the highest final accuracy: 80 ± 6 %. The 95 % intervals of 1 of 2 others overlap with it.",
+            {("slow", "fast"): 0.3, ("fast", "other"): 0.01, ("slow", "other"): 0.001},
+            "fast has the highest final accuracy: 80 ± 6 %. The paired tests tell it from 1 of 2 others.",
+        ),
+        (
+            MEANS,
+            {("slow", "fast"): 0.3, ("fast", "other"): None},
+            "fast has the highest final accuracy: 80 ± 6 %. The paired tests tell it from no other row (smallest p "
+            "after Holm: 0.300).",
         ),
         (
             {"a": with_interval([0.5, 0.5]), "b": with_interval([0.75, 0.75])},
-            "b has the highest final accuracy: 75.00 ± 0.00 %. No other row's 95 % interval overlaps with it.",
+            {("a", "b"): 0.02},
+            "b has the highest final accuracy: 75.00 ± 0.00 %. The paired tests tell it from the other row.",
         ),
-        ({"a": with_interval([0.5]), "b": with_interval([0.25])}, "a has the highest final accuracy: 50.00 %."),
-        ({"a": with_interval([0.5, None])}, "No row has a final accuracy for all of its seeds."),
+        ({"a": with_interval([0.5]), "b": with_interval([0.25])}, {}, "a has the highest final accuracy: 50.00 %."),
+        ({"a": with_interval([0.5, None])}, {}, "No row has a final accuracy for all of its seeds."),
     ],
 )
 def test_the_answer_says_which_row_is_best_and_what_cannot_be_told_from_it(
-    means: dict[str, dict[str, object]], sentence: str
+    means: dict[str, dict[str, object]], p_values: dict[tuple[str, str], float | None], sentence: str
 ) -> None:
-    assert result_tables.best_row(readings.ACCURACY, means) == sentence
+    assert result_tables.best_row(readings.ACCURACY, means, p_values) == sentence
 
 
 def test_rows_are_compared_with_one_of_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -260,3 +260,13 @@ def test_a_kind_is_not_averaged_and_a_short_run_has_fewer_periods() -> None:
 
 def test_without_rows_there_is_no_figure() -> None:
     assert draw_maps("own", PEERS, [cast(RecordedRun, Run([]))], ShownRuns([])) is None
+
+
+def test_the_mean_of_runs_that_their_target_ended_ends_at_the_target_or_above() -> None:
+    # The first seed has 50 % after its second round and ends; the other one has 60 % in its third.
+    first, other = {1.0: 0.2, 2.0: 0.5}, {1.0: 0.1, 2.0: 0.3, 3.0: 0.6}
+    held = curves.over_seeds([first, other], [True, True])
+    assert held.x.tolist() == [1.0, 2.0, 3.0]
+    assert held.mean.tolist() == pytest.approx([0.15, 0.4, 0.55])
+    # One that ended for another reason has no value beyond its end.
+    assert curves.over_seeds([first, other], [False, True]).x.tolist() == [1.0, 2.0]

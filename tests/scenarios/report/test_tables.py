@@ -226,9 +226,9 @@ def test_amounts_of_a_column_have_the_unit_of_their_median_and_equal_decimals(
     ("quantity", "values", "halves", "texts"),
     [
         (COUNT, [20.333], [3.795], ["20.3 ± 3.8"]),
-        (BYTES, [509e3], [1e6], ["509 ± 1,000 kB"]),
+        (BYTES, [509e3], [1e6], ["509 (0 to 1,509) kB"]),
         (SECONDS, [6.67, 5.5], [2.68, 5.1], ["6.7 ± 2.7 s", "5.5 ± 5.1 s"]),
-        (PERCENT, [0.4833], [1.3059], ["48 ± 131 %"]),
+        (PERCENT, [0.4833], [1.3059], ["48 (0 to 100) %"]),
         (PERCENT, [0.8713, 0.8898, None], [0.0695, 0.0174, None], ["87.1 ± 7.0 %", "89.0 ± 1.7 %", "–"]),
         # A group of one seed has no interval, and the decimals of the others'.
         (PERCENT, [0.8713, 0.8898], [0.0037, None], ["87.13 ± 0.37 %", "88.98 %"]),

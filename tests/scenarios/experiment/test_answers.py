@@ -1,0 +1,78 @@
+"""What a sweep says of its rows: the amount that was asked for, each test with one value, and clients over seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scenarios.experiment import statistics, sweep_tables
+from scenarios.run.progress import with_interval
+
+
+def _result(*, fairness: bool = False) -> dict[str, Any]:
+    times = {"slow": {0: 40.0, 1: 41.0, 2: 42.5}, "fast": {0: 20.0, 1: 20.5, 2: 22.0}}
+    rows = []
+    for name, by_seed in times.items():
+        seconds = with_interval(list(by_seed.values()))
+        amounts: dict[str, Any] = dict.fromkeys(statistics.SPENT, seconds)
+        row: dict[str, Any] = {
+            "name": name, "method": name, "settings": {}, "runs": [], "seeds": [0, 1, 2], **amounts,
+            "accuracy": with_interval([0.9, 0.91, 0.9]), "best_accuracy": with_interval([0.9, 0.92, 0.91]),
+            "to_target": [amounts | {"target": 0.9, "runs": 3, "reached": 3}],
+        }  # fmt: skip
+        rows.append(row)
+    pairs = statistics.compared(times)
+    accuracies = statistics.compared({"slow": {0: 0.9, 1: 0.91}, "fast": {0: 0.91, 1: 0.9}})
+    tests = [{"measure": "accuracy", "target": None, "pairs": accuracies}]
+    tests += [{"measure": key, "target": 0.9, "pairs": pairs} for key in statistics.TESTED]
+    if fairness:
+        of_clients = {
+            "slow": [{"clients_accuracy": 0.8, "worst_decile": each, "spread": 0.1} for each in (0.5, 0.52, 0.51)],
+            "fast": [{"clients_accuracy": 0.8, "worst_decile": each, "spread": 0.1} for each in (0.6, 0.63, 0.6)],
+        }
+        for row, found in zip(rows, statistics.over_clients(of_clients).values(), strict=True):
+            row.update(found)
+    return {"rows": rows, "targets": [0.9], "tests": tests, "runs": []}
+
+
+def test_the_answer_is_about_what_was_asked_and_says_what_the_seeds_carry() -> None:
+    time, nbytes = sweep_tables.answer(_result())
+    assert time == (
+        "2 fast has the lowest virtual time to 90 %: 20.8 ± 2.6 s. The paired tests tell it from the other row."
+    )
+    assert nbytes.startswith("2 fast has the lowest bytes to 90 %: ")
+
+
+def test_a_test_has_one_value_wherever_it_is_shown() -> None:
+    values = {
+        "a": {0: 1.0, 1: 1.2, 2: 0.9},
+        "b": {0: 2.0, 1: 2.1, 2: 2.3},
+        "c": {0: 1.1, 1: 1.0, 2: 1.3},
+    }
+    pairs = statistics.compared(values)
+    of_all = {(pair["a"], pair["b"]): pair["p_holm"] for pair in pairs}
+    against = statistics.against(pairs, "b")
+    assert against["a"]["p_holm"] == of_all["a", "b"]
+    assert against["c"]["p_holm"] == of_all["b", "c"]
+
+
+def test_clients_are_compared_over_seeds_in_tables_and_files() -> None:
+    result = _result(fairness=True)
+    (table,) = [each for each in sweep_tables.tables(result) if each.title == "accuracy of clients"]
+    assert table.texts == [
+        ["1 slow", "80.00 ± 0.00 %", "51.0 ± 2.5 %", "10.00 ± 0.00 %"],
+        ["2 fast", "80.00 ± 0.00 %", "61.0 ± 4.3 %", "10.00 ± 0.00 %"],
+    ]
+    numbers = sweep_tables.numbers(result)
+    assert numbers.header[3:6] == ["clients_accuracy", "worst_decile", "spread"]
+
+
+def test_rows_without_values_of_clients_are_left_as_they_are() -> None:
+    assert statistics.over_clients({"a": [{"clients_accuracy": 0.5}, {}], "b": []}) == {}
+
+
+@pytest.mark.parametrize("title", ["accuracy", "until accuracy 90 %"])
+def test_the_best_round_is_said_to_be_flattered(title: str) -> None:
+    (table,) = [each for each in sweep_tables.tables(_result()) if each.title == title]
+    assert (sweep_tables.BEST_OF_ROUNDS in table.notes) == (title == "accuracy")
