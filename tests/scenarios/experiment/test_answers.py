@@ -12,7 +12,7 @@ from scenarios.run.progress import with_interval
 
 def _result(*, fairness: bool = False) -> dict[str, Any]:
     times = {"slow": {0: 40.0, 1: 41.0, 2: 42.5}, "fast": {0: 20.0, 1: 20.5, 2: 22.0}}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, by_seed in times.items():
         seconds = with_interval(list(by_seed.values()))
         amounts: dict[str, Any] = dict.fromkeys(statistics.SPENT, seconds)
@@ -24,7 +24,7 @@ def _result(*, fairness: bool = False) -> dict[str, Any]:
         rows.append(row)
     pairs = statistics.compared(times)
     accuracies = statistics.compared({"slow": {0: 0.9, 1: 0.91}, "fast": {0: 0.91, 1: 0.9}})
-    tests = [{"measure": "accuracy", "target": None, "pairs": accuracies}]
+    tests: list[dict[str, Any]] = [{"measure": "accuracy", "target": None, "pairs": accuracies}]
     tests += [{"measure": key, "target": 0.9, "pairs": pairs} for key in statistics.TESTED]
     if fairness:
         of_clients = {
