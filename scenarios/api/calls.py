@@ -21,6 +21,7 @@ from coordinator.workers.task import PoolError, Stopped
 from scenarios.api import values
 from scenarios.api.callbacks import CallbackObserver, Callbacks
 from scenarios.api.caller import Caller
+from scenarios.api.object_modules import in_cells
 from scenarios.api.objects import as_names, with_names
 from scenarios.api.requests import MachineRequest, MeasureRequest, RecordedRequest, ResumeRequest, RunRequest
 from scenarios.api.run import Run
@@ -267,9 +268,15 @@ def calling(progress: bool | None = None, on_round: Callbacks = (), allow_code: 
             yield Caller(not is_shown, stream, (Signals.SIGINT,), CallbackObserver(on_round))
     except ScenarioError as error:
         error.word_for_python()
+        error.reword(in_cells)
+        _show_in_one_line(error)
         raise
     except Stopped:
         raise KeyboardInterrupt from None
+    except RunFailed as error:
+        error.args = (in_cells(str(error)),)
+        _show_in_one_line(error)
+        raise
     except PoolError as error:
         raise RunFailed(str(error)) from error
     except SystemExit as end:
@@ -300,6 +307,12 @@ def path_of(folder: Folder | Run) -> Path:
     if not isinstance(folder, Run | str | PathLike) or folder == "":
         raise ScenarioError(f"{folder!r}: must be a run, or the path of its folder")
     return folder.folder if isinstance(folder, Run) else Path(folder)
+
+
+def _show_in_one_line(error: ScenarioError | RunFailed) -> None:
+    """Have IPython print the text of an error that its user can correct, in place of this product's frames."""
+    if "IPython" in sys.modules:
+        error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # type: ignore[union-attr]
 
 
 def in_notebook() -> bool:

@@ -17,7 +17,7 @@ import re
 import symtable
 import sys
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -32,6 +32,10 @@ MAIN = "__main__"
 OBJECT_NAME = re.compile(rf"(?:{MAIN}|{OBJECT.pattern}):\w+")
 UNLIKE = r"[ +]|NULL(\|self)?"
 """What the arguments of instructions say of a call"""
+WRITTEN = re.compile(r'(\(|File ")(?:[^()"]*/)?' + OBJECT.pattern + r'\.py("?), line (\d+)')
+"""The place of an error in a module of an object, in a sentence or in a traceback"""
+_places: dict[str, dict[int, str]] = {}
+"""Module -> its lines, and where the cell or script has them"""
 MOST_LETTERS = 100_000
 """Of a constant; more is data"""
 
@@ -178,6 +182,7 @@ class Closure:
             keep_object(module, content, objects_folder())
         except OSError as error:
             raise UnusableError(f"{error.filename}: cannot be written: {error.strerror}") from error
+        _places[module] = self._lines(content.decode(), definitions)
         search_path.append(objects_folder())
         importlib.invalidate_caches()
         try:
@@ -194,6 +199,17 @@ class Closure:
                     "since; execute its definition again, and give the object of that"
                 )
         return module
+
+    def _lines(self, content: str, definitions: list[str]) -> dict[int, str]:
+        """Line of the module -> where the cell or script has it, with its text."""
+        lines: dict[int, str] = {}
+        for name, statement in _bindings(ast.parse(content)):
+            before = self.statements.get(name) if name in definitions else None
+            cell: _Cell | None = getattr(before[-1], "cell", None) if before else None
+            if before and cell is not None:
+                for number, original in _paired(statement, before[-1]):
+                    lines.setdefault(number, f"{cell.name}, line {original}: {cell.lines[original - 1].strip()}")
+        return lines
 
     def _put(self, name: str, ordered: list[str]) -> None:
         """Order names so that each follows those that its statement uses."""
@@ -224,21 +240,58 @@ class Named(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
+@dataclass(frozen=True)
+class _Cell:
+    """A cell of the notebook, or the script."""
+
+    name: str
+    lines: list[str]
+
+
+def in_cells(text: str) -> str:
+    """A message with places in modules of objects as the cells or the script have them, and the first place first."""
+    found: list[str] = []
+
+    def place(match: re.Match[str]) -> str:
+        known = _places.get(f"{match[2]}_{match[3]}", {})
+        before = [line for line in known if line <= int(match[5])]
+        if not before:
+            return match[0]
+        found.append(known[max(before)])
+        cell, _, line = found[-1].partition(": ")[0].rpartition(", line ")
+        return f"{match[1]}{cell}{match[4]}, line {line}"
+
+    replaced = WRITTEN.sub(place, text)
+    return f"{found[0]}: {replaced}" if found else text
+
+
+def _paired(new: ast.AST, old: ast.AST) -> Iterator[tuple[int, int]]:
+    """The lines of nodes of two trees that are alike, but for names that have become constants."""
+    if type(new) is not type(old):
+        return
+    if hasattr(new, "lineno") and hasattr(old, "lineno"):
+        yield new.lineno, old.lineno
+    for one, other in zip(ast.iter_child_nodes(new), ast.iter_child_nodes(old), strict=False):
+        yield from _paired(one, other)
+
+
 def _statements() -> dict[str, list[ast.stmt]]:
     """Name -> what bound it last at the top level of the cells or of the script; all imports of parts of a package."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     file = getattr(sys.modules[MAIN], "__file__", None)
     if shell is not None:
-        texts = list(shell.history_manager.input_hist_parsed)
+        texts = [(f"cell {number}", text) for number, text in enumerate(shell.history_manager.input_hist_parsed)]
     else:
-        texts = [Path(file).read_text()] if file and Path(file).is_file() else []
+        texts = [(file, Path(file).read_text())] if file and Path(file).is_file() else []
     bound: dict[str, list[ast.stmt]] = {}
-    for text in texts:
+    for place, text in texts:
+        cell = _Cell(place, text.split("\n"))
         try:
             tree = ast.parse(text)
         except SyntaxError:  # a cell that was never executed
             continue
         for name, statement in _bindings(tree):
+            statement.cell = cell  # type: ignore[attr-defined]
             is_part = isinstance(statement, ast.Import) and statement.names[0].asname is None
             parts = [each for each in bound.get(name, []) if is_part and isinstance(each, ast.Import)]
             bound[name] = [*parts, statement]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from edge.protocol.spelling import nearest
@@ -60,6 +60,10 @@ class ScenarioError(ValueError):
     def __str__(self) -> str:
         place = "" if self.source in (None, PYTHON) else f"{self.source}: "
         return one_paragraph(f"{place}{self.why}")
+
+    def reword(self, change: Callable[[str], str]) -> None:
+        """Change the text without its source."""
+        self._parts = (change(self.why),)
 
     def word_for_python(self) -> None:
         """Word it for a caller in Python, who gave as arguments what is given on a command line otherwise."""

@@ -90,3 +90,40 @@ def test_a_thread_leaves_signals_alone() -> None:
     thread.start()
     thread.join()
     assert inside == [before]
+
+
+BAD = """class Bad(ClientUpdate):
+    # Of no use here, but a line of the cell.
+    def loss(self, net, x, y):
+        k = 1
+
+        return k + nothing_here
+"""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_mistake_in_a_notebook_is_one_message_that_begins_with_its_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    v4: Any = import_module("nbformat.v4")  # untyped
+    cells = [
+        "import fedbr\nfrom edge.training.client_update import ClientUpdate",
+        BAD,
+        f"fedbr.run('digits', method=Bad, rounds={{'max': 1}}, workers=1, out={str(tmp_path)!r})",
+        "fedbr.run('digits', methd='fedavg')",
+    ]
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, timeout=120, kernel_name="python3", allow_errors=True).execute()
+    failed, refused = (
+        next(output["traceback"] for output in cell["outputs"] if output["output_type"] == "error")
+        for cell in notebook["cells"][2:]
+    )
+    assert failed[0].startswith("RunFailed: cell 2, line 6: return k + nothing_here: client ")
+    assert "/objects/" not in failed[0]
+    assert refused == ["ScenarioError: unknown key methd, did you mean 'method'?"]
