@@ -14,13 +14,14 @@ from dataclasses import fields
 from os import PathLike
 from pathlib import Path
 from signal import Signals
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.task import PoolError, Stopped
 from scenarios.api import values
 from scenarios.api.callbacks import CallbackObserver, Callbacks
 from scenarios.api.caller import Caller
+from scenarios.api.keys import Keys, KeysButSeed
 from scenarios.api.object_modules import in_cells
 from scenarios.api.objects import as_names, with_names
 from scenarios.api.requests import MachineRequest, MeasureRequest, RecordedRequest, ResumeRequest, RunRequest
@@ -73,7 +74,7 @@ def run(
     progress: bool | None = None,
     on_round: Callbacks = (),
     allow_code: bool = False,
-    **overrides: Any,
+    **overrides: Unpack[Keys],
 ) -> Run:
     """Run a scenario in a new folder, ``<out>/<scenario>/<run id>``, and return it.
 
@@ -108,7 +109,7 @@ def resume(
     progress: bool | None = None,
     on_round: Callbacks = (),
     allow_code: bool = False,
-    **overrides: Any,
+    **overrides: Unpack[Keys],
 ) -> Run:
     """Go on with a killed or stopped run after its last committed round; the result is bit-identical.
 
@@ -126,7 +127,9 @@ def resume(
         return made(caller, caller.resume(path, values.overrides(overrides), request)[1])
 
 
-def check(scenario: Scenario, *, out: Folder = "runs", allow_code: bool = False, **overrides: Any) -> dict[str, Any]:
+def check(
+    scenario: Scenario, *, out: Folder = "runs", allow_code: bool = False, **overrides: Unpack[Keys]
+) -> dict[str, Any]:
     """Validate a scenario and estimate its costs, without training: what ``fedbr check --json`` prints.
 
     ``allow_code``: as of `run`. ScenarioError for a scenario that cannot be run.
@@ -145,7 +148,7 @@ def replay(
     draws: int | None = None,
     seed: int | None = None,
     allow_code: bool = False,
-    **overrides: Any,
+    **overrides: Unpack[KeysButSeed],
 ) -> dict[str, Any]:
     """The times and energy of a recorded run on another fleet or link, without training: ``fedbr replay --json``.
 

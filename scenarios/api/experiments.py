@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from scenarios.api import values
 from scenarios.api.callbacks import Callbacks
 from scenarios.api.caller import Caller
 from scenarios.api.calls import Folder, calling, path_of, request_of
 from scenarios.api.figures import RunFigures
+from scenarios.api.keys import KeysButSeed
 from scenarios.api.objects import as_names, axis_names, with_names
 from scenarios.api.requests import (
     BudgetRequest,
@@ -133,7 +134,7 @@ def compare(
     on_round: Callbacks = (),
     allow_code: bool = False,
     seed: int | None = None,
-    **overrides: Any,
+    **overrides: Unpack[KeysButSeed],
 ) -> RunCollection:
     """Run each of the methods on the same data, fleet and seeds, each to its limit, in one folder.
 
@@ -168,7 +169,7 @@ def sweep(
     on_round: Callbacks = (),
     allow_code: bool = False,
     seed: int | None = None,
-    **overrides: Any,
+    **overrides: Unpack[KeysButSeed],
 ) -> RunCollection:
     """Run a scenario over a grid of values and several seeds, each run to its limit, in one folder.
 
@@ -210,7 +211,7 @@ def budget(
     on_round: Callbacks = (),
     allow_code: bool = False,
     seed: int | None = None,
-    **overrides: Any,
+    **overrides: Unpack[KeysButSeed],
 ) -> RunCollection:
     """Measure the accuracy of each method at budgets of bytes and of virtual time: ``fedbr study budget``.
 
@@ -238,7 +239,7 @@ def tune(
     on_round: Callbacks = (),
     allow_code: bool = False,
     seed: int | None = None,
-    **overrides: Any,
+    **overrides: Unpack[KeysButSeed],
 ) -> RunCollection:
     """Choose settings of each method on clients' validation examples: ``fedbr study tune``.
 
@@ -272,7 +273,7 @@ def decide(
     on_round: Callbacks = (),
     allow_code: bool = False,
     seed: int | None = None,
-    **overrides: Any,
+    **overrides: Unpack[KeysButSeed],
 ) -> RunCollection:
     """Decide which candidate reaches a ``target`` for the least ``cost``, or is the best within ``budgets``.
 

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from edge.protocol.files import write_text
 from edge.protocol.plugins import FLOWER_APP
 from scenarios.api import values
 from scenarios.api.callbacks import Callbacks
 from scenarios.api.calls import Folder, calling, made, request_of
+from scenarios.api.keys import Keys, KeysButFleet
 from scenarios.api.requests import RunRequest
 from scenarios.api.run import Run
 from scenarios.config.cache import cache_folder
@@ -87,7 +88,7 @@ def run(
     progress: bool | None = None,
     on_round: Callbacks = (),
     allow_code: bool = False,
-    **overrides: Any,
+    **overrides: Unpack[KeysButFleet],
 ) -> Run:
     """Run a Flower app, unchanged, on the clock of a fleet.
 
@@ -103,7 +104,7 @@ def run(
         return made(caller, caller.run(loaded, request))
 
 
-def export(scenario: values.Scenario, folder: Folder, *, allow_code: bool = False, **overrides: Any) -> Path:
+def export(scenario: values.Scenario, folder: Folder, *, allow_code: bool = False, **overrides: Unpack[Keys]) -> Path:
     """Write a scenario as a Flower app that runs on real devices, into a new folder, and return that.
 
     ``scenario`` and ``overrides``: as of `fedbr.run`, but without objects and modules of your own. ScenarioError for a

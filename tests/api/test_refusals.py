@@ -15,8 +15,8 @@ ANY: Any = fedbr
 """For arguments of types that no checker admits"""
 SEVERAL = "compare and sweep take several, as method=fedavg,fedprox"
 CALLS: list[tuple[Callable[[], object], str]] = [
-    (lambda: fedbr.run("digits", lr=0.1), "unknown key lr, did you mean 'train.lr'?"),
-    (lambda: fedbr.run("digits", n_workers=5), "unknown key n_workers: no key of a scenario; use workers"),
+    (lambda: ANY.run("digits", lr=0.1), "unknown key lr, did you mean 'train.lr'?"),
+    (lambda: ANY.run("digits", n_workers=5), "unknown key n_workers: no key of a scenario; use workers"),
     (
         lambda: fedbr.run("digits", method=["fedavg", "fedprox"]),
         f"method = ['fedavg', 'fedprox']: a run takes one; {SEVERAL}",

@@ -92,7 +92,7 @@ def _refuse_others() -> None:
 
             module = sys.modules[name]
             place = getattr(module, "__file__", None) or ", ".join(getattr(module, "__path__", ["nowhere"]))
-            if Path(place).resolve() != Path(__file__).resolve().parent / name / "__init__.py":
+            if Path(place).resolve() != Path(__file__).resolve().parents[1] / name / "__init__.py":
                 other = f"this process has imported another module of that name, {place}"
                 raise ImportError(f"fedbr has a package {name!r}, and {other}: {_WAY_OUT}")
 
@@ -103,7 +103,7 @@ def _warn_of_others() -> None:
     from warnings import warn
 
     for folder in dict.fromkeys(Path(entry or ".").resolve() for entry in sys.path):
-        for name in _PACKAGES if folder != Path(__file__).resolve().parent else ():
+        for name in _PACKAGES if folder != Path(__file__).resolve().parents[1] else ():
             for module in (folder / f"{name}.py", folder / name / "__init__.py"):
                 if module.is_file():
                     text = f"{module} has the name of a package of fedbr, and 'import {name}' gives that from now on"
