@@ -11,9 +11,10 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from traceback import walk_tb
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -101,7 +102,18 @@ def error_place(error: BaseException) -> str:
 
 def is_users(frame: FrameType) -> bool:
     """Whether the code of a frame is neither this product's, nor Python's, nor that of an installed package."""
-    file, top = frame.f_code.co_filename, str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return _is_users(str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename)
+
+
+def is_users_module(module: ModuleType | None) -> bool:
+    """As of `is_users`, of a module; False for one without a file."""
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and _is_users(str(getattr(module, "__name__", "")), file)
+
+
+@lru_cache(maxsize=4096)
+def _is_users(module: str, file: str) -> bool:
+    top = module.partition(".")[0]
     foreign = top in sys.stdlib_module_names or file.startswith("<") or INSTALLED & set(Path(file).parts)
     return not foreign and not file.startswith(OUR_FOLDERS)
 
