@@ -572,7 +572,7 @@ def _check_numbers(
     reports: Sequence[str],
     objective: ClientUpdate,
 ) -> None:
-    """ValueError for numbers of ``end`` that would be dropped or are ``counted`` here, or if a declared one is missing."""
+    """ValueError for numbers of ``end`` that would be dropped or are ``counted`` here, and if a declared one lacks."""
     own = type(objective.own if isinstance(objective, MeasuredVisit) else objective)
     about = f"method: end of {own.__qualname__}{_place(own.end)}"
     if extra := sorted(numbers.keys() - (set(reports) - counted.keys())):
