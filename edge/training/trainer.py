@@ -23,11 +23,11 @@ from torch import Tensor
 from edge.data.augment import fitted, profile_for
 from edge.data.decoded_cache import found_row, open_data
 from edge.data.partitioning import ClientIndices, cached_partition
-from edge.data.registry import Data, Split
+from edge.data.registry import Data, DataError, Split
 from edge.models.user_module import check_module
 from edge.protocol import client_state
 from edge.protocol.codecs.update_codec import REFERENCE, References, UpdateCodec
-from edge.protocol.config import EvalSplit, Job, ModelProfile, TrainConfig
+from edge.protocol.config import BOARDS, EvalSplit, Job, ModelProfile, TrainConfig
 from edge.protocol.logged import joined
 from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Choice, Evaluate, Score, Train, Update
 from edge.protocol.options.base import Options
@@ -228,13 +228,15 @@ class LocalTrainer:
         if not data:
             return description, draws(0)
         clients = self.client_indices
+        if self.job.data.partition.kind == BOARDS and not len(self.data.test.y):
+            raise DataError(f"data set {self.data.row.name}: the server has no test examples to evaluate models on")
         description = replace(
             description,
             data_sha256=self.data.sha256,
             data_source=self.data.source,
             test_count=len(self.data.test.y),
             samples=np.array([*map(len, clients.train)], np.int64),
-            histogram=np.stack([self._class_counts(indices) for indices in clients.train]),
+            histogram=np.stack([self.class_counts(indices) for indices in clients.train]),
             test_samples=np.array([*map(len, clients.test)], np.int64),
             validation_samples=np.array([*map(len, clients.validation)], np.int64),
         )
@@ -272,7 +274,8 @@ class LocalTrainer:
         own: ClientUpdate = load_dotted(self.job.objective)(self._options)
         return MeasuredVisit(own) if self.job.is_measured else own
 
-    def _class_counts(self, indices: Indices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def class_counts(self, indices: Indices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """(classes,) of these training examples."""
         return np.bincount(self.data.train.y[indices], minlength=self.data.row.classes).astype(np.int64)
 
     def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
@@ -388,7 +391,7 @@ class LocalTrainer:
             device=self.device,
             pathways=job.train.pathways or "each",
             train=train,
-            class_counts=self._class_counts(indices),
+            class_counts=self.class_counts(indices),
             variants=self.model.variant_flops,
             narrower=partial(self.narrower, task.choice),
             flexible=self.model.row.flexible,

@@ -53,7 +53,11 @@ def test_a_plug_in_is_named_by_its_row_or_by_one_that_is_written(plugin: Any, ke
         (3, {}, "3: is no plug-in; give its row, a class derived from AsynchronousPolicy, ClientSelector, "),
         (nn.Identity(), {}, "is no plug-in; give its row, a class derived from"),
         ("my_method", {}, "'my_method': write MODULE:NAME, the module and its row, such as my_method:SPEC"),
-        (optioned.METHOD, {"method_options": {"amuont": 1}}, "unknown key method_options.amuont, did you mean 'method_options.amount'?"),
+        (
+            optioned.METHOD,
+            {"method_options": {"amuont": 1}},
+            "unknown key method_options.amuont, did you mean 'method_options.amount'?",
+        ),
     ],
 )
 def test_what_is_no_plug_in_is_refused_with_what_would_be(plugin: Any, arguments: dict[str, Any], message: str) -> None:
