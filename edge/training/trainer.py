@@ -8,7 +8,7 @@ all workers share. Client state is a file per visit, named by the coordinator.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -43,7 +43,7 @@ from edge.protocol.payload import (
     shapes,
     vectors,
 )
-from edge.protocol.plugins import error_text, is_own
+from edge.protocol.plugins import definition_place, error_text, is_own
 from edge.protocol.rng import keyed_generator
 from edge.protocol.submodels import RATE, part_name, slice_map
 from edge.training.batches import Indices, Loader, LocalBatches
@@ -261,7 +261,7 @@ class LocalTrainer:
         lacking = vars(kind(self.job.options)).keys() - vars(made).keys()
         if lacking:
             raise ValueError(
-                f"method: the client side {name!r}: __init__{_place(type(made).__init__)} does not set "
+                f"method: the client side {name!r}: __init__{definition_place(type(made).__init__)} does not set "
                 f"{', '.join(sorted(lacking))}; begin it with super().__init__(options)"
             )
 
@@ -564,7 +564,7 @@ def _check_loaded(net: BlockModel, objective: ClientUpdate, name: str) -> None:
     if name == "prepare_score" and own.prepare_score is ClientUpdate.prepare_score:
         name = "begin"
     raise ValueError(
-        f"method: {name} of {own.__qualname__}{_place(getattr(own, name))} has not loaded the "
+        f"method: {name} of {own.__qualname__}{definition_place(getattr(own, name))} has not loaded the "
         f"model's {', '.join(unloaded)}; call super().{name}(net, down, state, visit) first, or load them with net.load"
     )
 
@@ -577,7 +577,7 @@ def _check_numbers(
 ) -> None:
     """ValueError for numbers of ``end`` that would be dropped or are ``counted`` here, and if a declared one lacks."""
     own = type(objective.own if isinstance(objective, MeasuredVisit) else objective)
-    about = f"method: end of {own.__qualname__}{_place(own.end)}"
+    about = f"method: end of {own.__qualname__}{definition_place(own.end)}"
     if extra := sorted(numbers.keys() - (set(reports) - counted.keys())):
         if extra[0] in counted:
             raise ValueError(f"{about} gives the number {extra[0]!r}, which is counted for every method; rename it")
@@ -587,12 +587,6 @@ def _check_numbers(
         )
     if lacking := [name for name in reports if name not in numbers and name not in counted]:
         raise ValueError(f"{about} does not give the number {lacking[0]!r}, which its spec names in reports")
-
-
-def _place(function: Callable[..., object]) -> str:
-    """`` (file, line n)`` of the definition of a function; '' if it has none."""
-    code = getattr(function, "__code__", None)
-    return "" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})"
 
 
 class NodeTrainer(LocalTrainer):

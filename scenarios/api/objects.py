@@ -23,6 +23,7 @@ from scenarios.api.object_modules import Closure, UnusableError, dotted, is_row,
 from scenarios.api.values import shown
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
+from scenarios.config.load import NO_LISTS
 from scenarios.config.plugin_points import BY_KEY, BY_STAGE_KEY, PLUGIN_POINTS
 from scenarios.config.tables import leaves
 from scenarios.config.toml_source import find, read
@@ -201,6 +202,8 @@ def _name(key: str, value: Any) -> str:
             return (value if isinstance(value, Arrays) else arrays(value)).keep(cache_folder())
         if isinstance(value, type | FunctionType):
             return _row_of(key, value)
+        if isinstance(value, list | tuple) and key == "data.partition.kind" and not any(map(callable, value)):
+            raise UnusableError(NO_LISTS)
         if isinstance(value, list | tuple):
             raise UnusableError("a run takes one; fedbr.compare and fedbr.sweep take several")
         raise UnusableError(

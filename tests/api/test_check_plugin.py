@@ -69,6 +69,7 @@ def test_what_is_no_plug_in_is_refused_with_what_would_be(plugin: Any, arguments
 def test_other_keys_of_its_runs_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, Any]] = []
     monkeypatch.setattr(conformance.Examination, "examine", lambda own, folder: given.append(dict(own.overrides)))
-    result = fedbr.check_plugin(optioned.SERVER, **{"server_options.amount": 0.5, "method": "fedavg"})
+    keys: dict[str, Any] = {"server_options.amount": 0.5, "method": "fedavg"}
+    result = fedbr.check_plugin(optioned.SERVER, **keys)
     assert result["holds"]
     assert (given[0]["server"], given[0]["server_options.amount"]) == ("tests.plugins.optioned:SERVER", 0.5)

@@ -20,6 +20,8 @@ class Counting(nn.Module):
     """Multiplies by numbers of its calls, too near 1 to be noticed, and drops half of the inputs."""
 
     calls = 0
+    counted: Tensor
+    mean: Tensor
 
     def __init__(self) -> None:
         super().__init__()

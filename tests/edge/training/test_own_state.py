@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,10 @@ class Worker:
         for client in clients:
             update = self.trainer.train(Train(client, 0, 0.1, {}, {MODEL: dict(self.initial)}), None, None)
         numbers = [vector.data for vector in update.payload.get(MODEL, {}).values()]
-        return b"".join(each.tobytes() for each in (*numbers, *update.encoded.get(MODEL, {}).values()))
+        frames = [np.asarray(frame) for frame in update.encoded.get(MODEL, {}).values()]
+        return b"".join([each.tobytes() for each in numbers] + [frame.tobytes() for frame in frames])
 
-    def score(self) -> object:
+    def score(self) -> Mapping[str, tuple[float, int]]:
         """The values of one evaluation."""
         return self.trainer.evaluate(Evaluate(0, 360, GLOBAL, {MODEL: dict(self.initial)}), None).values
 
