@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scenarios.api import flower
     from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
-    from scenarios.api.calls import RunList, check, diff, ls, measure, replay, resume, run, verify
+    from scenarios.api.calls import RunList, check, check_plugin, diff, ls, measure, replay, resume, run, verify
     from scenarios.api.experiments import RunCollection, audit, budget, compare, decide, report, sweep, tune
     from scenarios.api.experiments import open_folder as open
     from scenarios.api.figures import DrawnFigure
@@ -63,6 +63,7 @@ __all__ = [
     "audit",
     "budget",
     "check",
+    "check_plugin",
     "compare",
     "dataset",
     "decide",
@@ -113,7 +114,8 @@ def _warn_of_others() -> None:
 _refuse_others()
 _HOMES = {
     **dict.fromkeys(
-        ("RunList", "check", "diff", "ls", "measure", "replay", "resume", "run", "verify"), "scenarios.api.calls"
+        ("RunList", "check", "check_plugin", "diff", "ls", "measure", "replay", "resume", "run", "verify"),
+        "scenarios.api.calls",
     ),
     **dict.fromkeys(
         ("RunCollection", "audit", "budget", "compare", "decide", "open", "report", "sweep", "tune"),

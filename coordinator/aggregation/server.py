@@ -369,7 +369,7 @@ class ServerStrategy(NumberLog):
         return {}
 
     def weight(self, reply: Update, model: str, key: str) -> float:
-        """The aggregation weight of an update in the mean of one block of one model."""
+        """The aggregation weight of an update in the mean of one block of one model: finite, and at least 0."""
         return self._weight(reply.client)
 
     def _weight(self, client: int) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,12 @@ from edge.protocol.payload import Floats
 
 CHUNK = 1 << 15
 """Numbers that are added at a time: few enough for the processor's cache."""
+
+
+def check_weight(weight: float) -> None:
+    """ValueError for an aggregation weight with which there is no mean."""
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"an aggregation weight of {weight:g}: must be finite, and 0 or more")
 
 
 class WeightedSum:
@@ -21,7 +29,8 @@ class WeightedSum:
         """None until a vector is added"""
 
     def add(self, vector: Floats, weight: float) -> None:
-        """Add ``weight`` times a vector."""
+        """Add ``weight`` times a vector. ValueError for a weight that is negative or not finite."""
+        check_weight(weight)
         if self.total is None:
             self.total = np.zeros(vector.size)
         self.weight += weight
@@ -38,8 +47,9 @@ class WeightedSum:
     ) -> None:
         """Add ``weight`` times a vector of the numbers at these distinct places of ``size``.
 
-        ``counted``: which of them count; None: all.
+        ``counted``: which of them count; None: all. ValueError as of `add`.
         """
+        check_weight(weight)
         if self.total is None:
             self.total = np.zeros(size)
         if not isinstance(self.weight, np.ndarray):

@@ -30,7 +30,7 @@ from edge.data.content import META, array_file, content_sha256, received_folder,
 from edge.data.locate import OURS, DatasetFiles, locate, missing, reading, search_paths
 from edge.data.registry import DATASETS, Data, DataError, DataSet, Decoded, Split, dataset
 from edge.data.source_files import opened
-from edge.protocol.config import DataConfig
+from edge.protocol.config import BOARDS, DataConfig
 
 VERSION = "v1"
 OFFICIAL = "of the row's files alone"
@@ -44,6 +44,15 @@ def open_data(config: DataConfig, cache: Path, sha256: str = "") -> Data:
     ``sha256``: of its decoded content (`Data.sha256`), if that is known: a set whose files are found nowhere may be in
     the cache in this form. DataError if the set is missing, damaged, or the cache cannot be written.
     """
+    data = _opened(config, cache, sha256)
+    if config.partition.kind != BOARDS:  # it may have been decoded for a board
+        for name, split in (("training", data.train), ("test", data.test)):
+            if not len(split.y):
+                raise DataError(f"{data.row.reader or data.source}: {name} examples of {data.row.name}: there are none")
+    return data
+
+
+def _opened(config: DataConfig, cache: Path, sha256: str) -> Data:
     row = dataset(config.name)
     searched = search_paths(config.root, cache)
     files = locate(row, searched)
@@ -61,7 +70,8 @@ def open_data(config: DataConfig, cache: Path, sha256: str = "") -> Data:
         files = locate(row, searched)
         if files is None:
             raise missing(row, searched, f"{cache / row.name} exists but is not complete; remove it and try again")
-    return _map(files.row, _decoded_folder(files, cache / "data" / VERSION), files.title, f" in {files.folder}")
+    decoded = _decoded_folder(files, cache / "data" / VERSION, config.partition.kind == BOARDS)
+    return _map(files.row, decoded, files.title, f" in {files.folder}")
 
 
 def found_row(config: DataConfig, cache: Path, sha256: str = "") -> DataSet:
@@ -171,13 +181,13 @@ def why_no_download(row: DataSet, config: DataConfig) -> str | None:
     return None if config.download else "data.download is false"
 
 
-def _decoded_folder(files: DatasetFiles, base: Path) -> Path:
+def _decoded_folder(files: DatasetFiles, base: Path, is_on_boards: bool) -> Path:
     """The folder of a set's decoded examples, which are decoded if need be."""
     index = base / "index" / _stamp(files)
     key = index.read_text(errors="replace") if index.is_file() else None
     if key and key.startswith(f"{files.row.name}-") and (base / key).is_dir():
         return base / key
-    folder = build_once(base / _key(files), lambda folder: _write(_read(files, folder), folder))
+    folder = build_once(base / _key(files), lambda folder: _write(_read(files, folder, is_on_boards), folder))
     if key not in (None, folder.name):  # damaged, by a loss of power for instance
         with suppress(OSError):
             index.unlink()
@@ -232,8 +242,11 @@ def _decoding(files: DatasetFiles) -> str:
     return f"{row!r}|{inspect.getsource(importlib.import_module(row.reader))}"
 
 
-def _read(files: DatasetFiles, folder: Path) -> Decoded:
-    """The examples; ``folder``: where those of class folders are written at once, in the place of their arrays."""
+def _read(files: DatasetFiles, folder: Path, is_on_boards: bool) -> Decoded:
+    """The examples, on boards perhaps training or test examples alone.
+
+    ``folder``: where those of class folders are written at once, in the place of their arrays.
+    """
     row, reader = files.row, files.reader
     with reading(row, reader):
         # Each reader imports a heavy library, which a filled cache does not need.
@@ -241,22 +254,22 @@ def _read(files: DatasetFiles, folder: Path) -> Decoded:
         decoded: Decoded = module.read(row, files.files, *more)
         if row.kind != "image" or not reader.startswith(OURS):
             for name, split in (("training", decoded.train), ("test", decoded.test)):
-                check_examples(row, f"{reader}: {name} examples of {row.name}", split)
+                check_examples(row, f"{reader}: {name} examples of {row.name}", split, is_on_boards)
     return decoded
 
 
-def check_examples(row: DataSet, what: str, split: Split) -> None:
+def check_examples(row: DataSet, what: str, split: Split, may_be_empty: bool = False) -> None:
     """DataError unless there are examples, and as the row says."""
     x, y = split.x, split.y
     types = {"image": ("uint8",), "tokens": ("int32", "int64", "uint8")}.get(row.kind, ("float32",))
-    if not len(y):
+    if not len(y) and not may_be_empty:
         raise DataError(f"{what}: there are none")
     if x.ndim and len(x) != len(y):
         raise DataError(f"{what}: y has {len(y)} examples, x {len(x)}")
     if x.shape != (len(y), *row.stored) or x.dtype.name not in types:
         raise DataError(f"{what}: x is {x.dtype} of shape {x.shape}, not {types[0]} of {(len(y), *row.stored)}")
-    if y.dtype != np.int64 or y.ndim != 1 or not (y.min() >= 0 and y.max() < row.classes):
-        held = f"{y.min()} .. {y.max()}" if y.ndim == 1 and y.dtype.kind in "iuf" else f"shape {y.shape}"
+    if y.dtype != np.int64 or y.ndim != 1 or not (y.min(initial=0) >= 0 and y.max(initial=0) < row.classes):
+        held = f"{y.min()} .. {y.max()}" if y.ndim == 1 and y.dtype.kind in "iuf" and y.size else f"shape {y.shape}"
         kind = "" if y.dtype == np.int64 else f", {y.dtype}"
         raise DataError(f"{what}: y must hold int64 classes 0 .. {row.classes - 1}; it holds {held}{kind}")
     if row.kind in ("features", "series") and not np.isfinite(x).all():

@@ -19,7 +19,7 @@ from edge.data.json_partition import read_indices
 from edge.data.locate import is_file
 from edge.data.partition import Ids, Indices, Options, Parts
 from edge.data.registry import DataSet, PartitionError, Split
-from edge.protocol.config import DataConfig
+from edge.protocol.config import BOARDS, DataConfig
 from edge.protocol.home import expanded
 from edge.protocol.plugins import find
 
@@ -102,6 +102,12 @@ def _check_file(config: DataConfig, data: DataSet) -> None:
         raise PartitionError(f"data.partition.file = {file!r}: no such file")
 
 
+def _of_boards(labels: Indices, ids: Ids, clients: int, classes: int, rng: Generator, options: Options) -> Parts:
+    """All examples of this machine, which is the board of the client in the options; without one, nobody's."""
+    nobody = np.empty(0, dtype=np.int64)
+    return [np.arange(len(labels)) if client == options.get("client") else nobody for client in range(clients)]
+
+
 def _split_by_file(labels: Indices, ids: Ids, clients: int, classes: int, rng: Generator, options: Options) -> Parts:
     return read_indices(expanded(options["file"]), clients, len(labels))
 
@@ -178,6 +184,7 @@ _ROWS = (
         ("file",),
         _check_file,
     ),
+    PartitionRow(BOARDS, "each client's examples lie on its own board, in apps that are exported", _of_boards),
 )
 PARTITIONS: dict[str, PartitionRow] = {row.name: row for row in _ROWS}
 

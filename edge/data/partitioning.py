@@ -22,7 +22,7 @@ from edge.data.json_partition import content
 from edge.data.partition import Indices
 from edge.data.partition_registry import PARTITIONS, PartitionRow, partition_row
 from edge.data.registry import Data, DataError, DataSet, PartitionError, Split
-from edge.protocol.config import DataConfig
+from edge.protocol.config import BOARDS, DataConfig
 from edge.protocol.home import expanded
 from edge.protocol.plugins import error_text, is_own
 from edge.protocol.rng import keyed_generator
@@ -75,7 +75,7 @@ def check_partition(config: DataConfig, data: DataSet) -> None:
     for key, value in rule.options.items():
         if not isinstance(value, bool | int | float | str):
             raise PartitionError(f"data.partition.options.{key} = {value!r}: must be a number, a text or a flag")
-    if rule.options and not is_own(rule.kind):
+    if rule.options and not is_own(rule.kind) and rule.kind != BOARDS:
         raise PartitionError(f"data.partition.options: only a partition of your own takes them, not {rule.kind}")
 
 
@@ -104,7 +104,7 @@ def partition_data(config: DataConfig, data: Data) -> ClientIndices:
             raise nobody
         raise PartitionError(f"data.clients = {config.clients}: there are only {count} training examples")
     train, test = _split_both(config, row, data)
-    if not any(len(indices) for indices in train):
+    if not any(len(indices) for indices in train) and rule.kind != BOARDS:
         raise nobody
     by = config.validation_by or data.row.validation_by
     labels, overlap = None if by == "client" else data.train.y, data.row.overlap if by == "stretch" else None

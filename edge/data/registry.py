@@ -19,6 +19,8 @@ ExampleKind = Literal["image", "features", "series", "tokens"]
 """Grey or colour images; rows of numbers; channels of numbers over time; sequences of token numbers."""
 
 
+CHANNELS = (1, 3, 4)
+"""Of images that may have them last"""
 DIMENSIONS: dict[ExampleKind, int] = {"image": 3, "features": 1, "series": 2, "tokens": 1}
 """Of an example"""
 
@@ -94,6 +96,7 @@ class DataSet:
 
     def __post_init__(self) -> None:
         if self.kind == "image":
+            check_channels(f"data set {self.name}: stored = {self.stored}", self.stored)
             return
         dimensions = DIMENSIONS[self.kind]
         if len(self.shape) != dimensions or self.stored != self.shape:
@@ -130,6 +133,15 @@ class DataSet:
             return ""
         whole_train, whole_test = self.counts
         return f"a subset: {train:,} of {whole_train:,} training and {test:,} of {whole_test:,} test examples"
+
+
+def check_channels(what: str, shape: tuple[int, ...]) -> None:
+    """DataError for images of this shape (channels, height, width) that have their channels last."""
+    if len(shape) == 3 and shape[2] in CHANNELS and min(shape[:2]) > max(CHANNELS):
+        raise DataError(
+            f"{what}: has its channels last; images are (channels, height, width), as np.moveaxis(x, -1, 1) makes them "
+            "of examples"
+        )
 
 
 @dataclass(frozen=True)

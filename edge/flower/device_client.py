@@ -9,6 +9,7 @@ counted is needed, and the one after the last visit may become that.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -24,6 +25,7 @@ from edge.data.registry import DataError
 from edge.flower import device_process
 from edge.flower.device_records import (
     Frames,
+    Joined,
     error_records,
     joined_records,
     read_join,
@@ -32,7 +34,7 @@ from edge.flower.device_records import (
 )
 from edge.protocol.client_state import MISSING, SEPARATOR
 from edge.protocol.codecs.update_codec import VectorCodecs
-from edge.protocol.config import CPU, Job, from_json
+from edge.protocol.config import BOARDS, CPU, Job, from_json
 from edge.protocol.home import cache_folder
 from edge.protocol.messages import Train
 from edge.protocol.payload import Payload, Vector
@@ -50,21 +52,23 @@ class LostStateError(ValueError):
     """This node lacks what its client keeps: it was restarted within the run."""
 
 
-def client_app() -> ClientApp:
-    """The app of a device."""
+def client_app(folder: Path | None = None) -> ClientApp:
+    """The app of a device; ``folder``: that of the app, if it has modules of a user's own."""
+    if folder is not None and str(folder) not in sys.path:
+        sys.path.append(str(folder))
     app = ClientApp()
-    app.query("join")(_answering("join"))
-    app.train()(_answering("train"))
+    app.query("join")(_answering("join", folder))
+    app.train()(_answering("train", folder))
     return app
 
 
-def _answering(name: str) -> Callable[[Message, Context], Message]:
+def _answering(name: str, folder: Path | None) -> Callable[[Message, Context], Message]:
     """A function of Flower that does one of `WORKS`, and answers with its exception in words if there is one."""
 
     def answer(message: Message, context: Context) -> Message:
         try:
             if device_process.is_short_lived():
-                content = device_process.ask(name, message.content, context, os.getppid())
+                content = device_process.ask(name, message.content, context, os.getppid(), folder)
             else:
                 content = WORKS[name](message.content, context)
         except Exception as error:  # the server decides what becomes of it
@@ -85,11 +89,12 @@ def join(content: RecordDict, context: Context) -> RecordDict:
             f"node config: partition-id = {client} of num-partitions = {count}: the scenario has data.clients = "
             f"{len(clients)}"
         )
-    if trainer.data.sha256 != sha256:
+    if trainer.job.data.partition.kind != BOARDS and trainer.data.sha256 != sha256:
         raise DataError(f"data set {name}: this node's is {trainer.data.sha256[:16]}, the server's is {sha256[:16]}")
     context.state[STATE] = context.state[HELD] = ConfigRecord()
     context.state[JOB] = ConfigRecord({"json": raw})
-    return joined_records(client, len(clients[client]))
+    counts = trainer.class_counts(clients[client]).tolist()
+    return joined_records(Joined(client, counts, len(trainer.client_indices.validation[client])))
 
 
 def train(content: RecordDict, context: Context) -> RecordDict:
@@ -134,16 +139,20 @@ def _trainer(raw: bytes, context: Context) -> LocalTrainer:
     given = context.node_config
     root = given.get("data-root")
     cache = str(given.get("cache") or cache_folder())
-    return _made_once(raw, str(given.get("device", CPU)), None if root is None else str(root), cache)
+    place = None if root is None else str(root)
+    return _made_once(raw, str(given.get("device", CPU)), place, cache, _client(context))
 
 
 @lru_cache(maxsize=1)
-def _made_once(raw: bytes, device: str, root: str | None, cache: str) -> LocalTrainer:
+def _made_once(raw: bytes, device: str, root: str | None, cache: str, client: int) -> LocalTrainer:
     """One trainer for all visits of a process."""
     from edge.training.trainer import LocalTrainer
 
     job = from_json(Job, raw)
-    return LocalTrainer(replace(job, device=device, cache=cache, data=replace(job.data, root=root)))
+    data, sha256 = replace(job.data, root=root), job.data_sha256
+    if data.partition.kind == BOARDS:  # what lies here is this client's, and has another hash than the server's
+        data, sha256 = replace(data, partition=replace(data.partition, options={"client": client})), ""
+    return LocalTrainer(replace(job, device=device, cache=cache, data=data, data_sha256=sha256))
 
 
 class _Held:

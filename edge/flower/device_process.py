@@ -7,6 +7,7 @@ keeps travels with each message, so that nothing is lost with it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -46,13 +47,14 @@ def is_short_lived() -> bool:
     return Path(sys.argv[0]).name == "flwr-clientapp"
 
 
-def ask(name: str, content: RecordDict, context: Context, owner: int) -> RecordDict:
+def ask(name: str, content: RecordDict, context: Context, owner: int, app: Path | None = None) -> RecordDict:
     """Have the process of ``owner`` do the work of this name; the context gets the state that it leaves.
 
-    ``owner``: the process that it ends with. DeviceProcessError; the work's errors as of `serve`.
+    ``owner``: the process that it ends with; ``app``: the folder of an app with modules of a user's own, which has a
+    process of its own. DeviceProcessError; the work's errors as of `serve`.
     """
     try:
-        with _connected(owner) as connection:
+        with _connected(owner, app) as connection:
             header = {"name": name, "node_config": dict(context.node_config)}
             for part in (json.dumps(header).encode(), _packed(content), _packed(context.state)):
                 connection.send_bytes(part)
@@ -72,8 +74,9 @@ def _unpacked(packed: bytes) -> RecordDict:
     return recorddict_from_proto(ProtoRecordDict.FromString(packed))
 
 
-def _connected(owner: int) -> Connection:
-    folder = Path(tempfile.gettempdir()) / f"fedbr-device-{os.getuid()}-{owner}"
+def _connected(owner: int, app: Path | None) -> Connection:
+    of_app = "" if app is None else f"-{hashlib.sha256(str(app).encode()).hexdigest()[:12]}"
+    folder = Path(tempfile.gettempdir()) / f"fedbr-device-{os.getuid()}-{owner}{of_app}"
     folder.mkdir(mode=stat.S_IRWXU, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != stat.S_IRWXU:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -36,6 +36,8 @@ JOIN = "query.join"
 TRAIN = "train"
 CHOICE = "choice/"
 SIZE_NBYTES = 8
+MOST_EXAMPLES = 1 << 40
+"""Of a class of one client"""
 Frames = Mapping[tuple[str, str], DownloadFrame]
 """(slot, key) -> frame of a download"""
 
@@ -125,16 +127,34 @@ def read_join(content: RecordDict) -> bytes:
     return job
 
 
-def joined_records(client: int, examples: int) -> RecordDict:
-    """The answer to `join_records`: the client that this node is, and its training examples."""
-    return RecordDict({"joined": ConfigRecord({"client": client, "examples": examples})})
+class Joined(NamedTuple):
+    """The client that a node is, and what it holds."""
+
+    client: int
+    histogram: list[int]
+    """Training examples of each class"""
+    validation: int
+    """Validation examples"""
+
+    @property
+    def examples(self) -> int:
+        """Training examples."""
+        return sum(self.histogram)
 
 
-def read_joined(content: RecordDict) -> tuple[int, int]:
-    """(client, training examples) of `joined_records`; WireError, also for a node's `Error`."""
+def joined_records(joined: Joined) -> RecordDict:
+    """The answer to `join_records`."""
+    return RecordDict({"joined": ConfigRecord({**joined._asdict()})})
+
+
+def read_joined(content: RecordDict) -> Joined:
+    """The records of `joined_records`; WireError, also for a node's `Error`."""
     _raise_error(content)
     fields = _config(content, "joined")
-    return _count(fields, "client"), _count(fields, "examples")
+    histogram = fields.get("histogram")
+    fits = isinstance(histogram, list) and all(type(each) is int and 0 <= each < MOST_EXAMPLES for each in histogram)
+    expect(fits and len(histogram) <= MAX_LENGTH, "joined: histogram", histogram)  # type: ignore[arg-type]
+    return Joined(_count(fields, "client"), histogram, _count(fields, "validation"))  # type: ignore[arg-type]
 
 
 def error_records(error: Error) -> RecordDict:

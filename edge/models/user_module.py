@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from edge.data.registry import DataSet
 from edge.models.registry import INPUTS, ModelRow, model
 from edge.protocol.config import ModelConfig
-from edge.protocol.plugins import error_place, error_text, load
+from edge.protocol.plugins import definition_place, error_place, error_text, load
 from edge.protocol.rng import keyed_generator
 from edge.protocol.spelling import nearest
 
@@ -156,8 +156,9 @@ def check_chain(row: ModelRow, module: nn.Module, x: Tensor, classes: int) -> No
             why = f" ({chained})" if isinstance(chained, Exception) else ""
             raise _error(
                 row,
-                f"its forward is not its children {order} one after another{why}; make layers that it calls as "
-                "functions (ReLU, Flatten, pooling) children, and list all in the order of use",
+                f"its forward{definition_place(type(module).forward)} is not its children {order} one after "
+                f"another{why}; make layers that it calls as functions (ReLU, Flatten, pooling) children, and list all "
+                "in the order of use",
             )
 
 

@@ -43,6 +43,8 @@ TensorAxes = Annotated[
 ]
 """key -> axes of the tensors that lie one after another in its vector, buffers' too"""
 CPU = "cpu"
+BOARDS = "boards"
+"""The kind of partition of data that each client has on a board of its own, and nobody together"""
 MAX_ITEMS = 1 << 15
 """Items of all lists and maps of a record that travels as JSON."""
 FILE_NAME = r"^[^/\\.\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*(/[^/\\.\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*)*$"

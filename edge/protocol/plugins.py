@@ -11,9 +11,10 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from traceback import walk_tb
-from types import FrameType
+from traceback import TracebackException, format_exception, walk_tb
+from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -29,6 +30,8 @@ OUR_FOLDERS = tuple(f"{ROOT / name}/" for name in ("coordinator", "costmodel", "
 INSTALLED = {"site-packages", "dist-packages"}
 OBJECT = re.compile(r"(\w+)_([0-9a-f]{12})")
 """The module of an object that was given in Python: its name, and the start of the SHA-256 of the module's text"""
+_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*(:| =) ")
+"""Of a scenario, at the beginning of a message"""
 _GIVEN = re.compile(rf"\b{OBJECT.pattern}:\w+|([\w-]+)/(?:image|features|tokens)-\d+/[\dx]+/\d+/[0-9a-f]{{64}}")
 
 
@@ -99,9 +102,43 @@ def error_place(error: BaseException) -> str:
     return f" ({own[-1][0].f_code.co_filename}, line {own[-1][1]})" if own else ""
 
 
+def definition_place(function: object) -> str:
+    """`` (file, line n)`` of the definition of a user's own function; '' for any other."""
+    code = getattr(function, "__code__", None)
+    is_own = code is not None and _is_users(str(getattr(function, "__module__", "")), code.co_filename)
+    return f" ({code.co_filename}, line {code.co_firstlineno})" if code is not None and is_own else ""
+
+
+def error_frames(error: BaseException) -> str:
+    """The traceback of an error, as Python prints it; of one of a user's code, or that begins with a key, without
+    frames of this product, and '' if there are no others."""
+    chain = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and before not in chain:
+        chain.append(before)
+    frames = [frame for each in chain for frame, _ in walk_tb(each.__traceback__)]
+    if not any(map(is_users, frames)):
+        return "" if _KEY.match(str(error)) else "".join(format_exception(error))
+    printed = part = TracebackException.from_exception(error)
+    while part is not None:
+        part.stack[:] = [each for each in part.stack if not each.filename.startswith(OUR_FOLDERS)]
+        part = part.__cause__ or part.__context__  # type: ignore[assignment]
+    return "".join(printed.format())
+
+
 def is_users(frame: FrameType) -> bool:
     """Whether the code of a frame is neither this product's, nor Python's, nor that of an installed package."""
-    file, top = frame.f_code.co_filename, str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return _is_users(str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename)
+
+
+def is_users_module(module: ModuleType | None) -> bool:
+    """As of `is_users`, of a module; False for one without a file."""
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and _is_users(str(getattr(module, "__name__", "")), file)
+
+
+@lru_cache(maxsize=4096)
+def _is_users(module: str, file: str) -> bool:
+    top = module.partition(".")[0]
     foreign = top in sys.stdlib_module_names or file.startswith("<") or INSTALLED & set(Path(file).parts)
     return not foreign and not file.startswith(OUR_FOLDERS)
 

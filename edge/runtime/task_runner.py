@@ -7,7 +7,6 @@ limits memory.
 from __future__ import annotations
 
 import importlib
-import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,7 +14,7 @@ from edge.protocol import messages, serialization
 from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.fixed_point import FixedPointSums
 from edge.protocol.payload import Payload
-from edge.protocol.plugins import error_place
+from edge.protocol.plugins import error_frames, error_place
 from edge.runtime.log import log_error
 
 if TYPE_CHECKING:
@@ -90,8 +89,7 @@ def error_of(error: BaseException) -> messages.Error:
     """An exception as a message: its text has the place in a user's code that it came from."""
     place = error_place(error)
     text = f"{str(error)[: messages.MAX_ERROR_TEXT - len(place)]}{place}"[: messages.MAX_ERROR_TEXT]
-    raised = "".join(traceback.format_exception(error))
-    return messages.Error(type(error).__name__, text, raised[-messages.MAX_TRACEBACK :])
+    return messages.Error(type(error).__name__, text, error_frames(error)[-messages.MAX_TRACEBACK :])
 
 
 def load_executor(job: Job, name: str) -> tuple[TaskExecutor, GpuShare | None]:

@@ -36,6 +36,10 @@ from edge.protocol.payload import (
     Vector,
 )
 from edge.training.blocks import Block
+from edge.training.own_state import OwnState
+
+UNLOADED = 0x7FC0F00D
+"""The bits of numbers that no visit has loaded: a NaN that arithmetic does not make, and passes on"""
 
 
 class BlockModel:
@@ -47,9 +51,10 @@ class BlockModel:
         device: torch.device,
         memory_format: torch.memory_format = torch.contiguous_format,
         by_layer: bool = False,
+        is_own: bool = False,
     ) -> None:
-        """``by_layer``: whether each layer has a key of its own."""
-        self._make = make
+        """``by_layer``: whether each layer has a key of its own; ``is_own``: whether a user's code works with it."""
+        self._make, self._is_own = make, is_own
         self.memory_format, self.by_layer = memory_format, by_layer
         self._frozen: dict[str, BlockModel] = {}
         self._of: BlockModel | None = None  # the model that this one is a frozen copy of
@@ -63,6 +68,8 @@ class BlockModel:
         self.slices: dict[str, slice] = {}
         self._homes: dict[str, Tensor] = {}
         self._permuted: dict[str, list[tuple[slice, Tensor]]] = {}
+        self._bound: list[tuple[Tensor, Tensor, Tensor, str]] = []
+        """Each parameter, its numbers and gradient as views of the flat vectors, and its block"""
         self._flatten()
         self._scratch: dict[str, Tensor] = {}
         self._learns = [shape.params > 0 for shape in self.layout.blocks]
@@ -75,6 +82,14 @@ class BlockModel:
         """Of a frozen copy, in place of ``frozen_statistics``; None: as that says"""
         self.logit_shifts: tuple[Tensor, ...] = ()
         """Vectors (classes,) that are added to logits, also of frozen copies; set within training losses alone"""
+        self._initial_buffers = self.buffers.clone()
+        counts = [buffer for module in self.modules for buffer in module.buffers() if not buffer.is_floating_point()]
+        self._counts = [(buffer, buffer.clone()) for buffer in counts]
+        kept = (self.flat, self.grad, self.buffers)
+        self._layers = OwnState(self.modules, kept) if is_own else None
+        self._is_reset = False
+        """Whether it serves one visit after another"""
+        self._attributes = frozenset([*vars(self), "_attributes"])
 
     def _flatten(self) -> None:
         start = buffers_start = 0
@@ -90,6 +105,7 @@ class BlockModel:
                 place = 0
                 for parameter, home, grad in zip(parameters, homes, grads, strict=True):
                     parameter.data, parameter.grad = home.copy_(parameter.data), grad
+                    self._bound.append((parameter, home, grad, shape.name))
                     if not home.is_contiguous():
                         taken = slice(place, place + home.numel())
                         self._permuted.setdefault(part.key, []).append((taken, home))
@@ -101,6 +117,42 @@ class BlockModel:
                     for buffer, piece in zip(buffers, _pieces(vector, buffers), strict=True):
                         buffer.data = piece.copy_(buffer.data)
                     buffers_start += part.buffers
+
+    def reset(self) -> None:
+        """Forget what a visit has left: all but the numbers is as it was made, and the numbers are `UNLOADED`.
+
+        So a visit cannot depend on the one that this worker happened to have before. Buffers, gradients and scratch are
+        as they were made, too; frozen copies are reset like this model.
+        """
+        self._is_reset = True
+        for name in vars(self).keys() - self._attributes:
+            delattr(self, name)
+        if self._layers is not None:
+            self._layers.restore()
+            for parameter, home, grad, block in self._bound:
+                if parameter.data_ptr() != home.data_ptr() or parameter.dtype != home.dtype:
+                    parameter.data = home
+                parameter.grad, parameter._backward_hooks = grad, None
+                parameter.requires_grad_(self._learns[self.layout.names.index(block)])
+            for module in self.modules:
+                module.train(self._trains)
+        self.flat.view(torch.int32).fill_(UNLOADED)
+        self.grad.zero_()
+        self.buffers.copy_(self._initial_buffers)
+        for buffer, initial in self._counts:
+            buffer.copy_(initial)
+        for vector in self._scratch.values():
+            vector.zero_()
+        self.logit_shifts = ()
+        for frozen in self._frozen.values():
+            frozen.reset()
+
+    def unloaded(self) -> list[str]:
+        """The blocks of which any number is `UNLOADED` since `reset`."""
+        is_unloaded = self.flat.view(torch.int32) == UNLOADED
+        if not bool(is_unloaded.any()):
+            return []
+        return [name for name in self.layout.names if bool(is_unloaded[self.slices[name]].any())]
 
     def __len__(self) -> int:
         return len(self.modules)
@@ -323,7 +375,9 @@ class BlockModel:
         has the numbers of its last use: a visit loads it before it runs it.
         """
         if name not in self._frozen:
-            frozen = BlockModel(self._make, self.device, self.memory_format, self.by_layer)
+            frozen = BlockModel(self._make, self.device, self.memory_format, self.by_layer, self._is_own)
+            if self._is_reset:
+                frozen.reset()
             frozen.train_only(())
             frozen.train_mode(False)
             frozen.executed = self.executed

@@ -24,7 +24,7 @@ from torch import nn
 
 from edge.data.atomic_cache import text_once
 from edge.data.registry import DataSet
-from edge.models.registry import model
+from edge.models.registry import ModelRow, model
 from edge.protocol.config import Job, ModelConfig, ModelProfile, TensorAxes
 from edge.protocol.operations import KINDS
 from edge.protocol.options.base import Options
@@ -43,7 +43,9 @@ from edge.training.counts import (
     subnetwork_flops,
 )
 from edge.training.exits import depth_axes, shortened
+from edge.training.metrics.registry import metric_row
 from edge.training.narrowed import add_statistics, model_axes, narrowed, share_numbers
+from edge.training.own_state import named_modules
 from edge.training.slimmable import Slimmable, resized
 
 MOST_PARAMETERS = 300_000_000
@@ -58,6 +60,8 @@ class JobModel:
         self.job, self.dataset = job, dataset
         self.row, self.cache = model(job.model.name), Path(job.cache)
         self.memory_format = MEMORY_FORMATS[job.train.memory_format or "contiguous"]
+        self.own_modules = named_modules(_named(job, self.row))
+        """Of the user's, which the job names"""
 
     def blocks(self, config: ModelConfig | None = None) -> list[Block]:
         """Its blocks, initialised from torch's current random state; ``config``: of a variant of the model."""
@@ -80,7 +84,9 @@ class JobModel:
                 f"model.name = {self.row.name!r}: of width {self.job.model.width} it has {parameters:,} parameters; "
                 f"the most is {MOST_PARAMETERS:,}"
             )
-        net = BlockModel(seeded(self.job.seed, self.blocks), device, self.memory_format, self.job.by_layer)
+        net = BlockModel(
+            seeded(self.job.seed, self.blocks), device, self.memory_format, self.job.by_layer, bool(self.own_modules)
+        )
         net.frozen_statistics = self.job.train.frozen_statistics
         return net
 
@@ -97,7 +103,7 @@ class JobModel:
         """The part of a rate; its numbers are those of the next download."""
         assert self.job.submodels is not None
         make = partial(self.part_blocks, net, self.job.submodels.axes, rate)
-        part = BlockModel(make, net.device, self.memory_format, self.job.by_layer)
+        part = BlockModel(make, net.device, self.memory_format, self.job.by_layer, bool(self.own_modules))
         part.frozen_statistics = self.job.train.frozen_statistics
         return part
 
@@ -230,6 +236,14 @@ class JobModel:
         config = replace(self.job.model, width=width)
         images = replace(self.dataset, shape=(channels, height, across))
         return cached_counts(config, lambda: self.blocks(config), images, self.cache, self._wrapper).flops
+
+
+def _named(job: Job, row: ModelRow) -> list[str]:
+    """What a job names as ``module:NAME`` and its workers call in visits and evaluations."""
+    rows = [metric_row(name).measure for name in job.metrics]
+    stages = [str(stage.get("kind")) for chain in (job.codec.up, *job.codec.up_slots.values()) for stage in chain]
+    client_sides = [job.objective, *job.corrections, *job.options_types, *filter(None, [job.wrap_model])]
+    return [*client_sides, job.model.name, row.stages, *job.metrics, *rows, *stages]
 
 
 def seeded(seed: int, make: Callable[[], list[Block]], index: int = 0) -> Callable[[], list[Block]]:

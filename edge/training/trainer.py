@@ -1,13 +1,14 @@
 """The tasks of one worker: describe the model and the data, train a client, evaluate. Never a socket.
 
-One model instance serves all clients. Data and partition are memory-mapped files that all workers share. Client state
-is a file per visit, named by the coordinator.
+One model instance serves all clients; before each it is reset, as is what a user's code has left in the process
+(`edge.training.own_state`), so that no result depends on the worker. Data and partition are memory-mapped files that
+all workers share. Client state is a file per visit, named by the coordinator.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,15 +23,27 @@ from torch import Tensor
 from edge.data.augment import fitted, profile_for
 from edge.data.decoded_cache import found_row, open_data
 from edge.data.partitioning import ClientIndices, cached_partition
-from edge.data.registry import Data, Split
+from edge.data.registry import Data, DataError, Split
 from edge.models.user_module import check_module
 from edge.protocol import client_state
 from edge.protocol.codecs.update_codec import REFERENCE, References, UpdateCodec
-from edge.protocol.config import EvalSplit, Job, ModelProfile, TrainConfig
+from edge.protocol.config import BOARDS, EvalSplit, Job, ModelProfile, TrainConfig
 from edge.protocol.logged import joined
 from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Choice, Evaluate, Score, Train, Update
-from edge.protocol.payload import BUFFERS, MODEL, PASS_TYPES, EncodedVectors, Floats, Payload, Shapes, Vector, shapes
-from edge.protocol.plugins import error_text, is_own
+from edge.protocol.options.base import Options
+from edge.protocol.payload import (
+    BUFFERS,
+    MODEL,
+    PASS_TYPES,
+    EncodedVectors,
+    Floats,
+    Payload,
+    Shapes,
+    Vector,
+    shapes,
+    vectors,
+)
+from edge.protocol.plugins import definition_place, error_text, is_own
 from edge.protocol.rng import keyed_generator
 from edge.protocol.submodels import RATE, part_name, slice_map
 from edge.training.batches import Indices, Loader, LocalBatches
@@ -50,6 +63,7 @@ from edge.training.job_model import JobModel, check_single_examples
 from edge.training.kernel_tape import kernel_tapes
 from edge.training.metrics.job_metrics import JobMetrics, Values
 from edge.training.metrics.metric import ModelInputs
+from edge.training.own_state import OwnState, seed_process
 from edge.training.sgd import Sgd
 
 MOST_STATISTICS = 32
@@ -185,8 +199,25 @@ class LocalTrainer:
         tapes = kernel_tapes() if is_taped else None
         return StepFactory(net, job.train, cuda_graphs() if self.has_graphs else None, tapes)
 
+    @cached_property
+    def _own_state(self) -> OwnState:
+        """Of the user's modules, before any of their functions is called here."""
+        return OwnState(self.model.own_modules)
+
+    def _reset(self, net: BlockModel, task: Train | Evaluate) -> None:
+        """Forget the tasks before: nothing that they left in the model or in this process may reach this one."""
+        self._own_state.restore()
+        torch.set_num_threads(self.job.train.threads)
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+        purpose = "process" if isinstance(task, Train) else f"process: evaluation from {task.start}"
+        seed_process(int(keyed_generator(self.job.seed, purpose, task.round, task.client).integers(2**62)))
+        net.reset()
+        self.__dict__.pop("metrics", None)
+
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """Blocks, FLOPs, activations and initial vectors; with ``data``, also the examples of each client."""
+        _ = self._own_state
         _ = self.metrics  # so that a user's own that cannot be loaded is refused before the first round
         self._check_client_side(self.job.objective, ClientUpdate)
         for correction in self.job.corrections:
@@ -197,13 +228,15 @@ class LocalTrainer:
         if not data:
             return description, draws(0)
         clients = self.client_indices
+        if self.job.data.partition.kind == BOARDS and not len(self.data.test.y):
+            raise DataError(f"data set {self.data.row.name}: the server has no test examples to evaluate models on")
         description = replace(
             description,
             data_sha256=self.data.sha256,
             data_source=self.data.source,
             test_count=len(self.data.test.y),
             samples=np.array([*map(len, clients.train)], np.int64),
-            histogram=np.stack([self._class_counts(indices) for indices in clients.train]),
+            histogram=np.stack([self.class_counts(indices) for indices in clients.train]),
             test_samples=np.array([*map(len, clients.test)], np.int64),
             validation_samples=np.array([*map(len, clients.validation)], np.int64),
         )
@@ -220,17 +253,29 @@ class LocalTrainer:
     def _check_client_side(self, name: str, kind: type) -> None:
         """ValueError that names the key, for a client side that no visit could use."""
         try:
-            made = load_dotted(name)(self.job.options)
+            made = load_dotted(name)(self._options)
         except Exception as error:  # a user's client side may raise anything
             raise ValueError(f"method: cannot make the client side {name!r}: {error_text(error)}") from error
         if not isinstance(made, kind):
             raise ValueError(f"method: the client side {name!r} is no {kind.__name__}")
+        lacking = vars(kind(self.job.options)).keys() - vars(made).keys()
+        if lacking:
+            raise ValueError(
+                f"method: the client side {name!r}: __init__{definition_place(type(made).__init__)} does not set "
+                f"{', '.join(sorted(lacking))}; begin it with super().__init__(options)"
+            )
+
+    @property
+    def _options(self) -> Options:
+        """The options of the method for one visit, whose client side may change them."""
+        return self.job.options.model_copy(deep=True) if self.model.own_modules else self.job.options
 
     def _objective(self) -> ClientUpdate:
-        own: ClientUpdate = load_dotted(self.job.objective)(self.job.options)
+        own: ClientUpdate = load_dotted(self.job.objective)(self._options)
         return MeasuredVisit(own) if self.job.is_measured else own
 
-    def _class_counts(self, indices: Indices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def class_counts(self, indices: Indices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """(classes,) of these training examples."""
         return np.bincount(self.data.train.y[indices], minlength=self.data.row.classes).astype(np.int64)
 
     def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
@@ -241,14 +286,16 @@ class LocalTrainer:
         part, job = self.part(task.choice), self.job
         net = part.net
         self._allow_tf32(job.train.precision == "tf32")
+        self._reset(net, task)
         visit = self._visit(task)
         objective = self._objective()
-        corrections: list[GradientCorrection] = [load_dotted(name)(job.options) for name in job.corrections]
+        corrections: list[GradientCorrection] = [load_dotted(name)(self._options) for name in job.corrections]
         state = self._client_state(state_in)
         net.executed[:], net.further_flops = 0, 0.0
         net.train_only()
         net.train_mode(True)
-        objective.begin(net, task.payload, state, visit)
+        objective.begin(net, _protected(task.payload), _protected(state), visit)
+        _check_loaded(net, objective, "begin")
         for correction in corrections:
             correction.begin(net, task.payload, state, visit)
         objective.train(net, self._batches(task), part.stepper.begin(visit, objective, corrections))
@@ -271,7 +318,9 @@ class LocalTrainer:
             client_state.write(state_out, keep)
         plan = visit.plan
         flops = float((net.executed * part.flops).sum()) + net.further_flops
-        numbers |= {"samples": float(plan.samples), "steps": float(plan.steps), "flops": flops}
+        counted = {"samples": float(plan.samples), "steps": float(plan.steps), "flops": flops}
+        _check_numbers(numbers, counted, job.reports, objective)
+        numbers |= counted
         logged = joined(part.take_logged() for part in (objective, *corrections))
         return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up, logged, encoded)
 
@@ -342,7 +391,7 @@ class LocalTrainer:
             device=self.device,
             pathways=job.train.pathways or "each",
             train=train,
-            class_counts=self._class_counts(indices),
+            class_counts=self.class_counts(indices),
             variants=self.model.variant_flops,
             narrower=partial(self.narrower, task.choice),
             flexible=self.model.row.flexible,
@@ -372,6 +421,7 @@ class LocalTrainer:
         net = self.part(task.choice).net
         before: Values = {}
         self._allow_tf32(False)
+        self._reset(net, task)
         net.train_mode(False)
         if task.client == GLOBAL:
             net.load(task.payload[MODEL])
@@ -428,6 +478,7 @@ class LocalTrainer:
             return values
         for rate in plan.evaluated:
             slices, net = slice_map(plan.axes, {**task.choice, RATE: rate}), self.part({RATE: rate}).net
+            net.reset()
             net.train_mode(False)
             net.load(slices.taken(task.payload[MODEL]))
             self._settle(net, task, rate)
@@ -453,7 +504,8 @@ class LocalTrainer:
         visit = self._visit(task)
         if self.job.adapt_epochs and self.job.adapt_lr is not None:
             visit = replace(visit, lr=self.job.adapt_lr)
-        objective.prepare_score(net, task.payload, self._client_state(state_in), visit)
+        objective.prepare_score(net, _protected(task.payload), _protected(self._client_state(state_in)), visit)
+        _check_loaded(net, objective, "prepare_score")
         before: Values = {}
         if self.job.adapt_before:
             net.train_mode(False)
@@ -495,6 +547,46 @@ class LocalTrainer:
             return self.test_set, self.client_indices.test[client]
         own = self.client_indices.validation if split == "validation" else self.client_indices.train
         return self.train_set, own[client]
+
+
+def _protected(payload: Payload) -> Payload:
+    """The vectors as a client side gets them: its own mapping, of numbers that it cannot change for later visits."""
+    for _, _, vector in vectors(payload):
+        vector.data.flags.writeable = False
+    return {slot: dict(named) for slot, named in payload.items()}
+
+
+def _check_loaded(net: BlockModel, objective: ClientUpdate, name: str) -> None:
+    """ValueError for a method that leaves numbers in the model that nothing has loaded in this visit."""
+    if not (unloaded := net.unloaded()):
+        return
+    own = type(objective.own if isinstance(objective, MeasuredVisit) else objective)
+    if name == "prepare_score" and own.prepare_score is ClientUpdate.prepare_score:
+        name = "begin"
+    raise ValueError(
+        f"method: {name} of {own.__qualname__}{definition_place(getattr(own, name))} has not loaded the "
+        f"model's {', '.join(unloaded)}; call super().{name}(net, down, state, visit) first, or load them with net.load"
+    )
+
+
+def _check_numbers(
+    numbers: Mapping[str, float],
+    counted: Mapping[str, float],
+    reports: Sequence[str],
+    objective: ClientUpdate,
+) -> None:
+    """ValueError for numbers of ``end`` that would be dropped or are ``counted`` here, and if a declared one lacks."""
+    own = type(objective.own if isinstance(objective, MeasuredVisit) else objective)
+    about = f"method: end of {own.__qualname__}{definition_place(own.end)}"
+    if extra := sorted(numbers.keys() - (set(reports) - counted.keys())):
+        if extra[0] in counted:
+            raise ValueError(f"{about} gives the number {extra[0]!r}, which is counted for every method; rename it")
+        raise ValueError(
+            f"{about} gives the number {extra[0]!r}, which its spec does not name; add reports=({extra[0]!r},), or "
+            f"record it with self.log({extra[0]!r}, ..)"
+        )
+    if lacking := [name for name in reports if name not in numbers and name not in counted]:
+        raise ValueError(f"{about} does not give the number {lacking[0]!r}, which its spec names in reports")
 
 
 class NodeTrainer(LocalTrainer):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.data.decoded_cache import arrays_sha256, check_examples, store_arrays
-from edge.data.registry import DataError, DataSet, ExampleKind, Split, arrays_name, arrays_row
+from edge.data.registry import DataError, DataSet, ExampleKind, Split, arrays_name, arrays_row, check_channels
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,8 @@ def _test_mask(y: NDArray[Any], part: float, seed: int) -> NDArray[np.bool_]:
 
 def _examples(kind: ExampleKind, x: NDArray[Any]) -> NDArray[Any]:
     """Examples in the form of `edge.data.registry.Split`, with the same values."""
+    if kind == "image":
+        check_channels(f"x of shape {x.shape}", x.shape[1:])
     if kind in ("features", "series"):
         return np.ascontiguousarray(x, np.float32)
     whole = np.ascontiguousarray(x[:, None] if kind == "image" and x.ndim == 3 else x)

@@ -18,7 +18,14 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.monitor import FIRST_REMOTE_WORKER_SECONDS
 from coordinator.workers.task import Stopped
 from scenarios.api.callbacks import CallbackObserver
-from scenarios.api.requests import ExperimentRequest, MeasureRequest, RecordedRequest, ResumeRequest, RunRequest
+from scenarios.api.requests import (
+    ExperimentRequest,
+    MachineRequest,
+    MeasureRequest,
+    RecordedRequest,
+    ResumeRequest,
+    RunRequest,
+)
 from scenarios.config.load import Loaded, note_on_sums
 from scenarios.experiment import run_set
 from scenarios.experiment.executors import choose_executor, make_runs
@@ -137,6 +144,15 @@ class Caller:
             planned = study.plan(loaded, folder, metrics, options, request.round, request.clients)
             work = partial(study.measure, planned, folder, tell=tell)
             return self.call(Session(request.workers, device), [loaded], work, LiveTable([], quiet=True))
+
+    def check_plugin(self, name: str, overrides: Mapping[str, Any], request: MachineRequest) -> dict[str, Any]:
+        """Check a plug-in in short runs, whose progress nobody is shown."""
+        from scenarios.config.load import load
+        from scenarios.studies import conformance
+
+        base = load(conformance.BASE, conformance.settings(name, overrides))
+        work = partial(conformance.check_plugin, name, overrides)
+        return self.call(Session(request.workers, request.device), [base], work, LiveTable([], quiet=True))
 
     def experiment(
         self, experiment: Experiment, request: ExperimentRequest

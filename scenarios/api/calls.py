@@ -23,7 +23,7 @@ from scenarios.api.callbacks import CallbackObserver, Callbacks
 from scenarios.api.caller import Caller
 from scenarios.api.keys import Keys, KeysButSeed
 from scenarios.api.object_modules import in_cells
-from scenarios.api.objects import as_names, with_names
+from scenarios.api.objects import as_names, plugin_name, with_names
 from scenarios.api.requests import MachineRequest, MeasureRequest, RecordedRequest, ResumeRequest, RunRequest
 from scenarios.api.run import Run
 from scenarios.api.tables import data_frame
@@ -221,6 +221,27 @@ def measure(
     with calling() as caller:
         names = metrics if isinstance(metrics, str) else ",".join(map(str, listed("metrics", metrics, "['hessian']")))
         return caller.measure(path, names, values.overrides(options), request_of(MeasureRequest, locals()))
+
+
+def check_plugin(
+    plugin: Any,
+    *,
+    key: str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    **overrides: Unpack[Keys],
+) -> dict[str, Any]:
+    """Check the contract of a plug-in in short runs: what ``fedbr check-plugin --json`` prints.
+
+    ``plugin``: a row or spec, a bare class or function, or ``"module:ROW"``. ``key``: the key that names such plug-ins,
+    where a function could be of several kinds, such as "train.lr_schedule". ``overrides``: its options and any other
+    keys of the runs, as of `run`. ``holds`` says whether all ``findings`` hold; each has a ``name``, whether it
+    ``holds``, and a ``detail``. ScenarioError for what is no plug-in, and for runs that cannot be made.
+    """
+    with calling() as caller:
+        request = request_of(MachineRequest, locals())
+        given = values.overrides(as_names(overrides))
+        return caller.check_plugin(plugin_name(plugin, key, given), given, request)
 
 
 def ls(*folders: Folder) -> RunList:

@@ -19,6 +19,7 @@ from scenarios.api import values
 from scenarios.api.callbacks import Callbacks
 from scenarios.api.calls import Folder, calling, made, request_of
 from scenarios.api.keys import Keys, KeysButFleet
+from scenarios.api.objects import as_names, with_names
 from scenarios.api.requests import RunRequest
 from scenarios.api.run import Run
 from scenarios.config.cache import cache_folder
@@ -107,14 +108,16 @@ def run(
 def export(scenario: values.Scenario, folder: Folder, *, allow_code: bool = False, **overrides: Unpack[Keys]) -> Path:
     """Write a scenario as a Flower app that runs on real devices, into a new folder, and return that.
 
-    ``scenario`` and ``overrides``: as of `fedbr.run`, but without objects and modules of your own. ScenarioError for a
-    scenario that devices cannot run, and for a folder that is there already.
+    ``scenario`` and ``overrides``: as of `fedbr.run`; modules of your own, and those of objects, are copied into the
+    folder. With ``**{"data.partition.kind": "boards"}`` each device has its own examples alone. ScenarioError for a
+    scenario that devices cannot run, such as one of arrays, and for a folder that is there already.
     """
     from scenarios.flower import export as app
 
     with calling(allow_code=allow_code):
         target = values.place("folder", folder)
-        app.export(load(values.named(scenario), values.overrides(overrides), origin=PYTHON), target)
+        given = values.overrides(as_names(overrides, scenario))
+        app.export(load(values.named(with_names(scenario)), given, origin=PYTHON), target)
         return target
 
 

@@ -17,11 +17,14 @@ from typing import Any
 from edge.data.registry import ExampleKind, dataset
 from edge.models.registry import INPUTS, module_row
 from edge.protocol.plugins import display_name
+from edge.protocol.spelling import nearest
 from scenarios.api.arrays import Arrays, arrays
 from scenarios.api.object_modules import Closure, UnusableError, dotted, is_row, label
+from scenarios.api.values import shown
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
-from scenarios.config.plugin_points import BY_KEY, BY_STAGE_KEY
+from scenarios.config.load import NO_LISTS
+from scenarios.config.plugin_points import BY_KEY, BY_STAGE_KEY, PLUGIN_POINTS
 from scenarios.config.tables import leaves
 from scenarios.config.toml_source import find, read
 
@@ -36,6 +39,7 @@ _OPTIMIZERS = "coordinator.aggregation.optimizers"
 _SELECTION = "coordinator.rounds.selection"
 _POLICY = "coordinator.rounds.policy"
 _CODEC = "edge.protocol.codecs.codec"
+_TORCH_MODULE = "torch.nn.modules.module:Module"
 _WRAPPERS = (
     ("method", f"{_CLIENT}:ClientUpdate", f"{_SPEC}:ObjectiveSpec"),
     ("method", f"{_CLIENT}:GradientCorrection", f"{_SPEC}:CorrectionSpec"),
@@ -152,6 +156,40 @@ def _data_name(given: Mapping[str, Any], scenario: Any) -> str:
     return str(named or "digits")
 
 
+def plugin_name(value: Any, key: str | None, overrides: Mapping[str, Any]) -> str:
+    """The name of a plug-in that is given as text, or as the thing itself; ``key``: the one that would name it.
+
+    ``overrides``: with names; a model is made for their data. ScenarioError for what is no plug-in, or may be one
+    of several kinds.
+    """
+    if isinstance(value, str):
+        return value
+    chosen = key or _key_of(value)
+    if chosen not in BY_KEY:
+        raise ScenarioError(f"key = {chosen!r}: no key of a plug-in; {nearest(chosen, BY_KEY)}")
+    return _model_name(value, _data_name(overrides, None)) if chosen == MODEL else _name(chosen, value)
+
+
+def _key_of(value: Any) -> str:
+    """The key that would name an object."""
+    if is_row(value):
+        keys = [point.key for point in PLUGIN_POINTS if point.is_row(value)]
+    else:
+        bases = [f"{base.__module__}:{base.__qualname__}" for base in getattr(value, "__mro__", ())]
+        keys = [point for point, base, _ in _WRAPPERS if base in bases] + [MODEL] * (_TORCH_MODULE in bases)
+        if isinstance(value, FunctionType):
+            keys = [MODEL, *(point for point, base, _ in _WRAPPERS if not base)]
+    if len(keys) == 1:
+        return keys[0]
+    if keys:
+        raise ScenarioError(f"{label(value)}: say which it is: key = {', '.join(map(repr, keys))}")
+    kinds = ", ".join(sorted({base.rpartition(":")[2] for _, base, _ in _WRAPPERS if base}))
+    raise ScenarioError(
+        f"{shown(value)}: is no plug-in; give its row, a class derived from {kinds} or torch.nn.Module, a function, or "
+        "'module:ROW'"
+    )
+
+
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +202,8 @@ def _name(key: str, value: Any) -> str:
             return (value if isinstance(value, Arrays) else arrays(value)).keep(cache_folder())
         if isinstance(value, type | FunctionType):
             return _row_of(key, value)
+        if isinstance(value, list | tuple) and key == "data.partition.kind" and not any(map(callable, value)):
+            raise UnusableError(NO_LISTS)
         if isinstance(value, list | tuple):
             raise UnusableError("a run takes one; fedbr.compare and fedbr.sweep take several")
         raise UnusableError(

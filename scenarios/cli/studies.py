@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, replace
-from functools import partial
 from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -114,15 +113,10 @@ def check_plugin(
 ) -> None:
     """Check the contract of a plug-in in short runs: bytes, FLOPs, any number of workers, resume, round policies."""
     from scenarios.api.caller import Caller
-    from scenarios.config.load import load
     from scenarios.config.overrides import parsed
-    from scenarios.run.session import Session
     from scenarios.studies import conformance as study
 
-    given = parsed(overrides or [])
-    base = load(study.BASE, study.settings(name, given))
-    work = partial(study.check_plugin, name, given)
-    result = Caller(quiet=True).call(Session(request.workers, request.device), [base], work)
+    result = Caller(quiet=True).check_plugin(name, parsed(overrides or []), request)
     emit(result, output.as_json, lambda: study.show(result))
     raise typer.Exit(FINISHED if result["holds"] else FAILED)
 

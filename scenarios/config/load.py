@@ -167,11 +167,20 @@ def _resolved(name: str, raw: Mapping[str, Any], origin: ValueOrigin, is_resolve
         return replace(_checked(_parsed(raw, origin, is_resolved), raw, _Resolver(origin)), name=name)
 
 
+NO_LISTS = (
+    "clients' examples are given by a function of (y, ids, clients, classes, rng, options) that returns such lists, in "
+    'a row of your own, or by a JSON file {client: [indices]}: data.partition.kind = "file" and data.partition.file'
+)
+"""Why lists are no kind of partition"""
+
+
 def _parsed(raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Scenario:
     """The scenario as its keys and types say, before any name in it is looked up."""
     quantities.refuse_large(raw, origin)
     quantities.refuse_control(raw, origin)
     for key, value in leaves(raw):  # several values of a key that takes one, as a sweep has them
+        if key == "data.partition.kind" and isinstance(value, list) and any(isinstance(each, list) for each in value):
+            raise origin.error(key, f"{key} = {value!r}: {NO_LISTS}")
         several = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
         if len(several) > 1 and key in _keys_of_one_value():
             values = ",".join(str(each).strip() for each in several)

@@ -24,7 +24,7 @@ from costmodel.config import AccessLinks, FleetConfig, TierConfig, UpperTier
 from costmodel.fleet.devices import devices, networks
 from costmodel.units import format_rate, format_seconds
 from edge.data.registry import DataSet
-from edge.models.registry import ModelRow
+from edge.models.registry import MODELS, ModelRow
 from edge.protocol.codecs.registry import make_codec
 from edge.protocol.codecs.update_codec import most_levels
 from edge.protocol.config import TrainConfig
@@ -407,12 +407,15 @@ def of_codec(scenario: Scenario) -> Contradictions:
 def of_examples(method: Method, architecture: ModelRow, data: DataSet) -> Contradictions:
     """A model or method that does not take examples of the data set's kind or size."""
     takes, has = (KINDS_OF_EXAMPLES[kind] for kind in (architecture.kind, data.kind))
-    if takes != has:
-        yield "model.name", f"model.name = {architecture.name!r} takes {takes}; {data.name} has {has}"
     shape = data.shape[1:] if data.kind == "image" else data.shape
+    fitting = [row.name for row in MODELS.values() if row.kind == data.kind and (row.flexible or row.shape == shape)]
+    instead = f"; choose {', '.join(fitting[:-1])} or {fitting[-1]}" if len(fitting) > 1 else ""
+    if takes != has:
+        yield "model.name", f"model.name = {architecture.name!r} takes {takes}; {data.name} has {has}{instead}"
     if not architecture.flexible and architecture.shape != shape:
         made_for, size = ("x".join(map(str, each)) for each in (architecture.shape, shape))
-        yield "model.name", f"model.name = {architecture.name!r} is made for {made_for} {takes}; {data.name} has {size}"
+        why = f"is made for {made_for} {takes}; {data.name} has {size}{instead}"
+        yield "model.name", f"model.name = {architecture.name!r} {why}"
     kinds = method.objective.refusals.kinds
     if kinds and data.kind not in kinds:
         named = " or ".join(text for kind, text in KINDS_OF_EXAMPLES.items() if kind in kinds)

@@ -27,6 +27,7 @@ from edge.flower.device_records import (
     JOIN,
     TRAIN,
     Frames,
+    Joined,
     join_records,
     nbytes,
     read_joined,
@@ -67,41 +68,36 @@ def tell(text: str) -> None:
     print(f"fedbr: {text}", file=sys.stderr, flush=True)
 
 
-class GridWorkers:
-    """The nodes of a Flower federation as workers. ``pool`` evaluates."""
+class Nodes:
+    """The nodes of a Flower federation, and which client each is."""
 
     def __init__(
-        self,
-        grid: Grid,
-        settings: DeviceSettings,
-        rules: RoundPolicy,
-        job: Job,
-        fleet: Fleet,
-        pool: Workers,
-        is_stopped: Callable[[], bool],
+        self, grid: Grid, settings: DeviceSettings, job: Job, is_stopped: Callable[[], bool], classes: int = 0
     ) -> None:
-        self._grid, self._settings, self._rules, self._pool = grid, settings, rules, pool
-        self._job, self._is_stopped = to_json(job), is_stopped
+        """``classes``: of data that lie on the nodes alone, whose numbers they must say."""
+        self.grid, self.settings = grid, settings
+        self._job, self._is_stopped, self._classes = to_json(job), is_stopped, classes
         self.node_of: dict[int, int] = {}
         """client -> its node, of those that are connected"""
+        self.joined: dict[int, Joined] = {}
+        """client -> what its node said that it holds"""
+        self.is_closed = False
+        """Whether no further client may join, nor one with other examples"""
         self._joins = Replies(grid)
         self._asked: dict[str, int] = {}
         """Message -> node that was asked which client it is"""
         self._known = set[int]()
         """Nodes that were asked, and are connected"""
         self._wanted = set[int]()
-        self.clock = WallClock(fleet, self.node_of.__contains__, self._all_there, self.wait_for_nodes)
-
-    # --- who is there -------------------------------------------------------------------------------------------------
 
     def join(self, clients: Sequence[int]) -> None:
-        """Wait until enough nodes of these clients, those with examples, have joined. Stopped."""
+        """Wait until enough nodes of these clients have joined. Stopped."""
         self._wanted = set(clients)
-        enough = self._settings.min_nodes or len(clients)
+        enough = min(self.settings.min_nodes or len(clients), len(clients))
         while len(self.node_of) < enough:
-            self.wait_for_nodes()
+            self.wait()
 
-    def wait_for_nodes(self) -> None:
+    def wait(self) -> None:
         """Wait until one more node has joined, or one has gone. Stopped."""
         before, noted = dict(self.node_of), -math.inf
         while self.node_of == before:
@@ -109,16 +105,17 @@ class GridWorkers:
                 noted = time.monotonic()
                 missing = sorted(self._wanted - set(before))
                 tell(f"waiting for the nodes of clients {', '.join(map(str, missing))}")
-            self._pause()
+            self.pause()
             self._refresh()
 
-    def _all_there(self) -> bool:
+    def all_there(self) -> bool:
+        """Whether all that are wanted are connected now."""
         self._refresh()
         return self._wanted <= set(self.node_of)
 
     def _refresh(self) -> None:
         """Ask new nodes which client they are, take the answers that have come, and forget nodes that have gone."""
-        connected = set(self._grid.get_node_ids())
+        connected = set(self.grid.get_node_ids())
         gone = {client for client, node in self.node_of.items() if node not in connected}
         for client in gone:
             tell(f"client {client}: its node has gone")
@@ -126,24 +123,44 @@ class GridWorkers:
         self._known &= connected
         for node in sorted(connected - self._known):
             self._known.add(node)
-            (message,) = self._grid.push_messages([Message(join_records(self._job), node, JOIN)])
+            (message,) = self.grid.push_messages([Message(join_records(self._job), node, JOIN)])
             self._asked[message] = node
         for reply in self._joins.pull(list(self._asked)) if self._asked else ():
             node = self._asked.pop(reply.metadata.reply_to_message_id)
             try:
-                client, _ = read_joined(content_of(reply))
-                if client in self.node_of:
-                    raise WireError(f"client {client} is another node's already")
+                joined = read_joined(content_of(reply))
+                self._check(joined)
             except (WireError, NoReply) as error:
                 tell(f"node {node} takes no part: {printable(str(error), MOST_TEXT)}")
                 continue
-            self.node_of[client] = node
-            tell(f"node {node} is client {client}")
+            self.node_of[joined.client], self.joined[joined.client] = node, joined
+            tell(f"node {node} is client {joined.client}")
 
-    def _pause(self) -> None:
+    def _check(self, joined: Joined) -> None:
+        """WireError for a node that cannot be this client."""
+        client = joined.client
+        if client in self.node_of:
+            raise WireError(f"client {client} is another node's already")
+        if self._classes and len(joined.histogram) != self._classes:
+            raise WireError(f"client {client} counts {len(joined.histogram)} classes, not {self._classes}")
+        if self._classes and self.is_closed and joined != self.joined.get(client, joined._replace(validation=-1)):
+            before = self.joined.get(client)
+            had = "joined after the run had begun" if before is None else f"had {before.examples} when the run began"
+            raise WireError(f"client {client} has {joined.examples} examples, and {had}: its weight would be wrong")
+
+    def pause(self) -> None:
+        """Wait until the next question. Stopped."""
         if self._is_stopped():
             raise Stopped
-        time.sleep(self._settings.poll_seconds)
+        time.sleep(self.settings.poll_seconds)
+
+
+class GridWorkers:
+    """The nodes of a Flower federation as workers. ``pool`` evaluates."""
+
+    def __init__(self, nodes: Nodes, rules: RoundPolicy, fleet: Fleet, pool: Workers) -> None:
+        self._nodes, self._rules, self._pool = nodes, rules, pool
+        self.clock = WallClock(fleet, nodes.node_of.__contains__, nodes.all_there, nodes.wait)
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
@@ -160,11 +177,11 @@ class GridWorkers:
         """Send visits to the nodes of their clients; other tasks go to the pool."""
         if not tasks or not isinstance(tasks[0].message, Train):
             return self._pool.submit(tasks, on_reply)
-        rules = self._rules
-        limit = rules.deadline if rules.policy == "deadline" else self._settings.visit_seconds
+        rules, nodes = self._rules, self._nodes
+        limit = rules.deadline if rules.policy == "deadline" else nodes.settings.visit_seconds
         enough = rules.participants if rules.policy == "over_select" else len(tasks)
         return _DeviceVisits(
-            self._grid, self.clock, tasks, dict(self.node_of), on_reply, self._pause, (min(enough, len(tasks)), limit)
+            nodes.grid, self.clock, tasks, dict(nodes.node_of), on_reply, nodes.pause, (min(enough, len(tasks)), limit)
         )
 
 

@@ -22,9 +22,10 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Workers
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
-from edge.protocol.config import Job, ModelProfile
+from edge.protocol.config import BOARDS, Job, ModelProfile
+from scenarios.config import search_path
 from scenarios.config.load import Loaded, load
-from scenarios.flower.device_grid import DeviceSettings, GridWorkers, tell
+from scenarios.flower.device_grid import DeviceSettings, GridWorkers, Nodes, tell
 from scenarios.flower.export import refuse
 from scenarios.run import runner
 from scenarios.run.host import Host, Piece
@@ -41,25 +42,43 @@ def server_app(scenario: Path) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(load(str(scenario)), grid, context.run_config)
+        with search_path.allowing(True):  # modules that came with the app
+            serve(load(str(scenario)), grid, context.run_config)
 
     return app
 
 
-@dataclass(frozen=True)
+@dataclass
 class FlowerDevices:
     """The nodes of a grid (`scenarios.run.host.RealDevices`)."""
 
     grid: Grid
     settings: DeviceSettings
     rules: RoundPolicy
+    nodes: Nodes | None = None
+    """Once they are asked"""
+
+    def counted(self, job: Job, profile: ModelProfile, is_stopped: Callable[[], bool]) -> ModelProfile:
+        """As of the base. Nodes that hold the only examples are waited for, and say how many these are."""
+        if job.data.partition.kind != BOARDS:
+            self.nodes = Nodes(self.grid, self.settings, job, is_stopped)
+            return profile
+        self.nodes = nodes = Nodes(self.grid, self.settings, job, is_stopped, profile.classes)
+        nodes.join(range(job.data.clients))
+        nodes.is_closed = True
+        histogram, validation = np.zeros_like(profile.histogram), np.zeros_like(profile.validation_samples)
+        for client, joined in nodes.joined.items():
+            histogram[client], validation[client] = joined.histogram, joined.validation
+        samples = histogram.sum(axis=1)
+        return replace(profile, samples=samples, histogram=histogram, validation_samples=validation)
 
     def join(
         self, job: Job, profile: ModelProfile, fleet: Fleet, pool: Workers, is_stopped: Callable[[], bool]
     ) -> tuple[Clock, Workers]:
         """As of the base, with the nodes of all clients that have examples, or as many as the settings say."""
-        workers = GridWorkers(self.grid, self.settings, self.rules, job, fleet, pool, is_stopped)
-        workers.join(np.flatnonzero(profile.samples).tolist())
+        assert self.nodes is not None
+        self.nodes.join(np.flatnonzero(profile.samples).tolist())
+        workers = GridWorkers(self.nodes, self.rules, fleet, pool)
         return workers.clock, workers
 
 

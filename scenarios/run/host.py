@@ -39,6 +39,13 @@ KILLED = 128 + signal.SIGINT
 class RealDevices(Protocol):
     """Devices that train the visits of a run, in real time, while workers of this machine evaluate its models."""
 
+    def counted(self, job: Job, profile: ModelProfile, is_stopped: Callable[[], bool]) -> ModelProfile:
+        """The profile with the examples of all clients, also where only the devices have them.
+
+        ``job``: for all devices. Stopped as of `join`.
+        """
+        ...
+
     def join(
         self, job: Job, profile: ModelProfile, fleet: Fleet, pool: Workers, is_stopped: Callable[[], bool]
     ) -> tuple[Clock, Workers]:

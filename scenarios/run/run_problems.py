@@ -18,6 +18,7 @@ import numpy as np
 from coordinator.records.schema import NO_TRAINING, HostEvent
 from coordinator.rounds.budget import CLIENTS, EARLY, FLEET_RULES, SECONDS
 from coordinator.rounds.run import RunFailed
+from coordinator.workers.scheduler import TRIES
 from coordinator.workers.task import PoolError
 from costmodel import units
 from edge.protocol.config import ModelProfile
@@ -33,6 +34,9 @@ from scenarios.run.host import default_workers
 
 MOST_THREADS_PER_CORE = 16
 """Above it a step of training hardly ends: threads wait for each other in turn."""
+GIVEN_UP = f": given up after {TRIES} workers; the last: "
+PLACE = re.compile(r" \(\S[^()]*, line \d+\)$")
+"""In a user's own code (`edge.protocol.plugins.error_place`)"""
 USERS_ERRORS = ("DataError", "PartitionError", "CacheError")
 """Errors of workers that the user's data, and no defect, cause"""
 
@@ -56,9 +60,16 @@ def named(folder: Path, held: HeldFolder | None = None) -> Iterator[None]:
             text = f"{folder / 'ledger.sqlite'}: {error}"
         elif isinstance(error, OSError) and error.filename is not None:
             text = f"{error.filename}: {error.strerror}"
-        elif isinstance(error, PoolError) and _users_error(first := text.partition("\n")[0]):
-            text = first  # the worker's log has no more to say
+        elif isinstance(error, PoolError) and (told := _of_own_code(text.partition("\n")[0])):
+            text = told  # the worker's log has no more to say
         raise RunFailed(f"{text}\nrun folder: {folder}") from error
+
+
+def _of_own_code(text: str) -> str:
+    """The first line of a task's failure without how often it was tried, if it is an error of the user's; '' if not."""
+    task, is_given_up, last = text.partition(GIVEN_UP)
+    error = _users_error(text) or (last if PLACE.search(last) else "")
+    return error and (f"{task}: {error.partition(': ')[2] if error == last else error}" if is_given_up else error)
 
 
 def _users_error(text: str) -> str:

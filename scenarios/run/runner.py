@@ -31,7 +31,7 @@ from edge.data.decoded_cache import decoded_files
 from edge.data.json_partition import content
 from edge.data.registry import DataError
 from edge.protocol import app_records
-from edge.protocol.config import MAX_FILE_NAME, Job, ShippedFile
+from edge.protocol.config import BOARDS, MAX_FILE_NAME, Job, ShippedFile
 from edge.protocol.files import opened, write_text
 from edge.protocol.home import abbreviated, expanded, shared
 from edge.runtime.numerics import fingerprint
@@ -56,10 +56,23 @@ _log = logging.getLogger("fedbr.runner")
 
 @contextlib.contextmanager
 def probe_worker(
-    loaded: Loaded, device: str, launcher: WorkerLauncher, logs: Path, stopped: Callable[[], bool]
+    loaded: Loaded,
+    device: str,
+    launcher: WorkerLauncher,
+    logs: Path,
+    stopped: Callable[[], bool],
+    is_on_devices: bool = False,
 ) -> Iterator[Pool]:
-    """One worker, which describes model and data before a run or without one. Errors as of `run`."""
+    """One worker, which describes model and data before a run or without one. Errors as of `run`.
+
+    ``is_on_devices``: whether real devices train, which may be the only ones that have examples.
+    """
     run_problems.check_machine(loaded)
+    if loaded.scenario.data.partition.kind == BOARDS and not is_on_devices:
+        raise ScenarioError(
+            f"{loaded.name}: data.partition.kind = {BOARDS!r}: each client's examples lie on its own board, and none "
+            "here; choose another kind to simulate, and write the app of these boards with fedbr flower export"
+        )
     job = builder.job(loaded, None, device, cache_folder())
     with Pool(job, 1, launcher, logs, run_problems.user_error_hook(loaded), stopped) as pool:
         yield pool
@@ -268,10 +281,13 @@ class _Maker:
         wall_started, loaded, folder, device = time.monotonic(), self.loaded, self.held.path, self.host.device
         access = self.host.remote_access
         sources = plugin_sources.find(plugin_sources.named(loaded)) if before is None else {}
-        with probe_worker(loaded, device, self.launcher, folder / "logs", self.watch) as probe:
+        devices = self.host.devices
+        with probe_worker(loaded, device, self.launcher, folder / "logs", self.watch, devices is not None) as probe:
             profile, initial = probe.describe(True)
+        if devices is not None:
+            profile = devices.counted(builder.job(loaded, profile, device, cache_folder()), profile, self.watch)
         fleet = builder.with_operations(loaded, self.fleet, profile)
-        refused = {} if self.host.devices is not None else builder.refused(loaded, fleet, profile)
+        refused = {} if devices is not None else builder.refused(loaded, fleet, profile)
         evaluated_clients.check_validation(loaded, profile)
         warnings = run_problems.foreseen(loaded, profile, device)
         for note in (*run_problems.notes(loaded, profile), *warnings):
@@ -298,8 +314,8 @@ class _Maker:
             server = builder.server(loaded, profile, initial, folder)
             with self._pool(job, ledger, builder.largest_message(loaded, job, profile, server)) as pool:
                 times: tuple[Clock, Workers] = StoppableClock(fleet), pool
-                if self.host.devices is not None:
-                    times = self.host.devices.join(job, profile, fleet, pool, self.watch)
+                if devices is not None:
+                    times = devices.join(job, profile, fleet, pool, self.watch)
                 parts = (job, profile, server, *times, ledger, self.watch)
                 run, store = builder.federated_run(loaded, *parts, refused=refused, stop_at_target=stop_at_target)
                 wall_before = ledger.wall_seconds()

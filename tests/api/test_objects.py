@@ -425,6 +425,7 @@ def test_a_pair_is_split_with_evenly_many_of_each_class_and_named_by_its_content
     [
         (np.full((4, 8, 8), 16.0), "image", (1, 8, 8), 16),
         (np.full((4, 3, 8, 8), 255, np.uint8), "image", (3, 8, 8), 255),
+        (np.full((4, 12, 3, 3), 255, np.uint8), "image", (12, 3, 3), 255),  # patches of many channels
         (np.full((4, 5), 7), "tokens", (5,), 8),
         (np.full((4, 5), 7, np.float16), "features", (5,), None),
     ],
@@ -443,6 +444,8 @@ def test_the_form_of_arrays_says_what_they_are(x: Any, kind: str, shape: tuple[i
         ((np.zeros((2, 6)), [0.5, 1]), "y: must hold classes, integers from 0 on"),
         ((np.zeros((2, 6)), [1, 2]), "y: begins with 1; classes are counted from 0: give y - 1, or say classes="),
         ((np.full((2, 8, 8), 0.5), [0, 1]), "x: image needs whole numbers from 0 to 255; pixels in 0..1 become them"),
+        ((np.zeros((2, 32, 32, 3)), [0, 1]), "x of shape (2, 32, 32, 3): has its channels last; images are (channels"),
+        ((np.zeros((2, 28, 20, 1)), [0, 1]), "x of shape (2, 28, 20, 1): has its channels last; images are (channels"),
         ((np.full((9, 6), np.nan), [0] * 9), "training examples: example 0 has NaN or infinite numbers"),
         ((np.zeros((2, 6)), [0, 1], np.zeros((2, 6))), "data: x_test and y_test belong together"),
         ((np.zeros((2, 6)), [0, 1], np.zeros((2, 5)), [0, 1]), "test examples: x is float32 of shape (2, 5), not"),

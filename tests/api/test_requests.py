@@ -30,6 +30,7 @@ from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this
 CALLS = (
     (fedbr.run, runs.run, RunRequest),
     (fedbr.resume, runs.resume, ResumeRequest),
+    (fedbr.check_plugin, studies.check_plugin, MachineRequest),
     (fedbr.verify, recorded.verify, RecordedRequest),
     (fedbr.measure, recorded.measure, MeasureRequest),
     (fedbr.compare, studies.compare, CompareRequest),

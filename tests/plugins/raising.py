@@ -41,6 +41,14 @@ class NoSum(ServerStrategy):
         reply.numbers["loss"] / 0
 
 
+class Negative(ServerStrategy):
+    """Takes updates away from the mean."""
+
+    def weight(self, reply: Update, model: str, key: str) -> float:
+        """Of client 0."""
+        return -1.0 if reply.client == 0 else 1.0
+
+
 class NoServer(ServerStrategy):
     """Cannot be made."""
 
@@ -99,6 +107,11 @@ SERVER = spec(NoServer)
 NUMBER = spec(3)
 BLOCKS = spec(traffic=Traffic(down=no_blocks))
 NO_CLIENT = spec(client="tests.plugins.no_such_module:Client")
+WEIGHT = spec(Negative, individual_updates=lambda options: True)
+FORGETS = spec(client="tests.plugins.leaking_client:Forgets")
+UNDECLARED = spec(client="tests.plugins.raising_client:Undeclared")
+UNGIVEN = spec(reports=("margin",))
+COUNTED = spec(client="tests.plugins.raising_client:Counted")
 NO_CLIENT_SIDE = spec(client="tests.plugins.raising:NoSum")
 UNTRAINED = spec(client="tests.plugins.raising_client:Untrained")
 UNSPLIT = PartitionRow("unsplit", "no split", split)

@@ -155,7 +155,13 @@ def test_an_error_of_the_users_in_a_worker_is_told_without_the_workers_log() -> 
     report = "evaluate: given up after 3 workers; the last: worker 0: ValueError: model.norm: the statistics"
     trace = "\n    File trainer.py, line 1"
     other = report.replace("model.norm", "a tensor")
-    for message, told in ((report + trace, report), (other + trace, other + trace)):
+    own = report.replace("model.norm: the statistics", "bad (/home/me/own.py, line 3)")
+    expected = {
+        report + trace: "evaluate: model.norm: the statistics",
+        own + trace: "evaluate: ValueError: bad (/home/me/own.py, line 3)",
+        other + trace: other + trace,
+    }
+    for message, told in expected.items():
         with pytest.raises(RunFailed) as caught, run_problems.named(Path("here")):
             raise PoolError(message)
         assert str(caught.value) == f"{told}\nrun folder: here"

@@ -7,6 +7,7 @@ random draws of its own, keyed by its name, client and round, so that the result
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from edge.protocol.codecs.registry import make_codec, stage_nbytes
 from edge.protocol.config import Chain, CodecConfig, TensorAxes
 from edge.protocol.messages import Choice
 from edge.protocol.payload import BUFFERS, MODEL, EncodedVectors, Floats, Payload, Shapes, Vector
+from edge.protocol.plugins import is_own
 from edge.protocol.rng import keyed_generator
 from edge.protocol.submodels import RATE, slice_map
 from edge.protocol.wire import WireError
@@ -53,7 +55,15 @@ class VectorCodecs:
         """The codec of a vector of so many numbers; None if it travels as it is."""
         if key.endswith(BUFFERS) or size < max(self.min_values, 1):
             return None
-        return self._by_slot.get(slot)
+        codec = self._by_slot.get(slot)
+        # Stages of a user's own may keep attributes, which no other vector must meet.
+        return deepcopy(codec) if slot in self._own else codec
+
+    @cached_property
+    def _own(self) -> frozenset[str]:
+        """Slots with a stage of a user's own."""
+        chains = {**self.slots, MODEL: self.model}.items()
+        return frozenset(slot for slot, chain in chains if any(is_own(str(stage.get("kind"))) for stage in chain))
 
     @cached_property
     def _by_slot(self) -> dict[str, Codec]:

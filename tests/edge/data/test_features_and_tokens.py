@@ -175,7 +175,7 @@ def test_flops_and_activations_are_counted_by_hand() -> None:
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        (["data.name=breast-cancer"], "model.name = 'digits-cnn' takes images; breast-cancer has features"),
+        (["data.name=breast-cancer"], "'digits-cnn' takes images; breast-cancer has features; choose mlp or softmax"),
         (["model.name=mlp"], "model.name = 'mlp' takes features; digits has images"),
         (["data.name=python-topics", "model.name=mlp"], "model.name = 'mlp' takes features; python-topics has tokens"),
     ],

@@ -48,6 +48,11 @@ def run(out: Path, launcher: WorkerLauncher, *overrides: str) -> None:
             r"accumulate \(/.*/raising.py, line \d+\), client 0, round 1: ZeroDivisionError: float .*",
         ),
         (
+            f"method={ROWS}:WEIGHT",
+            r"it gives what check_weight \(weighted_sum.py, line \d+\) cannot use, client 0, round 1: ValueError: an "
+            "aggregation weight of -1: must be finite, and 0 or more",
+        ),
+        (
             f"server={ROWS}:IN_PLACE",
             r"step \(/.*/raising.py, line \d+\), round 1: ValueError: assignment destination .*",
         ),
@@ -95,6 +100,38 @@ def test_an_error_before_the_first_round_is_one_of_the_scenario(
 
 
 @pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            "FORGETS",
+            r"begin of Forgets \(/.*/leaking_client.py, line \d+\) has not loaded the model's conv1, conv2, conv3, "
+            r"head; call super\(\).begin\(net, down, state, visit\) first, or load them with net.load",
+        ),
+        (
+            "UNDECLARED",
+            r"end of Undeclared \(/.*/raising_client.py, line \d+\) gives the number 'margin', which its spec does not "
+            r"name; add reports=\('margin',\), or record it with self.log\('margin', ..\)",
+        ),
+        (
+            "UNGIVEN",
+            r"end of ClientUpdate does not give the number 'margin', which its spec names in reports",
+        ),
+        (
+            "COUNTED",
+            r"end of Counted \(/.*/raising_client.py, line \d+\) gives the number 'steps', which is counted for every "
+            "method; rename it",
+        ),
+    ],
+)
+def test_a_client_side_that_breaks_its_contract_ends_the_run_with_one_sentence(
+    row: str, message: str, tmp_path: Path, trainers: WorkerLauncher
+) -> None:
+    with pytest.raises(RunFailed) as raised:
+        run(tmp_path, trainers, f"method={ROWS}:{row}")
+    assert re.fullmatch(rf"client \d, round 1, train: method: {message}\nrun folder: .*", str(raised.value))
+
+
+@pytest.mark.parametrize(
     ("overrides", "message", "last"),
     [
         (
@@ -127,7 +164,9 @@ def test_an_error_in_training_names_its_last_line_and_has_its_traceback(
     with pytest.raises(RunFailed, match=re.escape(f"LookupError: no loss ({place})")) as raised:
         run(tmp_path, trainers, f"method={ROWS}:UNTRAINED")
     assert isinstance(raised.value.__cause__, PoolError)
-    assert isinstance(raised.value.__cause__.__cause__, WorkerTraceback)
+    told = raised.value.__cause__.__cause__
+    assert isinstance(told, WorkerTraceback)
+    assert re.findall(r'File "(.*)", line', str(told)) == [str(file)]  # no frame of the product
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,123 @@ def test_frames_of_a_codec_travel_in_place_of_numbers(tmp_path: Path) -> None:
     assert len(held) == 8  # of each block what the last difference was taken from, and what came of it
 
 
+# --- data that lie on the devices alone -------------------------------------------------------------------------------
+
+COUNTS = (30, 40, 50, 60)
+OWN = ("data.name=tests.plugins.cameras:SET", "model.name=tests.plugins.cameras:NET")
+
+
+def cameras(root: Path) -> None:
+    """A folder with all files, ``all``, and one for each board and for the server."""
+    rng = np.random.default_rng(0)
+    for name, count in [*((f"cam{client}", count) for client, count in enumerate(COUNTS)), ("test", 90)]:
+        y = rng.integers(0, 3, count)
+        x = (rng.normal(size=(count, 6)) + y[:, None]).astype(np.float32)
+        for folder in (root / "all", root / name):
+            folder.mkdir(parents=True, exist_ok=True)
+            np.savez(folder / f"{name}.npz", x=x, y=y)
+
+
+def boards(root: Path) -> dict[int, dict[str, Any]]:
+    """Nodes whose data roots hold their own camera's file."""
+    configs = nodes(CLIENTS)
+    for config in configs.values():
+        config |= {"data-root": str(root / f"cam{config['partition-id']}"), "cache": str(root / "cache")}
+    return configs
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("method=fedavg",),
+        ("method=fedavg+scaffold", "data.validation=0.2"),
+        ("method=fedprox", "rounds.selection=oort"),
+    ],
+    ids=" ".join,
+)
+def test_boards_with_their_own_examples_alone_give_the_weights_of_a_run_with_all(
+    overrides: tuple[str, ...], tmp_path: Path, trainers: WorkerLauncher
+) -> None:
+    cameras(tmp_path)
+    grid = LocalGrid(client_app(), boards(tmp_path))
+    real = served(
+        tmp_path, grid, *OWN, *overrides, "data.partition.kind=boards", data_root=str(tmp_path / "test"), min_nodes=4
+    )
+    natural = ("data.partition.kind=natural", f"data.root={tmp_path / 'all'}")
+    virtual = simulated(tmp_path, trainers, *OWN, *overrides, *natural)
+    assert real["model_sha256"] == virtual["model_sha256"]
+    assert (real["accuracy"], real["flops"]) == (virtual["accuracy"], virtual["flops"])
+
+
+def test_a_board_that_comes_later_or_with_other_examples_takes_no_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cameras(tmp_path)
+    configs = boards(tmp_path)
+    late = {node: configs.pop(node) for node in (node_of(2),)}
+
+    def on_message(node: int, message: Message) -> None:
+        if message.metadata.message_type == TRAIN and late:  # the first visit
+            number, config = late.popitem()
+            grid.contexts[number] = Context(1, number, config, RecordDict(), {})
+
+    grid = LocalGrid(client_app(), configs, on_message)
+    real = served(
+        tmp_path,
+        grid,
+        *OWN,
+        "method=fedavg",
+        "data.partition.kind=boards",
+        data_root=str(tmp_path / "test"),
+        min_nodes=3,
+    )
+    assert real["visits"]["train"] == 6
+    text = "client 2 has 50 examples, and joined after the run had begun: its weight would be wrong"
+    assert f"node {node_of(2)} takes no part: {text}" in capsys.readouterr().err
+
+
+def test_examples_on_boards_are_simulated_by_nobody_and_the_server_needs_test_examples(
+    tmp_path: Path, trainers: WorkerLauncher
+) -> None:
+    cameras(tmp_path)
+    with pytest.raises(
+        ScenarioError, match=r"data.partition.kind = 'boards': each client's examples lie on its own bo"
+    ):
+        simulated(tmp_path, trainers, *OWN, "data.partition.kind=boards", f"data.root={tmp_path / 'all'}")
+    with pytest.raises(ScenarioError, match="the server has no test examples to evaluate models on"):
+        grid = LocalGrid(client_app(), boards(tmp_path))
+        served(tmp_path, grid, *OWN, "data.partition.kind=boards", data_root=str(tmp_path / "cam0"))
+
+
+def test_modules_of_the_users_own_travel_with_the_app_packages_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {
+        "board_rows.py": "from board_parts import helper\nfrom edge.models.registry import module_row\n"
+        "NET = module_row('net', 'board_parts.nets:net', ['0', '1'], kind='image')\n",
+        "board_parts/__init__.py": "",
+        "board_parts/nets.py": "from torch import nn\n\n\ndef net(classes):\n    "
+        "return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n",
+        "board_parts/helper.py": "",
+        "board_parts/unused.py": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    app = tmp_path / "app"
+    written = export(load("digits", parse_all([*SMALL, "method=fedavg", "model.name=board_rows:NET"])), app)
+    own = {str(file.relative_to(app)) for file in written} - {"scenario.toml", "pyproject.toml", "README.md"}
+    assert own == {
+        *("client_app.py", "server_app.py", "board_rows.py", "board_parts/__init__.py", "board_parts/nets.py"),
+        *("board_parts/helper.py", "board_parts/unused.py"),
+    }
+    assert "client_app(Path(__file__).parent)" in (app / "client_app.py").read_text()
+    assert (app / "board_rows.py").read_text() == (tmp_path / "board_rows.py").read_text()
+    (tmp_path / "server_app.py").write_text("from board_rows import NET\n")
+    with pytest.raises(ScenarioError, match="the module 'server_app' has the name of one of the app's; rename it"):
+        export(load("digits", parse_all([*SMALL, "method=fedavg", "model.name=server_app:NET"])), tmp_path / "other")
+
+
 # --- devices that fail ------------------------------------------------------------------------------------------------
 
 
