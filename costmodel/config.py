@@ -37,6 +37,9 @@ FILE_KEYS = (
     "bandwidth.file",
     "bandwidth.up_file",
     "availability.file",
+    "gateways.file",
+    "gateways.bandwidth.file",
+    "gateways.bandwidth.up_file",
     "tiers.file",
     "tiers.bandwidth.file",
     "tiers.bandwidth.up_file",
@@ -72,24 +75,6 @@ class ServerLink(FleetTable):
     (likewise), which a round of 10,000 visits would add 3.8 s for. By default none: most of it falls while other
     clients still compute or send, and the clock adds all of it after the last update. Decoding of an update is part of
     it."""
-
-
-@dataclass(frozen=True)
-class AccessLinks(FleetTable):
-    """Access links, such as a building's: each connects some of the clients to the server's link."""
-
-    count: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Number of access links; clients are assigned to them in turn. 0: clients reach the server's link directly."""
-    down: Rate = 1e9
-    """Rate of each to its clients, bit/s; not with airtime."""
-    up: Rate = 1e9
-    """Rate of each from its clients, bit/s; not with airtime."""
-    kind: Literal["rate", "airtime"] = "rate"
-    """``rate``: clients share ``down`` and ``up``; ``airtime``: they share the time of one radio channel, on which each
-    sends at the rate of its own link, in both directions."""
-    fair: Literal["time", "packets"] = "time"
-    """airtime: equal shares of the time (Linux access points, cells), or of the packets (plain 802.11, where a slow
-    station slows all others)."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +139,9 @@ class Transport(FleetTable):
 class BandwidthConfig(FleetTable):
     """Variation of clients' own links in time."""
 
-    kind: Literal["constant", "ou", "trace"] = "constant"
-    """``ou``: the logarithm is an Ornstein-Uhlenbeck process; ``trace``: recorded factors or rates, repeated."""
+    kind: Literal["constant", "ou", "trace"] | None = None
+    """``ou``: the logarithm is an Ornstein-Uhlenbeck process; ``trace``: recorded factors or rates, repeated. By
+    default ``trace`` if there is a ``file``, or else ``constant``."""
     cv: Annotated[float, Field(ge=0, le=3)] = 0.37
     """Coefficient of variation of each client's rate, where ``fleet.trace`` gives none (0.37: FLASH's users, WWW
     2021)."""
@@ -172,14 +158,45 @@ class BandwidthConfig(FleetTable):
     outages: bool = False
     """Whether clients' links fail for a time, as often and for as long as their networks' rows say."""
 
+    @property
+    def form(self) -> Literal["constant", "ou", "trace"]:
+        """The kind that holds."""
+        return self.kind or ("constant" if self.file is None else "trace")
+
+
+@dataclass(frozen=True)
+class AccessLinks(FleetTable):
+    """Access links, such as a building's: each connects some of the clients to the server's link."""
+
+    count: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Number of access links; 0: clients reach the server's link directly."""
+    down: Rate = 1e9
+    """Rate of each to its clients, bit/s; not with airtime."""
+    up: Rate = 1e9
+    """Rate of each from its clients, bit/s; not with airtime."""
+    kind: Literal["rate", "airtime"] = "rate"
+    """``rate``: clients share ``down`` and ``up``; ``airtime``: they share the time of one radio channel, on which each
+    sends at the rate of its own link, in both directions."""
+    assign: Literal["turn", "place", "file"] = "turn"
+    """Which access link a client is behind. turn: client k behind link k mod count; place: neighbouring numbers
+    together, as many behind each; file: as ``file`` says."""
+    file: str | None = None
+    """assign = file: CSV with columns client (from 0) and gateway or router, a number from 0 or a name."""
+    bandwidth: BandwidthConfig = BandwidthConfig()
+    """Variation of their rates in time; not with airtime. A file names links in a column gateway or router, or has one
+    series for all of them; recordings begin with the run. Recorded rates replace ``down`` and ``up``."""
+    fair: Literal["time", "packets"] = "time"
+    """airtime: equal shares of the time (Linux access points, cells), or of the packets (plain 802.11, where a slow
+    station slows all others)."""
+
 
 @dataclass(frozen=True)
 class AvailabilityConfig(FleetTable):
     """When clients are available."""
 
-    kind: Literal["always", "renewal", "diurnal", "trace"] = "always"
+    kind: Literal["always", "renewal", "diurnal", "trace"] | None = None
     """``renewal``: lognormal availability intervals and absences; ``diurnal``: one interval a day; ``trace``: recorded
-    intervals."""
+    intervals. By default ``trace`` if there is a ``file``, or else ``always``."""
     on_loss: Literal["abort", "pause"] = "abort"
     """Whether a visit is lost or paused when its client leaves."""
     on: Annotated[Seconds, Field(ge=1e-3, le=1e9)] = 3600.0
@@ -203,6 +220,11 @@ class AvailabilityConfig(FleetTable):
     come again after whole days, those of ten seconds a day later."""
     repeat: bool = True
     """trace, recorded days: whether the recording is repeated after its end, or its clients are gone for good."""
+
+    @property
+    def form(self) -> Literal["always", "renewal", "diurnal", "trace"]:
+        """The kind that holds."""
+        return self.kind or ("always" if self.file is None else "trace")
 
 
 @dataclass(frozen=True)
