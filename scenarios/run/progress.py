@@ -49,7 +49,9 @@ class ProgressPoint:
     price: float | None = None
     """Of these bytes"""
     device_joules: float | None = None
-    """Of the client that has spent the most; None where visits were not read"""
+    """Of the client that has spent the most; None, as the next one, where visits were not read"""
+    device_nbytes: int | None = None
+    """Of the client that has sent and received the most"""
 
 
 Trail = tuple[ProgressPoint, ...]
@@ -66,13 +68,14 @@ AMOUNTS = {
 }
 """Kind of budget -> the field of `ProgressPoint` that counts it."""
 NONE: Mapping[str, float] = MappingProxyType({})
-DEVICE_JOULES = "joules_per_device"
-OTHER_AMOUNTS = {"wan_bytes": "wan_nbytes", "price": "price", DEVICE_JOULES: "device_joules"}
+OF_DEVICES = {"joules_per_device": "device_joules", "bytes_per_device": "device_nbytes"}
+"""The same for what single clients have spent, which the ledger's visits say."""
+OTHER_AMOUNTS = {"wan_bytes": "wan_nbytes", "price": "price", **OF_DEVICES}
 """The same for what other tables than `rounds` say."""
 TARGET = "accuracy"
 """Beside both in the needs of a run: a best accuracy to reach."""
-Spent = Iterable[tuple[int, int, float]]
-"""(round, client, joules) of visits"""
+Spent = Iterable[tuple[int, int, float, int]]
+"""(round, client, joules, bytes) of visits"""
 
 
 @dataclass(frozen=True)
@@ -96,20 +99,24 @@ def accumulated(rows: Iterable[RoundRow], above: Mapping[int, AboveClients] | No
     return tuple(points)
 
 
-def with_device_joules(trail: Trail, spent: Spent) -> Trail:
-    """The progress with what the client that has spent the most has spent by the end of each round."""
-    by_round: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
-    for round, client, joules in spent:
-        by_round[round].append((client, joules))
-    totals: defaultdict[int, float] = defaultdict(float)
-    points, most, seen = [], 0.0, -1
+def with_devices(trail: Trail, spent: Spent) -> Trail:
+    """The progress with what the clients that have spent the most joules, and the most bytes, have spent of them by
+    the end of each round."""
+    by_round: defaultdict[int, list[tuple[int, float, int]]] = defaultdict(list)
+    for round, *visit in spent:
+        by_round[round].append((visit[0], visit[1], visit[2]))
+    joules_of: defaultdict[int, float] = defaultdict(float)
+    nbytes_of: defaultdict[int, int] = defaultdict(int)
+    points, seen = [], -1
+    most_joules, most_nbytes = 0.0, 0
     for point in trail:
         for round in range(seen + 1, point.rounds):  # rounds count from 0, and points from 1
-            for client, joules in by_round[round]:
-                totals[client] += joules
-                most = max(most, totals[client])
+            for client, joules, nbytes in by_round[round]:
+                joules_of[client] += joules
+                nbytes_of[client] += nbytes
+                most_joules, most_nbytes = max(most_joules, joules_of[client]), max(most_nbytes, nbytes_of[client])
         seen = max(seen, point.rounds - 1)
-        points.append(replace(point, device_joules=most))
+        points.append(replace(point, device_joules=most_joules, device_nbytes=most_nbytes))
     return tuple(points)
 
 

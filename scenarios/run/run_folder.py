@@ -255,9 +255,11 @@ class RunFolder:
 
     @cached_property
     def device_trail(self) -> progress.Trail:
-        """The same with what the client that has spent the most has spent, which reads all visits."""
-        spent = self.query("SELECT round, client, SUM(joules) FROM visits GROUP BY round, client")
-        return progress.with_device_joules(self.trail, ((row[0], row[1], row[2]) for row in spent))
+        """The same with what the clients that have spent the most have spent, which reads all visits."""
+        spent = self.query(
+            "SELECT round, client, SUM(joules), SUM(bytes_down + bytes_up) FROM visits GROUP BY round, client"
+        )
+        return progress.with_devices(self.trail, ((row[0], row[1], row[2], row[3]) for row in spent))
 
     @cached_property
     def best_round(self) -> BestRound | None:

@@ -55,6 +55,7 @@ IN_SCENARIO = {
     "bytes": "budget.bytes",
     "joules": "budget.joules",
     "joules_per_device": "budget.client.joules",
+    "bytes_per_device": "budget.client.bytes",
     "wan_bytes": "budget.wan_bytes",
     "price": "budget.price",
 }
@@ -417,7 +418,9 @@ class Decision(Experiment):
             "value": with_interval([objective.value(trail) for trail in standing.trails.values()]),
             "spent": {
                 name: with_interval([amount_at(name, point) for point in last])
-                for name in dict.fromkeys(["seconds", "bytes", "joules", "joules_per_device", *objective.budgets])
+                for name in dict.fromkeys(
+                    ["seconds", "bytes", "joules", "joules_per_device", "bytes_per_device", *objective.budgets]
+                )
             },
         }
 
