@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
@@ -116,6 +116,16 @@ def _exceeded(limits: Limits, rules: Sequence[str], cost: Cost) -> str | None:
     return None
 
 
+class Lacking(NamedTuple):
+    """Visits that a budget does not allow."""
+
+    key: str
+    """Of the budget, below ``budget``"""
+    visits: int
+    amount: float
+    """That they would take at most together, in SI units; of virtual seconds, their round's length"""
+
+
 class Convergence:
     """The end of progress: ``patience`` rounds after the best evaluation, an evaluation that is no better."""
 
@@ -148,6 +158,8 @@ class Budget:
         self.limits_clients = limits.client != Limits()
         """Whether clients have budgets of their own"""
         self._reservations: Counter[Cost] = Counter()
+        self.lacking: Lacking | None = None
+        """What the first visits that were refused would have taken"""
 
     def reserve(self, costs: Sequence[Cost]) -> tuple[list[bool], str | None]:
         """Reserve in order: (whether each visit may start, the rule that refused the first that may not)."""
@@ -165,6 +177,8 @@ class Budget:
                 committed = committed + cost
             else:
                 refused_by = refused_by or rule
+        if refused_by is not None:
+            self.lacks(refused_by, len(costs), sum(getattr(cost, refused_by) for cost in costs))
         return fits, refused_by
 
     def release(self, costs: Sequence[Cost]) -> None:
@@ -179,7 +193,14 @@ class Budget:
         """Whether the client's own budget can pay for the visit."""
         if not self.limits_clients:
             return True
-        return _exceeded(self.limits.client, CLIENT_RULES, self._by_client[client] + cost) is None
+        rule = _exceeded(self.limits.client, CLIENT_RULES, self._by_client[client] + cost)
+        if rule is not None:
+            self.lacks(f"client.{rule}", 1, getattr(cost, rule))
+        return rule is None
+
+    def lacks(self, key: str, visits: int, amount: float) -> None:
+        """Keep what visits would have taken of a budget, if they are the first that do not fit in one."""
+        self.lacking = self.lacking or Lacking(key, visits, amount)
 
     def settle(self, clients: Sequence[int], costs: Sequence[Sequence[Any]]) -> None:
         """Add the real costs of visits that have ended. ``costs``: by column of `Cost`, (visits,) each."""

@@ -453,7 +453,8 @@ def cost_notes(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterato
     if estimate["ended_by"]:
         fewest, most = estimate["rounds"]
         after = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-        yield f"budget: budget.{estimate['ended_by']} ends the run after about {after} rounds"
+        ends = f"ends the run after about {after} rounds" if most else "is too small for one round: run refuses it"
+        yield f"budget: budget.{estimate['ended_by']} {ends}"
     if estimate["varied_by"]:
         keys = ", ".join(estimate["varied_by"])
         yield f"time and energy are those of a typical round; {keys} let rounds differ"
