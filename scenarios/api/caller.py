@@ -146,6 +146,7 @@ class Caller:
         Returns the experiment with all runs, what `make_runs` does, and the experiment's result.
         """
         piece_seconds(request.time_limit)
+        check_workers(request.workers)
         planned, parallel = experiment.run_set, request.parallel or 1
         missing = run_set.pending(planned, request.out, planned.device(request.device))
         named = request.cluster(lambda text: None if self.quiet else self.note(text))

@@ -55,14 +55,14 @@ def test_a_run_that_no_client_could_take_part_in_says_so() -> None:
 
 TOO_SMALL = [
     (["budget.bytes=5 B"], "budget.bytes = 5 B is too small for one round, whose 5 visits take at most 617 kB"),
-    (["budget.joules=1 mJ"], "budget.joules = 1 mJ is too small for one round, whose 5 visits take at most 14.6 J"),
+    (["budget.joules=1 mJ"], "budget.joules = 1 mJ is too small for one round, whose 5 visits take at most 6.27 J"),
     (
         ["budget.flops=9 FLOP"],
-        "budget.flops = 9 FLOP is too small for one round, whose 5 visits take at most 5.71 GFLOP",
+        "budget.flops = 9 FLOP is too small for one round, whose 5 visits take at most 864 MFLOP",
     ),
     (
         ["budget.virtual_seconds=1 ms"],
-        "budget.virtual_seconds = 1 ms is too small for one round, which lasts for 930 ms",
+        "budget.virtual_seconds = 1 ms is too small for one round, which lasts for 371 ms",
     ),
     (["budget.client.bytes=1 kB"], "budget.client.bytes = 1 kB is too small for one visit, which takes at most 123 kB"),
     (
