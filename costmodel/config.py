@@ -7,6 +7,7 @@ here and read elsewhere (`costmodel.fleet.inputs`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Annotated, ClassVar, Literal
@@ -21,6 +22,10 @@ Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
 LongSeconds = Annotated[float, AllowInfNan(True), BeforeValidator(units.seconds), Field(ge=1)]
 """Seconds; inf is never."""
 Joules = Annotated[float, BeforeValidator(units.joules), Field(gt=0)]
+Allowance = Annotated[int, BeforeValidator(units.nbytes), BeforeValidator(units.of_a_month), Field(gt=0)]
+"""Bytes of a month: "10 GB/month", or "10 GB"."""
+Money = Annotated[float, Field(ge=0, le=1e6)]
+"""In any currency, one for all prices of a scenario"""
 Share = Annotated[float, Field(gt=0)]
 Sigma = Annotated[float, Field(ge=0, le=5)]
 Names = Annotated[list[str], Field(fail_fast=True)]
@@ -308,6 +313,49 @@ class TierConfig(UpperTier):
 
 
 @dataclass(frozen=True)
+class Prices(FleetTable):
+    """What clients' data and energy cost, in any currency; that of aggregators' WAN is ``fleet.tiers.price``.
+
+    A run's price has all of its bytes at ``gb``. A month's has the plans, and only what goes beyond them.
+    """
+
+    MONTH: ClassVar[float] = 30 * 86_400.0
+    """Seconds"""
+
+    gb: Money = 0.0
+    """Price of a gigabyte (10^9 bytes) that clients send or receive, beyond a ``plan`` if there is one."""
+    kwh: Money = 0.0
+    """Price of a kilowatt hour that clients' devices spend on visits."""
+    plan: Allowance | None = None
+    """Bytes that each gateway, or without gateways each client, has in a month, such as "10 GB/month"."""
+    monthly: Money = 0.0
+    """Price of one such plan in a month."""
+    every: Annotated[Seconds, Field(ge=60)] = 86_400.0
+    """Time from the beginning of one run to that of the next, for what a month costs."""
+
+    @property
+    def are_known(self) -> bool:
+        """Whether a byte or a joule has a price."""
+        return self.gb > 0 or self.kwh > 0
+
+    def of(self, nbytes: float, joules: float) -> float:
+        """The price of bytes and joules in a run."""
+        return self.gb * nbytes / 1e9 + self.kwh * joules / 3.6e6
+
+    def month(self, nbytes: Sequence[float], joules: float) -> dict[str, float]:
+        """What a month costs, by what it is paid for; ``nbytes``: of a run by each link that has a plan."""
+        runs = self.MONTH / self.every
+        used = [runs * each for each in nbytes]
+        beyond = sum(max(0.0, each - (self.plan or 0)) for each in used)
+        parts = {
+            "plans": self.monthly * len(nbytes),
+            "data": self.gb * beyond / 1e9,
+            "energy": self.kwh * runs * joules / 3.6e6,
+        }
+        return {"runs": runs, **parts, "price": sum(parts.values())}
+
+
+@dataclass(frozen=True)
 class FleetConfig(FleetTable):
     """Devices and networks of the clients (``fedbr list devices``, ``fedbr list networks``)."""
 
@@ -360,6 +408,7 @@ class FleetConfig(FleetTable):
     radio_energy: Literal["power", "rate"] = "power"
     """The network's watts; or a part that grows with the rate, and a tail after each transfer, until the client's
     next one (Huang et al., MobiSys 2012)."""
+    price: Prices = Prices()
     server: ServerLink = ServerLink()
     gateways: AccessLinks = AccessLinks()
     tiers: TierConfig = TierConfig()

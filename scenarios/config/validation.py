@@ -93,11 +93,17 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
         if scenario.codec.wan:
             yield "codec.wan", "codec.wan: there are no aggregators, whose models it encodes; leave it out"
         for limit in ("wan_bytes", "price"):
-            if getattr(scenario.budget, limit) is not None:
+            has_price = limit == "price" and scenario.fleet.price.are_known
+            if getattr(scenario.budget, limit) is not None and not has_price:
                 yield "budget", f"budget.{limit}: there are no aggregators, whose messages it limits; leave it out"
         if scenario.eval.aggregators:
             yield "eval.aggregators", "eval.aggregators = true: there are no aggregators; choose fleet.tiers.count"
         return
+    if scenario.fleet.price.gb or scenario.fleet.price.plan is not None:
+        why = "clients reach their aggregators over a LAN; the price of the WAN is fleet.tiers.price"
+        yield "fleet", f"fleet.price: {why}; leave fleet.price.gb and fleet.price.plan out"
+    if scenario.fleet.price.kwh and scenario.budget.price is not None:
+        yield "budget", "budget.price: limits messages of aggregators alone; leave it out, or fleet.price.kwh"
     levels = 2 if section.above.count else 1
     text = "one number" if levels == 1 else "one number or two, since fleet.tiers.above has aggregators, too"
     if len(schedule.intervals) > levels or not schedule.intervals:

@@ -232,6 +232,7 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         *([("above clients (WAN)", _listed(above_clients(tiers)))] if any(tiers) else []),
         ("energy", _cells(runs, "joules", JOULES)),
         ("energy went into", _listed(energy)),
+        *([("price", _listed(map(_paid, runs)))] if any(run.get("paid") for run in runs) else []),
         ("waste", _listed(waste(runs))),
         ("bottleneck", _listed(counted(run["bottlenecks"]) for run in runs)),
         (
@@ -241,6 +242,19 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("wall time", _cells(runs, "wall_seconds", SECONDS)),
         ("stopped by", [str(run["stopped_by"]).replace("_", " ") for run in runs]),
     ]
+
+
+def _paid(run: Summary) -> str:
+    """ "0.31: data 0.3, energy 0.01; 9.3 a month of 30 runs"."""
+    paid = run.get("paid")
+    if not paid:
+        return "-"
+    month, total = paid["month"], paid["data"] + paid["energy"]
+    text = f"{total:.4g}: data {paid['data']:.4g}, energy {paid['energy']:.4g}; "
+    text += f"{month['price']:.4g} a month of {month['runs']:g} runs"
+    if paid["plan_used"] is not None:
+        text += f", {100 * paid['plan_used']:.3g} % of the plan of {paid['busiest']}"
+    return text
 
 
 def above_clients(tiers: Sequence[Summary]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from coordinator.records.schema import RoundRow
+from costmodel.config import Prices
 
 
 class AboveClients(NamedTuple):
@@ -44,10 +45,10 @@ class ProgressPoint:
     joules: float = 0.0
     """Of clients"""
     wan_nbytes: int | None = None
-    """Between aggregators and what is above them; None, as the next two, in runs without tiers"""
+    """Between aggregators and what is above them; None, as the next one, in runs without tiers"""
     aggregator_joules: float | None = None
     price: float | None = None
-    """Of these bytes"""
+    """Of these bytes, and of clients' bytes and joules; None where neither has a price"""
     device_joules: float | None = None
     """Of the client that has spent the most; None, as the next one, where visits were not read"""
     device_nbytes: int | None = None
@@ -90,12 +91,15 @@ class BudgetPoint:
         return self.point.accuracy if self.point else None
 
 
-def accumulated(rows: Iterable[RoundRow], above: Mapping[int, AboveClients] | None = None) -> Trail:
-    """The progress curve of these rounds, the first of them first; ``above``: by round, of runs with tiers."""
+def accumulated(
+    rows: Iterable[RoundRow], above: Mapping[int, AboveClients] | None = None, prices: Prices | None = None
+) -> Trail:
+    """The progress curve of these rounds, the first of them first; ``above``: by round, of runs with tiers; ``prices``:
+    of what clients spend."""
     points: list[ProgressPoint] = []
     for row in rows:
         own = None if above is None else above.get(row.round, NOTHING_ABOVE)
-        points.append(after(points[-1] if points else None, row, own))
+        points.append(after(points[-1] if points else None, row, own, prices))
     return tuple(points)
 
 
@@ -123,8 +127,14 @@ def with_devices(trail: Trail, spent: Spent) -> Trail:
 NOTHING_ABOVE = AboveClients(0, 0.0, 0.0)
 
 
-def after(last: ProgressPoint | None, row: RoundRow, above: AboveClients | None = None) -> ProgressPoint:
+def after(
+    last: ProgressPoint | None, row: RoundRow, above: AboveClients | None = None, prices: Prices | None = None
+) -> ProgressPoint:
     """The running totals after one more round; ``last`` is None for the first. ``above``: None without tiers."""
+    spent = 0.0 if above is None else above.price
+    if prices is not None:
+        spent += prices.of(row.bytes_down + row.bytes_up, row.joules)
+    has_price = above is not None or (prices is not None and prices.are_known)
     nbytes, nominal, best = (last.nbytes, last.nominal_nbytes, last.best) if last else (0, 0.0, 0.0)
     return ProgressPoint(
         row.round + 1,
@@ -136,7 +146,7 @@ def after(last: ProgressPoint | None, row: RoundRow, above: AboveClients | None 
         (last.joules if last else 0.0) + row.joules,
         None if above is None else ((last and last.wan_nbytes) or 0) + above.nbytes,
         None if above is None else ((last and last.aggregator_joules) or 0.0) + above.joules,
-        None if above is None else ((last and last.price) or 0.0) + above.price,
+        ((last and last.price) or 0.0) + spent if has_price else None,
     )
 
 

@@ -590,8 +590,12 @@ def plan(
             raise ScenarioError(f"{key}: all candidates have the same data and target; name one value for all")
     if "price" in (objective.cost, *objective.budgets):
         for row, loaded in zip(rows, scenarios, strict=True):
-            if not loaded.scenario.fleet.tiers.count:
-                raise ScenarioError(f"{row.name}: has no price: only links of aggregators (fleet.tiers) have one")
+            fleet = loaded.scenario.fleet
+            if not (fleet.tiers.count or fleet.price.are_known):
+                raise ScenarioError(
+                    f"{row.name}: has no price: choose fleet.price.gb, fleet.price.kwh or, of aggregators, "
+                    "fleet.tiers.price"
+                )
     share = scenarios[0].scenario.data.validation
     held_out = {} if share else {VALIDATION: HELD_OUT}
     run_id = run_id or _run_id(grid, rows, objective)

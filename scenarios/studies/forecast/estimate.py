@@ -146,6 +146,12 @@ def estimate(visits: TypicalVisits) -> Estimate:
         }
         if seconds is not None:
             totals[SECONDS] = (cycles[0] * (rounds_between * seconds + meetings.seconds),) * 2
+    prices = loaded.scenario.fleet.price
+    if prices.are_known:
+        joules = totals.get("joules", (0.0, 0.0))
+        before = totals.get(PRICE, (0.0, 0.0))
+        least, most = (before[side] + prices.of(totals[BYTES][side], joules[side]) for side in (0, 1))
+        totals[PRICE] = least, most
     per_round = {name: (least / limit, most / limit) for name, (least, most) in totals.items()}
     rounds, ended_by = _rounds(visits, per_round)
     if ended_by is not None:
