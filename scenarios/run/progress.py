@@ -107,8 +107,8 @@ def with_devices(trail: Trail, spent: Spent) -> Trail:
     """The progress with what the clients that have spent the most joules, and the most bytes, have spent of them by
     the end of each round."""
     by_round: defaultdict[int, list[tuple[int, float, int]]] = defaultdict(list)
-    for round, *visit in spent:
-        by_round[round].append((visit[0], visit[1], visit[2]))
+    for round, client, joules, nbytes in spent:
+        by_round[round].append((client, joules, nbytes))
     joules_of: defaultdict[int, float] = defaultdict(float)
     nbytes_of: defaultdict[int, int] = defaultdict(int)
     points, seen = [], -1
