@@ -143,9 +143,9 @@ def test_gateways_follow_their_recorded_rates_from_the_beginning(
     if "mbps" in log.split(",")[1]:
         first = second = 8e6
     (_, *sites), until = links.capacities_at(DOWN, 0.0)
-    assert (sites, until) == (pytest.approx([WIRE_FACTOR * first, WIRE_FACTOR * second]), 10.0)
+    assert [*sites, until] == pytest.approx([WIRE_FACTOR * first, WIRE_FACTOR * second, 10.0])
     (_, *sites), until = links.capacities_at(DOWN, 10.0)
-    assert (sites, until) == (pytest.approx([WIRE_FACTOR * 2e6] * 2), 20.0)
+    assert [*sites, until] == pytest.approx([WIRE_FACTOR * 2e6] * 2 + [20.0])
 
 
 def test_recorded_gateways_limit_their_clients_and_are_scaled(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_a_run_says_what_it_has_cost_and_what_a_month_of_it_costs(tmp_path: Path
     assert (paid["month"]["plans"], paid["month"]["runs"]) == (60.0, 5.0)
     assert _paid(result).endswith("a month of 5 runs, 988 % of the plan of 0")
     point, again = RunFolder(tmp_path / "digits" / "a").trail[-1], evidence.played(prepared(tmp_path / "digits" / "a"))
+    assert point.price is not None
     assert point.price == pytest.approx(paid["data"] + paid["energy"])
     assert again[-1].price == point.price
 
