@@ -408,8 +408,9 @@ def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: 
         ]
         for row in result["alphas"]
     )
-    _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, alphas)
-    console.print(ALPHA_NOTES, highlight=False, style="dim")
+    if result["alphas"]:
+        _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, alphas)
+        console.print(ALPHA_NOTES, highlight=False, style="dim")
     _print_columns(console, f"estimate, if {_until(estimate)}", (), estimate_rows(estimate))
     if keys:
         console.print(f"\n{scenario_text(result['scenario'])}", **plain)

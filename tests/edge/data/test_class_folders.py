@@ -180,6 +180,8 @@ def test_a_folder_for_each_client_is_a_natural_client(tmp_path: Path, monkeypatc
     assert found_row(config, cache).classes == 2
     data = open_data(config, cache)
     # Of five images and of six the fifth is a test image.
+    assert data.train.ids is not None
+    assert data.test.ids is not None
     assert data.train.ids.tolist() == [0] * 6 + [1] * 4
     assert data.train.y.tolist() == [0] * 5 + [1] + [1] * 4
     assert (data.test.ids.tolist(), data.test.y.tolist()) == ([0, 1], [0, 1])

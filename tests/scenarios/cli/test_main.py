@@ -161,7 +161,7 @@ CUT = ["digits", "rounds.max=1", "--workers", "1", "--run-id", "a"]
 
 
 @pytest.mark.usefixtures("brief_figures", "reports", "warm_workers")
-def test_a_run_that_is_cut_in_its_first_round_says_so_and_is_not_lost_where_its_report_cannot_be_written(
+def test_a_run_is_not_lost_where_its_report_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object) -> Path:
@@ -170,7 +170,6 @@ def test_a_run_that_is_cut_in_its_first_round_says_so_and_is_not_lost_where_its_
     assert main.run_command(["run", *CUT, "--out", str(tmp_path / "shown")]) == 0
     captured = capsys.readouterr()
     assert captured.err.splitlines()[1].startswith("fedbr 1/1  accuracy ")
-    assert "virtual seconds" in captured.out
     monkeypatch.setattr(html, "build", full)
     assert main.run_command(["run", *CUT, "--out", str(tmp_path / "full"), "--json"]) == 0
     captured = capsys.readouterr()
