@@ -28,13 +28,12 @@ from costmodel.fleet.availability import Always, first_available
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP
-from costmodel.visits.event_driver import DUE, VisitDriver, shared_links
+from costmodel.visits.event_driver import DUE, ORDERS, VisitDriver, shared_links
 from costmodel.visits.leftovers import Leftovers, Solution
 from costmodel.visits.live_visit import LiveVisit
 from costmodel.visits.timeline import Timeline, solve, solve_beside
 from costmodel.visits.work import Work, Works
 
-ORDERS = 1 << 40
 LEFTOVERS = "leftovers"
 """Name of the leftovers in `Clock.state`."""
 

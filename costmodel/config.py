@@ -7,6 +7,7 @@ here and read elsewhere (`costmodel.fleet.inputs`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Annotated, ClassVar, Literal
@@ -21,6 +22,10 @@ Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
 LongSeconds = Annotated[float, AllowInfNan(True), BeforeValidator(units.seconds), Field(ge=1)]
 """Seconds; inf is never."""
 Joules = Annotated[float, BeforeValidator(units.joules), Field(gt=0)]
+Allowance = Annotated[int, BeforeValidator(units.nbytes), BeforeValidator(units.of_a_month), Field(gt=0)]
+"""Bytes of a month: "10 GB/month", or "10 GB"."""
+Money = Annotated[float, Field(ge=0, le=1e6)]
+"""In any currency, one for all prices of a scenario"""
 Share = Annotated[float, Field(gt=0)]
 Sigma = Annotated[float, Field(ge=0, le=5)]
 Names = Annotated[list[str], Field(fail_fast=True)]
@@ -37,6 +42,9 @@ FILE_KEYS = (
     "bandwidth.file",
     "bandwidth.up_file",
     "availability.file",
+    "gateways.file",
+    "gateways.bandwidth.file",
+    "gateways.bandwidth.up_file",
     "tiers.file",
     "tiers.bandwidth.file",
     "tiers.bandwidth.up_file",
@@ -72,24 +80,6 @@ class ServerLink(FleetTable):
     (likewise), which a round of 10,000 visits would add 3.8 s for. By default none: most of it falls while other
     clients still compute or send, and the clock adds all of it after the last update. Decoding of an update is part of
     it."""
-
-
-@dataclass(frozen=True)
-class AccessLinks(FleetTable):
-    """Access links, such as a building's: each connects some of the clients to the server's link."""
-
-    count: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Number of access links; clients are assigned to them in turn. 0: clients reach the server's link directly."""
-    down: Rate = 1e9
-    """Rate of each to its clients, bit/s; not with airtime."""
-    up: Rate = 1e9
-    """Rate of each from its clients, bit/s; not with airtime."""
-    kind: Literal["rate", "airtime"] = "rate"
-    """``rate``: clients share ``down`` and ``up``; ``airtime``: they share the time of one radio channel, on which each
-    sends at the rate of its own link, in both directions."""
-    fair: Literal["time", "packets"] = "time"
-    """airtime: equal shares of the time (Linux access points, cells), or of the packets (plain 802.11, where a slow
-    station slows all others)."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +144,9 @@ class Transport(FleetTable):
 class BandwidthConfig(FleetTable):
     """Variation of clients' own links in time."""
 
-    kind: Literal["constant", "ou", "trace"] = "constant"
-    """``ou``: the logarithm is an Ornstein-Uhlenbeck process; ``trace``: recorded factors or rates, repeated."""
+    kind: Literal["constant", "ou", "trace"] | None = None
+    """``ou``: the logarithm is an Ornstein-Uhlenbeck process; ``trace``: recorded factors or rates, repeated. By
+    default ``trace`` if there is a ``file``, or else ``constant``."""
     cv: Annotated[float, Field(ge=0, le=3)] = 0.37
     """Coefficient of variation of each client's rate, where ``fleet.trace`` gives none (0.37: FLASH's users, WWW
     2021)."""
@@ -172,14 +163,45 @@ class BandwidthConfig(FleetTable):
     outages: bool = False
     """Whether clients' links fail for a time, as often and for as long as their networks' rows say."""
 
+    @property
+    def form(self) -> Literal["constant", "ou", "trace"]:
+        """The kind that holds."""
+        return self.kind or ("constant" if self.file is None else "trace")
+
+
+@dataclass(frozen=True)
+class AccessLinks(FleetTable):
+    """Access links, such as a building's: each connects some of the clients to the server's link."""
+
+    count: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Number of access links; 0: clients reach the server's link directly."""
+    down: Rate = 1e9
+    """Rate of each to its clients, bit/s; not with airtime."""
+    up: Rate = 1e9
+    """Rate of each from its clients, bit/s; not with airtime."""
+    kind: Literal["rate", "airtime"] = "rate"
+    """``rate``: clients share ``down`` and ``up``; ``airtime``: they share the time of one radio channel, on which each
+    sends at the rate of its own link, in both directions."""
+    assign: Literal["turn", "place", "file"] = "turn"
+    """Which access link a client is behind. turn: client k behind link k mod count; place: neighbouring numbers
+    together, as many behind each; file: as ``file`` says."""
+    file: str | None = None
+    """assign = file: CSV with columns client (from 0) and gateway or router, a number from 0 or a name."""
+    bandwidth: BandwidthConfig = BandwidthConfig()
+    """Variation of their rates in time; not with airtime. A file names links in a column gateway or router, or has one
+    series for all of them; recordings begin with the run. Recorded rates replace ``down`` and ``up``."""
+    fair: Literal["time", "packets"] = "time"
+    """airtime: equal shares of the time (Linux access points, cells), or of the packets (plain 802.11, where a slow
+    station slows all others)."""
+
 
 @dataclass(frozen=True)
 class AvailabilityConfig(FleetTable):
     """When clients are available."""
 
-    kind: Literal["always", "renewal", "diurnal", "trace"] = "always"
+    kind: Literal["always", "renewal", "diurnal", "trace"] | None = None
     """``renewal``: lognormal availability intervals and absences; ``diurnal``: one interval a day; ``trace``: recorded
-    intervals."""
+    intervals. By default ``trace`` if there is a ``file``, or else ``always``."""
     on_loss: Literal["abort", "pause"] = "abort"
     """Whether a visit is lost or paused when its client leaves."""
     on: Annotated[Seconds, Field(ge=1e-3, le=1e9)] = 3600.0
@@ -203,6 +225,11 @@ class AvailabilityConfig(FleetTable):
     come again after whole days, those of ten seconds a day later."""
     repeat: bool = True
     """trace, recorded days: whether the recording is repeated after its end, or its clients are gone for good."""
+
+    @property
+    def form(self) -> Literal["always", "renewal", "diurnal", "trace"]:
+        """The kind that holds."""
+        return self.kind or ("always" if self.file is None else "trace")
 
 
 @dataclass(frozen=True)
@@ -286,6 +313,49 @@ class TierConfig(UpperTier):
 
 
 @dataclass(frozen=True)
+class Prices(FleetTable):
+    """What clients' data and energy cost, in any currency; that of aggregators' WAN is ``fleet.tiers.price``.
+
+    A run's price has all of its bytes at ``gb``. A month's has the plans, and only what goes beyond them.
+    """
+
+    MONTH: ClassVar[float] = 30 * 86_400.0
+    """Seconds"""
+
+    gb: Money = 0.0
+    """Price of a gigabyte (10^9 bytes) that clients send or receive, beyond a ``plan`` if there is one."""
+    kwh: Money = 0.0
+    """Price of a kilowatt hour that clients' devices spend on visits."""
+    plan: Allowance | None = None
+    """Bytes that each gateway, or without gateways each client, has in a month, such as "10 GB/month"."""
+    monthly: Money = 0.0
+    """Price of one such plan in a month."""
+    every: Annotated[Seconds, Field(ge=60)] = 86_400.0
+    """Time from the beginning of one run to that of the next, for what a month costs."""
+
+    @property
+    def are_known(self) -> bool:
+        """Whether a byte or a joule has a price."""
+        return self.gb > 0 or self.kwh > 0
+
+    def of(self, nbytes: float, joules: float) -> float:
+        """The price of bytes and joules in a run."""
+        return self.gb * nbytes / 1e9 + self.kwh * joules / 3.6e6
+
+    def month(self, nbytes: Sequence[float], joules: float) -> dict[str, float]:
+        """What a month costs, by what it is paid for; ``nbytes``: of a run by each link that has a plan."""
+        runs = self.MONTH / self.every
+        used = [runs * each for each in nbytes]
+        beyond = sum(max(0.0, each - (self.plan or 0)) for each in used)
+        parts = {
+            "plans": self.monthly * len(nbytes),
+            "data": self.gb * beyond / 1e9,
+            "energy": self.kwh * runs * joules / 3.6e6,
+        }
+        return {"runs": runs, **parts, "price": sum(parts.values())}
+
+
+@dataclass(frozen=True)
 class FleetConfig(FleetTable):
     """Devices and networks of the clients (``fedbr list devices``, ``fedbr list networks``)."""
 
@@ -338,6 +408,7 @@ class FleetConfig(FleetTable):
     radio_energy: Literal["power", "rate"] = "power"
     """The network's watts; or a part that grows with the rate, and a tail after each transfer, until the client's
     next one (Huang et al., MobiSys 2012)."""
+    price: Prices = Prices()
     server: ServerLink = ServerLink()
     gateways: AccessLinks = AccessLinks()
     tiers: TierConfig = TierConfig()

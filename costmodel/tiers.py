@@ -24,6 +24,7 @@ from costmodel.fleet.csv_table import CsvTable
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.model_demand import fits
+from costmodel.fleet.recorded_clients import members
 from costmodel.network.bandwidth import DOWN, UP, Constant
 from costmodel.network.links import Links
 from costmodel.visits.messages import is_closed
@@ -54,7 +55,7 @@ def assigned(
         return numbers * count // clients
     if config.tiers.assign == "file":
         assert recorded is not None
-        return _recorded(recorded, clients, count)
+        return members(recorded, "fleet.tiers.file", clients, tuple(map(str, range(count))))
     assert histogram is not None
     assert len(histogram) == clients, (histogram.shape, clients)
     if config.tiers.assign == "mixed":
@@ -89,25 +90,6 @@ def _mixed(histogram: NDArray[np.int64], count: int) -> NDArray[np.intp]:
         excess[aggregator] += count * histogram[client]
         members[aggregator] += 1
         aggregator_of[client] = aggregator
-    return aggregator_of
-
-
-def _recorded(table: CsvTable, clients: int, count: int) -> NDArray[np.intp]:
-    """(clients,) as the rows client, aggregator of a file say."""
-    aggregator_of = np.full(clients, -1, np.intp)
-    columns = {"client": clients, "aggregator": count}
-    numbers = {column: table.numbers(column) for column in columns}
-    for row in range(len(table.rows)):
-        for column, most in columns.items():
-            number = numbers[column][row]
-            if number != int(number) or number >= most:
-                raise table.error(row, column, f"{number:g} is none of the {most} {column}s, 0 to {most - 1}")
-        client = int(numbers["client"][row])
-        if aggregator_of[client] >= 0:
-            raise table.error(row, "client", f"{client} is in an earlier row already")
-        aggregator_of[client] = int(numbers["aggregator"][row])
-    for client in np.flatnonzero(aggregator_of < 0)[:1].tolist():
-        raise ValueError(f"{table.path}: client {client} is missing: every client needs a row")
     return aggregator_of
 
 

@@ -57,6 +57,11 @@ def nbytes(quantity: Quantity) -> int:
     return round(amount)
 
 
+def of_a_month(quantity: Quantity) -> Quantity:
+    """What a quantity for each month is: "10 GB/month" -> "10 GB"; any other as it is."""
+    return re.sub(r" *(/|per) *month$", "", quantity) if isinstance(quantity, str) else quantity
+
+
 def bits_per_second(quantity: Quantity) -> float:
     """A data rate in bit/s: "20 Mbit/s"; ValueError for anything else."""
     return float(_parse(quantity, RATES, "a data rate"))

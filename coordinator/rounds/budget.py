@@ -14,12 +14,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
 from costmodel import units
-from costmodel.config import Joules, Seconds
+from costmodel.config import Joules, Prices, Seconds
 from edge.protocol.config import Also, Section
 
 LARGEST_INTEGER = 2**53
@@ -91,7 +91,8 @@ class RunLimits(Limits):
     wan_bytes: NBytes | None = None
     """Between aggregators and what is above them (``fleet.tiers``), down and up together."""
     price: Annotated[float | None, Field(gt=0)] = None
-    """Of these bytes, in the currency of ``fleet.tiers.price``."""
+    """Of these bytes, in the currency of ``fleet.tiers.price``; without aggregators, of clients' bytes and joules, in
+    that of ``fleet.price``."""
     client: Limits = Limits()
     """A client whose budget cannot pay for a visit is not selected."""
 
@@ -116,6 +117,16 @@ def _exceeded(limits: Limits, rules: Sequence[str], cost: Cost) -> str | None:
     return None
 
 
+class Lacking(NamedTuple):
+    """Visits that a budget does not allow."""
+
+    key: str
+    """Of the budget, below ``budget``"""
+    visits: int
+    amount: float
+    """That they would take at most together, in SI units; of virtual seconds, their round's length"""
+
+
 class Convergence:
     """The end of progress: ``patience`` rounds after the best evaluation, an evaluation that is no better."""
 
@@ -136,18 +147,28 @@ class Budget:
     """Spent and reserved costs, and the stop rules of a run."""
 
     def __init__(
-        self, limits: RunLimits, rounds: int, target_accuracy: float | None = None, patience: int | None = None
+        self,
+        limits: RunLimits,
+        rounds: int,
+        target_accuracy: float | None = None,
+        patience: int | None = None,
+        prices: Prices | None = None,
     ) -> None:
+        """``prices``: of what clients spend."""
         self.limits, self.rounds, self.target_accuracy = limits, rounds, target_accuracy
         self.convergence = Convergence(patience)
         self.ends_at = math.inf if limits.virtual_seconds is None else limits.virtual_seconds
         """Virtual seconds at which the run ends"""
         self.spent = Cost()
         self._by_client: defaultdict[int, Cost] = defaultdict(Cost)
-        self._is_limited = any(getattr(limits, rule) is not None for rule in FLEET_RULES)
+        self._prices = prices if prices is not None and prices.are_known else None
+        limits_price = limits.price is not None and self._prices is not None
+        self._is_limited = limits_price or any(getattr(limits, rule) is not None for rule in FLEET_RULES)
         self.limits_clients = limits.client != Limits()
         """Whether clients have budgets of their own"""
         self._reservations: Counter[Cost] = Counter()
+        self.lacking: Lacking | None = None
+        """What the first visits that were refused would have taken"""
 
     def reserve(self, costs: Sequence[Cost]) -> tuple[list[bool], str | None]:
         """Reserve in order: (whether each visit may start, the rule that refused the first that may not)."""
@@ -158,14 +179,25 @@ class Budget:
         committed = self.spent + Cost(*(sum(getattr(cost, name) for cost in reserved) for name in _COLUMNS))
         fits, refused_by = [], None
         for cost in costs:
-            rule = _exceeded(self.limits, FLEET_RULES, committed + cost)
+            rule = _exceeded(self.limits, FLEET_RULES, committed + cost) or self._too_dear(committed + cost)
             fits.append(rule is None)
             if rule is None:
                 self._reservations[cost] += 1
                 committed = committed + cost
             else:
                 refused_by = refused_by or rule
+        if refused_by is not None:
+            self.lacks(refused_by, len(costs), sum(self._amount(refused_by, cost) for cost in costs))
         return fits, refused_by
+
+    def _amount(self, rule: str, cost: Cost) -> float:
+        if rule == PRICE:
+            return 0.0 if self._prices is None else self._prices.of(cost.bytes, cost.joules)
+        return float(getattr(cost, rule))
+
+    def _too_dear(self, cost: Cost) -> str | None:
+        limit = self.limits.price
+        return PRICE if limit is not None and self._amount(PRICE, cost) > limit else None
 
     def release(self, costs: Sequence[Cost]) -> None:
         """Cancel these reservations."""
@@ -179,7 +211,14 @@ class Budget:
         """Whether the client's own budget can pay for the visit."""
         if not self.limits_clients:
             return True
-        return _exceeded(self.limits.client, CLIENT_RULES, self._by_client[client] + cost) is None
+        rule = _exceeded(self.limits.client, CLIENT_RULES, self._by_client[client] + cost)
+        if rule is not None:
+            self.lacks(f"client.{rule}", 1, getattr(cost, rule))
+        return rule is None
+
+    def lacks(self, key: str, visits: int, amount: float) -> None:
+        """Keep what visits would have taken of a budget, if they are the first that do not fit in one."""
+        self.lacking = self.lacking or Lacking(key, visits, amount)
 
     def settle(self, clients: Sequence[int], costs: Sequence[Sequence[Any]]) -> None:
         """Add the real costs of visits that have ended. ``costs``: by column of `Cost`, (visits,) each."""

@@ -201,6 +201,7 @@ class _SynchronousRound:
         self.end_time = end + self._aggregation_seconds(self.visits, self.counts)
         if self.end_time > run.budget.ends_at:
             self.stopped_by = self.record.cut_by = SECONDS
+            run.budget.lacks(SECONDS, len(self.visits), self.end_time)
             in_time = self.counts & (timeline.up_end + (self.end_time - end) <= run.budget.ends_at)
             if run.rules.is_cut_short(_trained(self.visits, in_time), _trained(self.visits, self.counts)):
                 if received is not None:

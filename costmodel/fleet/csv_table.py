@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +31,15 @@ class CsvTable:
     lines: Sequence[int]
     """Line of the file on which each row ends"""
     rows: Sequence[Sequence[str]]
+    headings: Mapping[str, str] = field(default_factory=dict)
+    """Column -> its name in the file, where that is another one"""
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """Column -> factor on its numbers, where the file has another unit"""
 
     def error(self, row: int, column: str, reason: str) -> ValueError:
         """The error for one cell, naming file, line and column."""
-        return ValueError(f"{self.path}, line {self.lines[row]}, column {column}: {reason}")
+        heading = self.headings.get(column, column)
+        return ValueError(f"{self.path}, line {self.lines[row]}, column {heading}: {reason}")
 
     def texts(self, column: str) -> list[str]:
         """A column of labels; ValueError for an empty one."""
@@ -61,7 +66,8 @@ class CsvTable:
     def numbers(self, column: str, *, positive: bool = False) -> Doubles:
         """(rows,) A column of finite numbers >= 0, or > 0; ValueError for the first that is not."""
         texts = self.texts(column)
-        return np.array([self._number(row, column, text, positive) for row, text in enumerate(texts)], np.float64)
+        numbers = [self._number(row, column, text, positive) for row, text in enumerate(texts)]
+        return np.array(numbers, np.float64) * self.factors.get(column, 1.0)
 
     def _number(self, row: int, column: str, text: str, positive: bool) -> float:
         try:

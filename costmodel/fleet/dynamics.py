@@ -169,7 +169,7 @@ def client_dynamics(
     variation: Variation = Constant()
     if recorded.link is not None:
         variation = recorded.link.variation
-    elif bandwidth.kind == "ou":
+    elif bandwidth.form == "ou":
         recorded_cv = recorded.figures.bandwidth_cv
         sigma = np.vectorize(sigma_of_cv)(np.float64(bandwidth.cv) if recorded_cv is None else recorded_cv)
         variation = OrnsteinUhlenbeck(sigma, bandwidth.tau, bandwidth.step, streams)
@@ -182,9 +182,9 @@ def client_dynamics(
             )
         variation = WithOutages(variation, outages_per_hour, outage_seconds, streams)
     presence: Availability = recorded.presence or Always()
-    if availability.kind == "renewal":
+    if availability.form == "renewal":
         presence = Renewal(availability.on, availability.off, availability.sigma, streams)
-    elif availability.kind == "diurnal":
+    elif availability.form == "diurnal":
         presence = Diurnal(
             availability.hour,
             availability.hours,

@@ -27,8 +27,9 @@ from costmodel.fleet.devices import networks as network_table
 from costmodel.fleet.dynamics import ClientDynamics, client_dynamics
 from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.model_demand import Operations, speed
-from costmodel.fleet.recorded_clients import recorded_clients
+from costmodel.fleet.recorded_clients import gateway_of, gateway_variation, recorded_clients
 from costmodel.fleet.variation import ProfileColumns, VisitVariation, assign, columns, noise_factors, visit_variation
+from costmodel.network.bandwidth import behind_sites
 from costmodel.network.links import Links
 from costmodel.network.tcp import WIRE_FACTOR
 from costmodel.units import HOUR_SECONDS
@@ -72,8 +73,7 @@ class Fleet:
     bandwidth_cv: Doubles | None = None
     """(clients, 2) coefficient of variation of each client's rates down and up, where a trace has it"""
     access_links: NDArray[np.intp] | None = None
-    """(clients,) index of each client's access link, which is its aggregator's where there are tiers; None: they are
-    assigned in turn"""
+    """(clients,) index of each client's access link, which is its aggregator's where there are tiers; None: in turn"""
     parts: Mapping[float, Doubles] = field(default_factory=dict)
     """Rate of a part of the model -> (devices, 2) factors on the seconds of a FLOP and on the overhead of a step"""
 
@@ -128,6 +128,15 @@ class Fleet:
         codec_slowdown = by_row * (throughputs[device_of] / traced.get("flops_per_second", computes))
         outages = network["outages_per_hour"], network["outage_seconds"]
         plain = replace(config, scale=Scale())
+        links, behaviour = Links.of(plain), client_dynamics(config, recorded, *outages, streams)
+        behind = None
+        if config.gateways.count and config.gateways.assign != "turn":
+            behind = gateway_of(clients, config, inputs)
+        over_time = gateway_variation(config, inputs, streams)
+        if over_time is not None:
+            links = links.varying(over_time.variation, over_time.rates)
+            sites = gateway_of(clients, config, inputs)
+            behaviour = replace(behaviour, variation=behind_sites(behaviour.variation, over_time.variation, sites))
         fleet = cls(
             devices,
             networks,
@@ -137,10 +146,11 @@ class Fleet:
             codec_slowdown=codec_slowdown,
             streams=streams,
             config=plain,
-            links=Links.of(plain),
-            behaviour=client_dynamics(config, recorded, *outages, streams),
+            links=links,
+            behaviour=behaviour,
             traced=frozenset(traced),
             bandwidth_cv=own.bandwidth_cv,
+            access_links=behind,
         )
         fleet.check("fleet" if inputs.trace is None else "fleet.trace")
         if recorded.link is None:

@@ -7,7 +7,7 @@ Everything that depends on these files takes one record of them: the fleet, the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodel.config import AvailabilityConfig, BandwidthConfig, FleetConfig
+from costmodel.config import AccessLinks, AvailabilityConfig, BandwidthConfig, FleetConfig
 from costmodel.files import read_bytes
 from costmodel.fleet import traces
 from costmodel.fleet.csv_table import LARGEST_NBYTES, CsvTable, parse_table
@@ -32,12 +32,16 @@ LEAST_SECONDS, FACTORS = 1e-3, 1e6
 MOST_SECONDS = 1e9
 """Length of a recording, 30 years; float64 has digits for the microseconds of a time within it."""
 TOO_LONG = f"client {{}}: its samples span {{:g}} s, the most is {MOST_SECONDS:g} (30 years)"
+GROUPS = {"fleet.tiers.file": ("aggregator",), "fleet.gateways.file": ("gateway", "router")}
+"""Key of a file with a row for each client -> names that the column of its aggregator or gateway may have"""
 RECORDS = 4
 """Records that are kept, so that a file is parsed once for all that depends on it."""
 WITH_FILES_BESIDE = ("fleet.trace", "fleet.availability.file", "fleet.tiers.availability.file")
 """Keys of files that may name others beside them"""
 Rows = tuple[dict[str, Device], dict[str, Network]]
 """The user's devices and networks, by name"""
+Link = tuple[Series | RateSeries, Series | RateSeries | None]
+"""Rates over time, down and up; up None: as down"""
 
 
 class InputFile(NamedTuple):
@@ -61,14 +65,17 @@ class FleetInputs:
     """The user's, by name"""
     trace: ClientTrace | None = None
     """Clients' speeds and links"""
-    link: tuple[Series | RateSeries, Series | RateSeries | None] | None = None
+    link: Link | None = None
     """Rates over time, down and up; up None: as down"""
     windows: WindowTrace | None = None
     """Availability"""
+    gateway_link: Link | None = None
+    """Rates of gateways over time (``fleet.gateways.bandwidth``)"""
+    gateway_names: tuple[str, ...] = ()
     aggregators: FleetInputs | None = None
     """The recordings of aggregators (``fleet.tiers``), whose devices and networks are among those above"""
     memberships: CsvTable | None = None
-    """The rows client, aggregator of ``fleet.tiers.file``"""
+    """The rows of ``fleet.tiers.file`` or ``fleet.gateways.file``: each client's aggregator or gateway"""
     files: tuple[InputFile, ...] = ()
     """All files, also of recordings that the fleet does not follow"""
 
@@ -88,6 +95,10 @@ class FleetInputs:
         if self.trace is not None:
             notes.append(note("fleet.trace", row_count(self.trace, config.trace_case), clients))
         notes += self._notes_of_links("fleet", config, clients, "client")
+        if self.gateway_link is not None and len(self.gateway_link[0].client) < config.gateways.count:
+            notes.append(
+                note("fleet.gateways.bandwidth.file", 1, config.gateways.count, ("series", "series"), "gateway")
+            )
         if self.aggregators is not None:
             notes += self.aggregators._notes_of_links("fleet.tiers", config, config.tiers.count, "aggregator")
         return [text for text in notes if text]
@@ -173,7 +184,14 @@ def read_inputs(paths: Mapping[str, Path], config: FleetConfig, rows: Rows) -> F
             files.append(InputFile(key, name, path, hashlib.sha256(read_bytes(path, LARGEST_NBYTES)).hexdigest()))
     tiers = config.tiers
     of_tiers = (tiers.bandwidth, tiers.availability) if tiers.count else None
-    recordings = _read_recordings(tuple(files), config.trace_case, config.bandwidth, config.availability, of_tiers)
+    recordings = _read_recordings(
+        tuple(files),
+        config.trace_case,
+        config.bandwidth,
+        config.availability,
+        config.gateways,
+        of_tiers,
+    )
     if recordings.aggregators is not None:
         aggregators = replace(recordings.aggregators, devices=rows[0], networks=rows[1])
         recordings = replace(recordings, aggregators=aggregators)
@@ -186,34 +204,43 @@ def _read_recordings(
     trace_case: int,
     bandwidth: BandwidthConfig,
     availability: AvailabilityConfig,
+    gateways: AccessLinks,
     of_tiers: tuple[BandwidthConfig, AvailabilityConfig] | None,
 ) -> FleetInputs:
     """The recordings in these files that a fleet with these tables follows; the same content is one record."""
     by_key = {file.key: file for file in files}
     trace = _client_trace(by_key["fleet.trace"], trace_case) if "fleet.trace" in by_key else None
     link, windows = _link_and_windows("fleet", by_key, bandwidth, availability)
-    aggregators = None
+    gateway_link, aggregators = None, None
+    if gateways.count:
+        gateway_link, _ = _link_and_windows("fleet.gateways", by_key, gateways.bandwidth, AvailabilityConfig())
     if of_tiers is not None:
         of_link, of_windows = _link_and_windows("fleet.tiers", by_key, *of_tiers)
         aggregators = FleetInputs(link=of_link, windows=of_windows)
-    memberships = _memberships(by_key["fleet.tiers.file"]) if "fleet.tiers.file" in by_key else None
+    memberships = _memberships(by_key)
     return FleetInputs(
-        trace=trace, link=link, windows=windows, aggregators=aggregators, memberships=memberships, files=files
+        trace=trace,
+        link=link,
+        windows=windows,
+        gateway_link=gateway_link,
+        gateway_names=_gateway_names(gateways.count, gateway_link, memberships, by_key),
+        aggregators=aggregators,
+        memberships=memberships,
+        files=files,
     )
 
 
 def _link_and_windows(
     table: str, by_key: Mapping[str, InputFile], bandwidth: BandwidthConfig, availability: AvailabilityConfig
-) -> tuple[tuple[Series | RateSeries, Series | RateSeries | None] | None, WindowTrace | None]:
+) -> tuple[Link | None, WindowTrace | None]:
     """The fields of `FleetInputs` of these names, for the tables ``bandwidth`` and ``availability`` of ``table``."""
     link = windows = None
-    for name, kind in (("bandwidth", bandwidth.kind), ("availability", availability.kind)):
+    for name, kind in (("bandwidth", bandwidth.form), ("availability", availability.form)):
         if kind == "trace" and f"{table}.{name}.file" not in by_key:
             raise ValueError(f'{table}.{name}.kind = "trace" needs {table}.{name}.file')
-    if bandwidth.kind == "trace":
-        up = by_key.get(f"{table}.bandwidth.up_file")
-        link = _link_series(by_key[f"{table}.bandwidth.file"]), None if up is None else _link_series(up)
-    if availability.kind == "trace":
+    if bandwidth.form == "trace":
+        link = _link_series(by_key[f"{table}.bandwidth.file"], by_key.get(f"{table}.bandwidth.up_file"))
+    if availability.form == "trace":
         file = by_key[f"{table}.availability.file"]
         content = _trace(file)
         if not isinstance(content, WindowTrace):
@@ -222,14 +249,52 @@ def _link_and_windows(
     return link, windows
 
 
-def _memberships(file: InputFile) -> CsvTable:
-    """The rows of ``fleet.tiers.file``; `costmodel.tiers.assigned` knows how many clients and aggregators there are."""
-    with _errors_of(file.key):
-        table = parse_table(file.path, read_bytes(file.path, LARGEST_NBYTES))
-        for column in ("client", "aggregator"):
-            if column not in table.column:
-                raise ValueError(f"{file.path}, line 1: column {column} is missing")
-    return table
+def _memberships(by_key: Mapping[str, InputFile]) -> CsvTable | None:
+    """The rows of a file of `GROUPS`; `costmodel.fleet.recorded_clients.members` reads them."""
+    for file in (by_key[key] for key in GROUPS if key in by_key):
+        with _errors_of(file.key):
+            table = parse_table(file.path, read_bytes(file.path, LARGEST_NBYTES))
+            for column in ("client", group_column(table, GROUPS[file.key])):
+                if column not in table.column:
+                    raise ValueError(f"{file.path}, line 1: column {column} is missing")
+            return table
+    return None
+
+
+def group_column(table: CsvTable, names: Sequence[str]) -> str:
+    """The name of the column of clients' aggregators or gateways: the first of these, if there is none."""
+    return next((name for name in names if name in table.column), names[0])
+
+
+def _gateway_names(
+    count: int, link: Link | None, memberships: CsvTable | None, by_key: Mapping[str, InputFile]
+) -> tuple[str, ...]:
+    """(count,) The names of gateways: those in the recording of their rates, or in the rows of clients, in the order in
+    which they come there; or else their numbers."""
+    numbers = tuple(map(str, range(count)))
+    recorded = "fleet.gateways.bandwidth.file"
+    labels = () if link is None or link[0].client == (traces.ALL,) else link[0].client
+    if labels:
+        with _errors_of(recorded):
+            if set(labels) <= set(numbers):
+                for name in numbers:
+                    if name not in labels:
+                        raise ValueError(f"{by_key[recorded].path}: gateway {name} of {count} is missing")
+                return numbers
+            if len(labels) > count:
+                line = traces.first_line(by_key[recorded].path, labels[count])
+                raise ValueError(
+                    f"{line}: {labels[count]!r} is gateway {count + 1}, but fleet.gateways.count = {count}"
+                )
+            if len(labels) < count:
+                why = f"has rates of {len(labels)} ({', '.join(labels)}), but fleet.gateways.count = {count}"
+                raise ValueError(f"{by_key[recorded].path}: {why}")
+            return labels
+    if memberships is not None and "fleet.gateways.file" in by_key:
+        names = tuple(dict.fromkeys(memberships.labels(group_column(memberships, GROUPS["fleet.gateways.file"]))))
+        if not set(names) <= set(numbers) and len(names) == count:
+            return names
+    return numbers
 
 
 def _trace(file: InputFile) -> traces.Trace:
@@ -257,9 +322,19 @@ def _client_trace(file: InputFile, case: int) -> ClientTrace:
     return trace
 
 
-def _link_series(file: InputFile) -> Series | RateSeries:
+def _link_series(file: InputFile, up_file: InputFile | None) -> Link:
+    """Rates over time, down and up, of a file each or of one for both."""
+    trace = _trace(file)
+    if isinstance(trace, RecordedDays) and trace.flops_per_second is None and trace.available is None:
+        if up_file is not None:
+            raise ValueError(f"{up_file.key} = {up_file.name!r}: {file.name} has both directions; leave one out")
+        down, up = RateSeries(trace.client, trace.down), RateSeries(trace.client, trace.up)
+        return _checked_series(file, down), _checked_series(file, up)
+    return _checked_series(file, trace), None if up_file is None else _checked_series(up_file, _trace(up_file))
+
+
+def _checked_series(file: InputFile, series: traces.Trace) -> Series | RateSeries:
     """Rates over time, of samples that are not too close, and of links that work at some time, within limits."""
-    series = _trace(file)
     if not isinstance(series, Series | RateSeries):
         raise ValueError(f"{file.key} = {file.name!r}: has no columns seconds and factor or bits_per_second")
     with _errors_of(f"{file.key} = {file.name!r}"):

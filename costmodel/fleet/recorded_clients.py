@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from costmodel.arrays import Doubles, Streams
 from costmodel.config import FleetConfig
 from costmodel.fleet.availability import RecordedIntervals
-from costmodel.fleet.inputs import FleetInputs
+from costmodel.fleet.csv_table import CsvTable
+from costmodel.fleet.inputs import GROUPS, FleetInputs, group_column
 from costmodel.fleet.speed import RecordedSpeed
 from costmodel.fleet.traces import (
     Capacities,
@@ -27,7 +28,7 @@ from costmodel.fleet.traces import (
     Users,
     row_count,
 )
-from costmodel.network.bandwidth import DOWN, UP, Replay, Samples
+from costmodel.network.bandwidth import DOWN, UP, OrnsteinUhlenbeck, Replay, Samples, sigma_of_cv
 from costmodel.network.tcp import WIRE_FACTOR
 from costmodel.step_series import StepSeries
 from costmodel.units import HOUR_SECONDS
@@ -53,7 +54,7 @@ class ClientFigures:
 class LinkRecording:
     """Clients' links over time."""
 
-    variation: Samples | Replay
+    variation: Samples | Replay | OrnsteinUhlenbeck
     rates: tuple[Doubles | None, Doubles | None] = (None, None)
     """(down, up) Rates of all clients that the factors refer to, bit/s on the wire; None: as drawn"""
 
@@ -105,9 +106,9 @@ def recorded_clients(clients: int, config: FleetConfig, inputs: FleetInputs, str
         if trace.flops_per_second is not None:
             series = _factors(trace.flops_per_second, assignment.repeats)
             speed = RecordedSpeed(series, assignment.rows("trace", len(series)), assignment.start)
-    if presence is not None and availability.kind != "always":
+    if presence is not None and availability.form != "always":
         raise ValueError(
-            f'fleet.availability.kind = {availability.kind}: fleet.trace says who is available; choose "always"'
+            f'fleet.availability.kind = {availability.form}: fleet.trace says who is available; choose "always"'
         )
     if presence is None and inputs.windows is not None:
         recorded = inputs.windows
@@ -151,12 +152,75 @@ def _intervals(
     return RecordedIntervals(shifted, period, row_of=rows)
 
 
+# --- who is behind which link -----------------------------------------------------------------------------------------
+
+
+def members(table: CsvTable, key: str, clients: int, names: Sequence[str]) -> NDArray[np.intp]:
+    """(clients,) The aggregator or gateway of each client, as the rows of a file say: a place in ``names``.
+
+    ``key``: the one of `GROUPS` that names the file.
+    ValueError for cells that name no client or none of ``names``, a client twice, or leave a client or a name out.
+    """
+    kind, place = group_column(table, GROUPS[key]), {name: number for number, name in enumerate(names)}
+    numbered = tuple(names) == tuple(map(str, range(len(names))))
+    group_of = np.full(clients, -1, np.intp)
+    numbers = table.numbers("client")
+    for row, label in enumerate(table.texts(kind)):
+        number = numbers[row]
+        if number != int(number) or number >= clients:
+            raise table.error(row, "client", f"{number:g} is none of the {clients} clients, 0 to {clients - 1}")
+        if label not in place:
+            known = f"0 to {len(names) - 1}" if numbered else f"choose from {', '.join(names)}"
+            raise table.error(row, kind, f"{label} is none of the {len(names)} {kind}s, {known}")
+        if group_of[int(number)] >= 0:
+            raise table.error(row, "client", f"{number:g} is in an earlier row already")
+        group_of[int(number)] = place[label]
+    for client in np.flatnonzero(group_of < 0)[:1].tolist():
+        raise ValueError(f"{table.path}: client {client} is missing: every client needs a row")
+    for name in names:
+        if place[name] not in group_of:
+            raise ValueError(f"{table.path}: no client is behind {kind} {name}: name it in a row, or leave it out")
+    return group_of
+
+
+def gateway_of(clients: int, config: FleetConfig, inputs: FleetInputs) -> NDArray[np.intp]:
+    """(clients,) The gateway of each client, by ``fleet.gateways.assign``."""
+    gateways, numbers = config.gateways, np.arange(clients)
+    if gateways.assign == "file":
+        assert inputs.memberships is not None
+        try:
+            return members(inputs.memberships, "fleet.gateways.file", clients, inputs.gateway_names)
+        except ValueError as error:
+            raise ValueError(f"fleet.gateways.file: {error}") from None
+    return numbers * gateways.count // clients if gateways.assign == "place" else numbers % gateways.count
+
+
+def gateway_variation(config: FleetConfig, inputs: FleetInputs, streams: Streams) -> LinkRecording | None:
+    """The rates of gateways over time, from the beginning of their recordings on; None: constant."""
+    varies, count = config.gateways.bandwidth, config.gateways.count
+    if inputs.gateway_link is not None:
+        start = config.availability.start_hour * HOUR_SECONDS
+        series = inputs.gateway_link[0].client
+        places = {name: row for row, name in enumerate(series)}
+        rows = np.array([places.get(name, 0) for name in inputs.gateway_names], np.intp)
+        assignment = _Assignment(count, streams, is_shuffled=False, start=start, repeats=True)
+        return _bandwidth_link(*inputs.gateway_link, assignment, "fleet.gateways.bandwidth", varies.up_file, rows)
+    if varies.form == "ou" and count:
+        sigma = np.float64(sigma_of_cv(varies.cv))
+        return LinkRecording(OrnsteinUhlenbeck(sigma, varies.tau, varies.step, _of_gateways(streams)))
+    return None
+
+
+def _of_gateways(streams: Streams) -> Streams:
+    return lambda purpose, index, gateway: streams(f"gateways: {purpose}", index, gateway)
+
+
 # --- links ------------------------------------------------------------------------------------------------------------
 
 
 def _recorded_link(config: FleetConfig, inputs: FleetInputs, assignment: _Assignment) -> LinkRecording | None:
     """Recorded links: of ``fleet.trace`` or of ``fleet.bandwidth``; None if there are none."""
-    trace, kind = inputs.trace, config.bandwidth.kind
+    trace, kind = inputs.trace, config.bandwidth.form
     link, key = None, "fleet.trace"
     if isinstance(trace, RecordedDays) or (isinstance(trace, Machines) and trace.series is not None):
         if kind != "constant":
@@ -167,7 +231,8 @@ def _recorded_link(config: FleetConfig, inputs: FleetInputs, assignment: _Assign
             down, up = ([_factor(series) for series in each] for each in trace.series or ())
         link = LinkRecording(Replay(down, up, assignment.rows("trace", len(down)), assignment.start))
     if inputs.link is not None:
-        link, key = _bandwidth_link(*inputs.link, assignment, config.bandwidth.up_file), "fleet.bandwidth.file"
+        link = _bandwidth_link(*inputs.link, assignment, "fleet.bandwidth", config.bandwidth.up_file)
+        key = "fleet.bandwidth.file"
     has_rates = link is not None and (key == "fleet.trace" or any(rates is not None for rates in link.rates))
     if has_rates and config.rates is not None:
         raise ValueError(f"fleet.rates = {list(config.rates)}: {key} has rates; leave one of them out")
@@ -184,12 +249,20 @@ def _factor(series: StepSeries | None) -> StepSeries:
 
 
 def _bandwidth_link(
-    down: Series | RateSeries, up: Series | RateSeries | None, assignment: _Assignment, up_file: str | None
+    down: Series | RateSeries,
+    up: Series | RateSeries | None,
+    assignment: _Assignment,
+    table: str,
+    up_file: str | None,
+    chosen: NDArray[np.intp] | None = None,
 ) -> LinkRecording:
-    """The link over time of series of factors or rates; without ``up``, uploads follow ``down``."""
+    """The link over time of series of factors or rates; without ``up``, uploads follow ``down``.
+
+    ``table``: the key of the table that names the files; ``chosen``: each member's series, if it is known.
+    """
     up = down if up is None else up
     if down.client != up.client:
-        raise ValueError(f"fleet.bandwidth.up_file = {up_file!r}: has other clients than fleet.bandwidth.file")
+        raise ValueError(f"{table}.up_file = {up_file!r}: has other clients than {table}.file")
     factors: list[list[StepSeries]] = []
     for series in (down, up):
         if isinstance(series, RateSeries):
@@ -202,7 +275,7 @@ def _bandwidth_link(
         count = len(down.client)
         rows = np.array([samples.series_of(client) if count > 1 else 0 for client in range(assignment.clients)])
     else:
-        rows = assignment.rows("", len(down.client))
+        rows = assignment.rows("", len(down.client)) if chosen is None else chosen
         variation = Replay(factors[DOWN], factors[UP], rows, assignment.start)
     of_down, of_up = (
         WIRE_FACTOR * nominal(series.bits_per_second)[rows] if isinstance(series, RateSeries) else None

@@ -12,7 +12,8 @@ import math
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +177,28 @@ def row_count(trace: ClientTrace, case: int) -> int:
     return trace.down.size if isinstance(trace, Users | Machines) else len(trace.client)
 
 
+OTHER_NAMES = {
+    "client": {"gateway": 1.0, "router": 1.0, "aggregator": 1.0},
+    "seconds": {"time": 1.0},
+    **{
+        f"{way}bits_per_second": {f"{way}{unit}": factor for unit, factor in (("kbps", 1e3), ("mbps", 1e6))}
+        for way in ("", "down_", "up_")
+    },
+}
+"""Column -> other names of it -> factor to its unit"""
+
+
+def _with_known_names(table: CsvTable) -> CsvTable:
+    """The table with the names and units that kinds of traces ask for, where a column has one of `OTHER_NAMES`."""
+    headings, factors = dict[str, str](), dict[str, float]()
+    for column, others in OTHER_NAMES.items():
+        for other in others if column not in table.column else ():
+            if other in table.column and column not in headings:
+                headings[column], factors[column] = other, others[other]
+    places = {column: table.column[other] for column, other in headings.items()}
+    return replace(table, column={**table.column, **places}, headings=headings, factors=factors)
+
+
 RATE = re.compile("bps|bit|rate|throughput|bandwidth", re.IGNORECASE)
 """In names that rates of links have elsewhere"""
 
@@ -185,11 +208,11 @@ def read(path: Path) -> Trace:
     raw = read_bytes(path, LARGEST_NBYTES)
     if _is_packet_series(raw):
         return _packet_series(path, raw)
-    cells = parse_table(path, raw)
+    cells = _with_known_names(parse_table(path, raw))
     for kind in KINDS:
         if all(column in cells.column for column in kind.columns):
             return kind.build(cells)
-    header = cells.column
+    header = [column for column in cells.column if column not in cells.headings]
     known = "; ".join(f"{kind.name} ({', '.join(kind.columns)})" for kind in KINDS)
     own = [column for column in header if RATE.search(column)]
 
@@ -315,6 +338,13 @@ def _link_series(table: CsvTable, column: str, found: Mapping[str, StepSeries]) 
     return tuple(found[name] if name else None for name in names)
 
 
+def first_line(path: Path, label: str) -> str:
+    """File, line and column of the first row of a client, or of what a recording has in its place."""
+    table = _with_known_names(parse_table(path, read_bytes(path, LARGEST_NBYTES)))
+    row = table.labels("client").index(label)
+    return f"{path}, line {table.lines[row]}, column {table.headings.get('client', 'client')}"
+
+
 def files_beside(path: Path) -> list[Path]:
     """The files that `read` reads beside the one named; ValueError if that cannot be read."""
     devices = _devices_beside(path)
@@ -326,7 +356,7 @@ def files_beside(path: Path) -> list[Path]:
 
 
 def _series(table: CsvTable) -> Series:
-    seconds, factor = table.numbers("seconds"), table.numbers("factor")
+    seconds, factor = _seconds(table), table.numbers("factor")
     rows = _rows_by_client(table, seconds)
     for label, of in rows.items():
         if not factor[of].any():
@@ -339,7 +369,7 @@ def _series(table: CsvTable) -> Series:
 
 def _recorded_days(table: CsvTable) -> RecordedDays:
     """Rows (client, seconds, state from then on), those of each client in order of time."""
-    seconds = table.numbers("seconds")
+    seconds = _seconds(table)
     rows = _rows_by_client(table, seconds)
     start = float(seconds.min())
     times = {label: np.concatenate(([0.0], seconds[of][1:] - start)) for label, of in rows.items()}
@@ -370,10 +400,29 @@ def _recorded_days(table: CsvTable) -> RecordedDays:
 
 def _rate_series(table: CsvTable) -> RateSeries:
     """Rows (seconds, bit/s from then on), optionally of several clients."""
-    seconds, rates = table.numbers("seconds"), table.numbers("bits_per_second")
+    seconds, rates = _seconds(table), table.numbers("bits_per_second")
     rows = _rows_by_client(table, seconds)
     series = (StepSeries.of(seconds[of] - seconds[of[0]], rates[of]) for of in rows.values())
     return RateSeries(tuple(rows), tuple(series))
+
+
+def _seconds(table: CsvTable) -> Doubles:
+    """(rows,) The column seconds; one that is called time may have times of a clock (08:15) or dates (ISO 8601)."""
+    if table.headings.get("seconds") != "time":
+        return table.numbers("seconds")
+    texts = table.texts("seconds")
+    if not any(":" in text for text in texts):
+        return table.numbers("seconds")
+    times = []
+    for row, text in enumerate(texts):
+        try:
+            moment = datetime.fromisoformat(text if "-" in text else f"1970-01-01T{text}")
+        except ValueError:
+            why = f"{text!r} is no number of seconds, no time such as 08:15:00, and no date and time (ISO 8601)"
+            raise table.error(row, "seconds", why) from None
+        since = moment - datetime(1970, 1, 1, tzinfo=UTC if moment.tzinfo else None)
+        times.append(since.total_seconds())
+    return np.array(times, np.float64)
 
 
 def _rows_by_client(table: CsvTable, seconds: Doubles) -> dict[str, list[int]]:
@@ -487,7 +536,7 @@ KINDS = (
     TraceKind("network users", ("down_kbps_mean", "down_kbps_std", "up_kbps_mean", "up_kbps_std"), _users),
     TraceKind("network cases", ("case", "kbps_mean", "kbps_std"), _cases),
     TraceKind("availability windows", ("device", "start_s", "end_s"), _windows),
-    TraceKind("recorded days", ("client", "seconds", "down_bits_per_second", "up_bits_per_second"), _recorded_days),
+    TraceKind("recorded days", ("seconds", "down_bits_per_second", "up_bits_per_second"), _recorded_days),
     TraceKind("machines", ("client", "flops_per_second", "down_bits_per_second", "up_bits_per_second"), _machines),
     TraceKind("bandwidth series", ("seconds", "factor"), _series),
     TraceKind("rate series", ("seconds", "bits_per_second"), _rate_series),

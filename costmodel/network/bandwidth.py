@@ -176,6 +176,7 @@ class Replay:
         """Factors >= 0 by row; ``rows`` (clients,) is each client's, and ``start`` the recording's time at t = 0."""
         assert len(down) == len(up) > int(rows.max()), (len(down), len(up))
         self._series, self._rows, self._start = (down, up), rows, start
+        self.has_pauses = any(0.0 in series.values for series in (*down, *up))
         self.has_outages = any(series.has_outage for series in (*down, *up))
 
     def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
@@ -186,6 +187,35 @@ class Replay:
         """Whether the factor is 0 at ``t``, in a series whose zeros are outages."""
         series = self._series[direction][int(self._rows[client])]
         return series.has_outage and series.at(t, self._start)[0] == 0.0
+
+
+def behind_sites(variation: Variation, sites: Variation, site_of: NDArray[np.intp]) -> Variation:
+    """A variation of clients' own links, each behind the link of a site; ``site_of``: (clients,) its index."""
+    if isinstance(sites, Replay) and not sites.has_pauses:
+        return variation
+    return variation if isinstance(sites, OrnsteinUhlenbeck) else BehindSites(variation, sites, site_of)
+
+
+class BehindSites:
+    """A variation of clients' own links, of which none carries anything while the link of its site carries nothing."""
+
+    def __init__(self, variation: Variation, sites: Variation, site_of: NDArray[np.intp]) -> None:
+        """``site_of``: (clients,) index of each client's site."""
+        self._variation, self._sites, self._site_of = variation, sites, site_of.tolist()
+        self.has_outages = variation.has_outages or sites.has_outages
+
+    def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
+        """(factor >= 0 from t on, absolute time > t of the next change)."""
+        passes, change = self._sites.factor(self._site_of[client], direction, t)
+        if passes == 0:
+            return 0.0, change
+        factor, own_change = self._variation.factor(client, direction, t)
+        return factor, min(change, own_change)
+
+    def is_outage(self, client: int, direction: int, t: float) -> bool:
+        """Whether the site's link has an outage at ``t``, or the client's own."""
+        at_site = self._sites.is_outage(self._site_of[client], direction, t)
+        return at_site or self._variation.is_outage(client, direction, t)
 
 
 class WithOutages:

@@ -65,6 +65,14 @@ class Duplex:
         """No longer count a flow that has ended or left."""
         self._count(direction, access_link, -1)
 
+    def resized(self, direction: int, capacities: tuple[float, ...]) -> None:
+        """The rates of the links in a direction have changed: of the server's link, then of each site's."""
+        self._is_settled = False
+        if direction == self._wide:
+            self._fast = capacities
+        else:
+            self._slow = capacities
+
     def changed(self) -> None:
         """The cap of a flow has changed."""
         self._is_settled = False

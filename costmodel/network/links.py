@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from costmodel.arrays import Doubles
 from costmodel.config import FleetConfig, Scale, Transport, UpperTier
-from costmodel.network.bandwidth import DOWN, UP
+from costmodel.network.bandwidth import DOWN, UP, Variation
 
 LEAST_QUEUE_SECONDS = 0.05
 """A queue that is shorter is well within a round trip, and delays no acknowledgement by much."""
@@ -29,6 +30,9 @@ class Links:
     airtime: str | None = None
     """One of `costmodel.network.airtime.FAIR`: how the clients of a site share its air in both directions, with
     ``site_down`` and ``site_up`` of inf; None: sites have links of these rates"""
+    site_variation: Variation | None = None
+    """Factors on the rates of sites over time, by number of site; None: constant. At 0 nothing passes, which
+    `costmodel.network.bandwidth.BehindSites` says of each client: here the link keeps its rate"""
     aggregate_bytes_per_second: float = math.inf
     """How fast the server handles the bytes of updates"""
     seconds_per_visit: float = 0.0
@@ -90,6 +94,15 @@ class Links:
             transport=transport,
         )
 
+    def varying(self, variation: Variation, rates: tuple[Doubles | None, Doubles | None]) -> Links:
+        """The same links with rates of sites that vary; ``rates``: (sites,) down and up that the factors refer to, None
+        as they are."""
+        down, up = (
+            own if recorded is None else tuple(recorded.tolist())
+            for own, recorded in zip((self.site_down, self.site_up), rates, strict=True)
+        )
+        return replace(self, site_down=down, site_up=up, site_variation=variation)
+
     def times(self, scale: Scale) -> Links:
         """The same links at other rates."""
         return replace(
@@ -117,6 +130,15 @@ class Links:
     def capacities(self, direction: int) -> tuple[float, ...]:
         """Of the server's link, then of each site's."""
         return self.capacity(direction), *self.access_capacity(direction)
+
+    def capacities_at(self, direction: int, t: float) -> tuple[tuple[float, ...], float]:
+        """(`capacities` from ``t`` on, absolute seconds of their next change)."""
+        if self.site_variation is None:
+            return self.capacities(direction), math.inf
+        factors = [self.site_variation.factor(site, direction, t) for site in range(len(self.site_down))]
+        rates = zip(self.access_capacity(direction), factors, strict=True)
+        sites = (rate * (factor or 1.0) for rate, (factor, _) in rates)
+        return (self.capacity(direction), *sites), min((until for _, until in factors), default=math.inf)
 
     def is_open(self, direction: int) -> bool:
         """Whether no shared link in this direction can ever be full."""

@@ -6,6 +6,7 @@ Both give the same result, to the bit.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from heapq import heapify, heappop, heappush
@@ -23,6 +24,9 @@ from costmodel.network.water_filling import SLACK
 Varying = Callable[[int, float], tuple[float, float]]
 """(flow, now) -> (cap in bit/s from now on, 0 is paused; absolute seconds of the next change, inf is never)."""
 
+Capacities = Callable[[float], tuple[tuple[float, ...], float]]
+"""now -> (bit/s of the shared link, then of each access link; absolute seconds of the next change, inf is never)."""
+
 Outage = Callable[[int, float], bool]
 """(flow, now) -> whether its cap of 0 is an outage, after which its sender has to wait for its timer."""
 
@@ -31,6 +35,8 @@ SenderNumbers = dict[int, tuple[float, ...]]
 
 # Events of one flow, in the order in which they are handled at one time.
 _LEAVE, _CHANGE, _JOIN = range(3)
+_ALL = sys.maxsize
+"""In place of a flow, where the rates of shared links change: after all flows' own changes at that time"""
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,7 @@ def transfer_batch(
     rtt: ArrayLike = 0.0,
     access_link: ArrayLike | None = None,
     access_capacity: Sequence[float] = (),
+    capacities: Capacities | None = None,
     paths: Sequence[Path] = (),
     varying: Varying | None = None,
     outage: Outage | None = None,
@@ -96,9 +103,9 @@ def transfer_batch(
 
     ``start`` and ``until`` in absolute seconds (inf: never), ``bits`` >= 0 and ``cap`` >= 0 in bit/s (0: paused) have
     shape (flows,), and so has ``access_link``, indices into ``access_capacity`` (bit/s); ``until`` may be one for all.
-    A flow of zero bits ends when it starts. With ``varying`` caps, ``cap`` is ignored. Flows with an ``rtt`` > 0
-    (seconds) start slowly (`costmodel.network.senders`); ``paths``, one each, are needed for those that lose segments
-    or whose caps of 0 may be an ``outage``.
+    A flow of zero bits ends when it starts. With ``varying`` caps, ``cap`` is ignored; with ``capacities``, links have
+    their rates at each time. Flows with an ``rtt`` > 0 (seconds) start slowly (`costmodel.network.senders`); ``paths``,
+    one each, are needed for those that lose segments or whose caps of 0 may be an ``outage``.
 
     ``senders``: those of the flows that have been broken off at ``start`` and go on; on return, of those that are cut.
     """
@@ -123,7 +130,7 @@ def transfer_batch(
     finish = np.where((flows.bits == 0) & (first <= flows.until), first, math.inf)
     times = TransferTimes.none(finish, _thresholds(paths, first.size))
     live = np.flatnonzero((flows.bits > 0) & (flows.start < flows.until))
-    if not varying and senders is None:
+    if not varying and capacities is None and senders is None:
         live_paths = [paths[flow] for flow in live.tolist()] if paths else []
         solved = _at_once(flows.only(live), live_paths, capacity, access_capacity)
         if solved is not None:
@@ -131,6 +138,7 @@ def transfer_batch(
                 getattr(times, name)[live] = column
             return times
     loop = _EventLoop(flows, paths, FairLink(capacity, access_capacity), varying, outage, times, senders or {})
+    loop.capacities = capacities
     loop.run(live.tolist())
     if senders is not None:
         senders.clear()
@@ -275,6 +283,9 @@ class _EventLoop:
         self._under_way: dict[int, Sender] = {}
         self._sending: set[int] = set()
         self._broken_off = broken_off
+        self.capacities: Capacities | None = None
+        """Of the shared links, if they change"""
+        self._capacities_until = -math.inf
         self.cut: SenderNumbers = {}
         """Senders that were cut"""
 
@@ -297,12 +308,23 @@ class _EventLoop:
                     heappush(queue, (resume, _JOIN, flow))
             while queue and queue[0][0] == now:
                 _, kind, flow = heappop(queue)
-                if kind == _JOIN and (flow in self._under_way or self._start[flow] == now):
+                if flow == _ALL:
+                    if self._sending:
+                        self._follow_capacities(now)
+                elif kind == _JOIN and (flow in self._under_way or self._start[flow] == now):
                     self._join(flow, now)
                 elif flow in self._under_way:
                     self._change(flow, now) if kind == _CHANGE else self._cut(flow, now)
         for flow in sorted(self._under_way):
             self._cut(flow, math.inf)
+
+    def _follow_capacities(self, now: float) -> None:
+        """Give the shared links their present rates, until the next change."""
+        if self.capacities is not None and now >= self._capacities_until:
+            (server, *sites), self._capacities_until = self.capacities(now)
+            self._link.resize(now, server, sites)
+            if self._capacities_until < math.inf:
+                heappush(self._queue, (self._capacities_until, _CHANGE, _ALL))
 
     def _go_on(self, flow: int) -> None:
         """Let a flow that was broken off go on: its part, or the next one when that may begin."""
@@ -325,6 +347,7 @@ class _EventLoop:
         if self._is_outage(flow, now, cap):
             message.stalls(now)
         elif message.may_begin(now):
+            self._follow_capacities(now)
             self._sending.add(flow)
             self._link.join(now, flow, *message.next_part(now, cap), self._access_link[flow])
 

@@ -31,6 +31,9 @@ from costmodel.visits.work import Work, Works
 FLOW_ENDS, PASSES, BREAKS, CHANGES, DUE, FLOW_BEGINS, SETTLES = range(2, 9)
 """Kinds of event in their order at one instant; SimPy's own URGENT and NORMAL come before."""
 
+ORDERS = 1 << 40
+"""More than the order of any visit"""
+
 
 class EventQueue(Protocol):
     """Future events in order of time."""
@@ -129,11 +132,15 @@ class VisitDriver:
 class SharedLinks:
     """One direction of the shared links, event by event; or both, where access points share air."""
 
-    def __init__(self, queue: EventQueue, link: FairLink | AirLink, direction: int = DOWN) -> None:
+    def __init__(
+        self, queue: EventQueue, link: FairLink | AirLink, direction: int = DOWN, links: Links | None = None
+    ) -> None:
+        """``links``: of which ``link`` is this direction, where their rates change."""
         self._queue, self._link, self._direction = queue, link, direction
         # Both directions, where one holds up the other: a flow that begins or ends changes all ends.
         self._duplex: Duplex | None = None
         self._together = [self]
+        self._links, self._capacities_until = links, -math.inf
         self._settling = False
         self._wake_at = math.inf
         self._drivers: dict[int, VisitDriver] = {}
@@ -152,6 +159,7 @@ class SharedLinks:
         if cap == 0 and visit.has_outage(now):
             visit.message.stalls(now)
         elif visit.message.may_begin(now):
+            self._follow_capacities(now)
             self._drivers[driver.order] = driver
             link, (bits, limit) = self._link, visit.message.next_part(now, cap)
             if isinstance(link, AirLink):  # a slow link of a client takes more of the air
@@ -171,6 +179,24 @@ class SharedLinks:
         self._uncount(driver)
         self._settle()
         return served
+
+    def _follow_capacities(self, now: float) -> None:
+        """Give the links their present rates, until the next change."""
+        if self._links is None or now < self._capacities_until:
+            return
+        assert isinstance(self._link, FairLink)
+        capacities, self._capacities_until = self._links.capacities_at(self._direction, now)
+        if self._duplex is None:
+            self._link.resize(now, capacities[0], capacities[1:])
+        else:
+            self._duplex.resized(self._direction, capacities)
+        self._settle()
+        if self._capacities_until < math.inf:
+            self._queue.at(self._capacities_until, CHANGES, ORDERS - 1, self._change_capacities)
+
+    def _change_capacities(self, _: Any) -> None:
+        if self._drivers and self._queue.now >= self._capacities_until:
+            self._follow_capacities(self._queue.now)
 
     def _follow(self, until: float, driver: VisitDriver, part: int) -> None:
         """Schedule the next change of the rate of the client's own link."""
@@ -297,7 +323,8 @@ def shared_links(queue: EventQueue, links: Links, varies: bool) -> dict[int, Mes
     fair = {way: FairLink(links.capacity(way), links.access_capacity(way)) for way in (DOWN, UP)}
     for direction, link in fair.items():
         is_open = links.is_open(direction) and not varies and links.held_up is None
-        by_direction[direction] = OpenLinks(queue) if is_open else SharedLinks(queue, link, direction)
+        varying = None if links.site_variation is None else links
+        by_direction[direction] = OpenLinks(queue) if is_open else SharedLinks(queue, link, direction, varying)
     down, up = by_direction[DOWN], by_direction[UP]
     if links.held_up is not None:
         assert isinstance(down, SharedLinks) and isinstance(up, SharedLinks), links

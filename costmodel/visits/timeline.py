@@ -224,6 +224,7 @@ class _Messages:
             paths=paths,
             access_link=conditions.access_link if sites else None,
             access_capacity=sites,
+            capacities=None if links.site_variation is None else partial(links.capacities_at, direction),
             varying=behaviour.varying(conditions, direction),
             outage=behaviour.outages(conditions, direction),
             senders=senders,

@@ -1,5 +1,8 @@
 """Images in class folders, ``train/CLASS/*`` and ``val/CLASS/*``, of any size.
 
+Of a set with natural clients (``id_column``), in ``CLIENT/CLASS/*``: every fifth image of each folder, in the order of
+names, is a test image.
+
 Classes are numbered in the order of their folders' names. An image is scaled until its shorter side is as long as the
 set stores it, and its centre square is kept. So a test image is what resizing and a centre crop make of it; training
 crops are taken from that square, and never from the ends of the longer side. Images are decoded one by one into the
@@ -21,6 +24,7 @@ from edge.data.images import MOST_FILE_NBYTES, decode
 from edge.data.registry import DataError, DataSet, Decoded, Split
 from edge.data.source_files import opened
 
+TEST_EVERY = 5
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif")
 
 
@@ -36,7 +40,8 @@ def list_images(row: DataSet, folders: Sequence[Path]) -> list[list[Path]]:
             files = [file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
         except OSError as error:
             raise DataError(f"{folder}: cannot be read: {error.strerror}") from error
-        images.append(sorted(files)[: row.class_folders.train_per_class if place < row.classes else None])
+        is_training = place < row.classes or row.id_column is not None
+        images.append(sorted(files)[: row.class_folders.train_per_class if is_training else None])
     return images
 
 
@@ -53,13 +58,16 @@ def read(row: DataSet, folders: Sequence[Path], target: Path) -> Decoded:
             f"data set {row.name}: {count:,} images take {needed / 1e9:.1f} GB in the cache; {target.parent} has "
             f"{free / 1e9:.1f} GB"
         )
-    classes = {folder.name: number for number, folder in enumerate(folders[: row.classes])}
-    labels = [
-        np.full(len(files), classes[folder.name], np.int64) for folder, files in zip(folders, images, strict=True)
-    ]
+    names = sorted({folder.name for folder in folders})
+    classes = {name: number for number, name in enumerate(names)}
+    if row.id_column is not None:
+        parts = [file for folder in images for place, file in enumerate(folder) if place % TEST_EVERY != TEST_EVERY - 1]
+        tested = [file for folder in images for file in folder[TEST_EVERY - 1 :: TEST_EVERY]]
+    else:
+        halves = images[: row.classes], images[row.classes :]
+        parts, tested = ([file for folder in half for file in folder] for half in halves)
 
-    def split(name: str, title: str, part: slice) -> Split:
-        files = [file for folder in images[part] for file in folder]
+    def split(name: str, title: str, files: Sequence[Path]) -> Split:
         if not files:
             raise DataError(f"{folders[0].parents[1]}: no {title} images in its class folders")
         x = open_memmap(array_file(target, f"{name}_x"), mode="w+", dtype=np.uint8, shape=(len(files), *row.stored))
@@ -72,7 +80,9 @@ def read(row: DataSet, folders: Sequence[Path], target: Path) -> Decoded:
             for _ in pool.map(fill, range(len(files)), files):
                 pass
         x.flush()
-        return Split(x, np.concatenate(labels[part]))
+        y = np.array([classes[file.parent.name] for file in files], np.int64)
+        clients = np.array([file.parents[1].name for file in files])
+        return Split(x, y, None if row.id_column is None else clients)
 
-    train = split("train", "training", slice(row.classes))
-    return Decoded(train, split("test", "test", slice(row.classes, None)), f"scaled to {row.stored[1]}x{row.stored[2]}")
+    train = split("train", "training", parts)
+    return Decoded(train, split("test", "test", tested), f"scaled to {row.stored[1]}x{row.stored[2]}")

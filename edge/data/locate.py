@@ -119,7 +119,8 @@ def _forms(row: DataSet, root: Path) -> Iterator[DatasetFiles]:
             files = tuple(folder / name for name in names[kind])
             if files and all(map(is_file, files)):
                 yield DatasetFiles(row, kind, files, folder, titles[kind], readers[kind])
-    for folder in (root / row.name, root) if row.class_folders is not None else ():
+    folders = (root / row.name,) if row.id_column is not None else (root / row.name, root)
+    for folder in folders if row.class_folders is not None else ():
         classes, files = _class_folders(row, folder)
         if files:
             counted = replace(row, classes=classes)
@@ -134,13 +135,16 @@ def _forms(row: DataSet, root: Path) -> Iterator[DatasetFiles]:
 def _class_folders(row: DataSet, folder: Path) -> tuple[int, tuple[Path, ...]]:
     """Number of classes, and their folders of training and of the test; none without a test.
 
-    At most as many classes as the row has; those of a larger set are drawn.
+    At most as many classes as the row has; those of a larger set are drawn. Of a set with natural clients, a folder for
+    each client and class: CLIENT/CLASS.
     """
     assert row.class_folders is not None
-    try:
-        with os.scandir(folder / "train") as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    except OSError:  # it is not there, or cannot be read
+    if row.id_column is not None:
+        of_clients = [folder / client / name for client in _folders(folder) for name in _folders(folder / client)]
+        names = sorted({path.name for path in of_clients})
+        return len(names), tuple(of_clients) if len(names) <= row.classes else ()
+    names = _folders(folder / "train")
+    if not names:
         return 0, ()
     if len(names) > row.classes:
         # As in class-incremental learning on ImageNet: the first of the classes, by name, in a shuffled order.
@@ -151,6 +155,15 @@ def _class_folders(row: DataSet, folder: Path) -> tuple[int, tuple[Path, ...]]:
         if tested:
             return len(names), (*(folder / "train" / name for name in names), *tested)
     return 0, ()
+
+
+def _folders(folder: Path) -> list[str]:
+    """The names of the folders in one, in order; none if it is not there, or cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        return []
 
 
 def find_data(name: str, root: str | None = None, cache: Path | None = None) -> str | None:
@@ -182,6 +195,8 @@ def to_have(row: DataSet) -> str:
         layout += f", or torchvision's files ({row.files[0].split('/')[0]}/)"
     if row.class_folders:
         layout = f"{row.name}/train/CLASS/ and {row.name}/val/CLASS/, folders of images,"
+        if row.id_column is not None:
+            layout = f"{row.name}/CLIENT/CLASS/, folders of images of at most {row.classes} classes,"
     if row.archive:
         layout = f"{layout}, or {row.archive} as it is," if row.kind == "image" else f"{row.name}/{row.archive}"
     return f"put {layout} below a folder and name that folder as data.root or in ${ENVIRONMENT}"

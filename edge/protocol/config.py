@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -274,6 +275,8 @@ def _as_chain(given: object) -> object:
     if given == NO_STAGES:
         return ()
     stages = (given,) if isinstance(given, Mapping) else given
+    if isinstance(given, str) and (bits := re.fullmatch(r"(?:u?int|q)([1-8])|([1-8]) ?bits?", given.lower())):
+        raise ValueError(f'must be a stage; did you mean {{ kind = "quantize", bits = {bits[1] or bits[2]} }}?')
     if not isinstance(stages, list | tuple) or not all(isinstance(stage, Mapping) for stage in stages):
         raise ValueError(
             'must be a stage, such as { kind = "quantize" }, or a list of them; in a shell, put the whole word in '

@@ -6,6 +6,7 @@ runs, and gives what the command prints with ``--json``.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,7 @@ from scenarios.experiment.experiment import Experiment
 from scenarios.report.live import LiveTable, ParallelTable
 from scenarios.run import builder, extension, own_numpy, runner
 from scenarios.run.folder_files import check_room
-from scenarios.run.host import Host, Piece, piece_seconds
+from scenarios.run.host import Host, Piece, check_workers, piece_seconds
 from scenarios.run.observer import NotePrinter
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.session import Session, Work
@@ -162,10 +163,16 @@ class Caller:
         Returns the experiment with all runs, what `make_runs` does, and the experiment's result.
         """
         piece_seconds(request.time_limit)
+        check_workers(request.workers)
         planned, parallel = experiment.run_set, request.parallel or 1
         missing = run_set.pending(planned, request.out, planned.device(request.device))
         named = request.cluster(lambda text: None if self.quiet else self.note(text))
         cluster = named if missing else None
+        if missing and not self.quiet:
+            from scenarios.studies.forecast import duration
+
+            text = duration.announced(missing, request.out, planned.device(request.device))
+            print(f"fedbr: {text}", file=self.stream or sys.stderr)
         is_in_turn, names = parallel == 1 and cluster is None, [run.name for run in missing]
         show = LiveTable(names, self.stream, self.quiet)
         table = ParallelTable(names, self.stream, self.quiet)

@@ -278,8 +278,9 @@ def decide(
     """Decide which candidate reaches a ``target`` for the least ``cost``, or is the best within ``budgets``.
 
     Candidates are all combinations of ``grid``, each with one of ``candidates``: mappings of dotted keys to values, or
-    "starter". ``cost``: seconds, bytes, joules, joules_per_device, rounds, wan_bytes or price, by default what the
-    first budget limits; ``budgets``: such a name -> amount, with its unit as text or in SI units. ``draws``: of
+    "starter". ``cost``: seconds, bytes, joules, joules_per_device, bytes_per_device, rounds, wan_bytes or price, by
+    default what the first budget limits; ``budgets``: such a name -> amount, with its unit as text or in SI units.
+    ``draws``: of
     uncertain figures, for the probability of the answer; 0: no replays; ``robust``: the two best are also trained
     without a fifth of the clients, without those of a gateway, and on half the links or half the speed where replays
     leave that open. ``result["chosen"]`` names the candidate, and

@@ -223,8 +223,8 @@ class DecideRequest(ExperimentRequest):
     cost: Annotated[
         str | None,
         Option(
-            "what is to be low until the target: seconds, bytes, joules, joules_per_device, rounds, wan_bytes or "
-            "price; by default what the first budget limits, or seconds"
+            "what is to be low until the target: seconds, bytes, joules, joules_per_device, "
+            "bytes_per_device, rounds, wan_bytes or price; by default what the first budget limits, or seconds"
         ),
     ] = None
     budgets: Annotated[

@@ -27,6 +27,14 @@ from scenarios.config.toml_source import shipped
 from scenarios.config.toml_writer import toml_value
 
 Explanation = dict[str, Any]
+OTHER_WORDS = {
+    **dict.fromkeys(("euro", "euros", "eur", "money", "dollar", "price", "cost of data", "tariff"), "fleet.price"),
+    **dict.fromkeys(("kwh", "electricity", "price of power"), "fleet.price.kwh"),
+    **dict.fromkeys(("data plan", "plan", "data allowance", "allowance"), "fleet.price.plan"),
+    **dict.fromkeys(("router", "routers", "gateway"), "fleet.gateways"),
+    **dict.fromkeys(("int8", "int4", "8 bits", "4 bits"), "quantize"),
+}
+"""What users call a key or row, in small letters -> its name"""
 MOST_VALUES = 6
 """Shipped scenarios whose values, and keys whose meanings are shown"""
 EXAMPLE = "digits"
@@ -36,7 +44,7 @@ EXAMPLE = "digits"
 def explained(name: str) -> Explanation:
     """What is to be said of a name; ScenarioError with the nearest key or row for any other."""
     name = name.strip()
-    name = BY_NAME_KEY[name].key if name in BY_NAME_KEY else name
+    name = BY_NAME_KEY[name].key if name in BY_NAME_KEY else OTHER_WORDS.get(name.lower(), name)
     keys = {entry.key: entry for entry in catalogue.scenario_keys()}
     if name in keys:
         key = keys[name]

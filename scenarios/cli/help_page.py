@@ -58,6 +58,12 @@ class PlainCommand(TyperCommand):
             return super().parse_args(ctx, args)
         except Exception as error:
             option = getattr(error, "option_name", None)
+            if hasattr(error, "message"):
+                error.message = re.sub(r"is not a valid integer( range)?", "is not a whole number", error.message)
+            if option in ("--gpu", "--gpus", "--cuda") and any(each.name == "device" for each in self.get_params(ctx)):
+                error.message += "; use --device cuda"  # type: ignore[attr-defined]
+                error.possibilities = None  # type: ignore[attr-defined]
+                raise
             near = getattr(error, "possibilities", None) or ()
             takes_keys = any("KEY=" in (each.metavar or "") for each in self.get_params(ctx))
             if option is not None and takes_keys and f"{option}s" not in near and (key := _key_of(option)):

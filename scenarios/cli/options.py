@@ -111,6 +111,15 @@ class ReportOutput(Output):
     ] = True
 
 
+@dataclass(frozen=True)
+class ExperimentOutput(ReportOutput):
+    """What commands print that make several runs."""
+
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="print runs, bytes and duration on this machine, and run nothing of it")
+    ] = False
+
+
 def parameters_of(group: Any) -> Iterator[inspect.Parameter]:
     """The options of a request or output, a dataclass, those that it inherits last."""
     hints, bases = get_type_hints(group, include_extras=True), list(group.__mro__)

@@ -144,8 +144,9 @@ def worker(
     from edge.runtime.keys import read_pair, read_public
     from scenarios.cluster.node_agent import NodeOptions, join_run
     from scenarios.config.cache import cache_folder
-    from scenarios.run.host import choose_device
+    from scenarios.run.host import check_workers, choose_device
 
+    check_workers(workers)
     _check_endpoint("--connect", connect)
     credentials = Credentials(read_pair(keys), read_public(server))
     if device != "auto":

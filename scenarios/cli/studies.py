@@ -22,10 +22,10 @@ from scenarios.cli.options import (
     FAILED,
     FINISHED,
     STOPPED,
+    ExperimentOutput,
     Json,
     Output,
     Overrides,
-    ReportOutput,
     ScenarioName,
     emit,
     exit_with_error,
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 
 def run_experiment(
-    experiment: Experiment, request: ExperimentRequest, output: ReportOutput, estimated: bool = False
+    experiment: Experiment, request: ExperimentRequest, output: ExperimentOutput, estimated: bool = False
 ) -> NoReturn:
     """Run or resume the runs of an experiment that are not finished, write its files, and exit with its code.
 
-    ``estimated``: the expected duration is measured and printed first.
+    ``estimated``: the expected duration is measured and printed first. With --estimate nothing of it is run.
     """
     from scenarios.experiment import run_set
     from scenarios.experiment.experiment import write
@@ -53,6 +53,10 @@ def run_experiment(
 
     planned, expected = experiment.run_set, dict[str, Any]()
     piece_seconds(request.time_limit)  # refused before minutes are spent on an estimate
+    if output.estimate:
+        expected = estimate_of(planned, request, output)
+        emit(expected, output.as_json, lambda: show_estimate(expected, sys.stdout))
+        raise typer.Exit(FINISHED)
     if estimated and run_set.pending(planned, request.out, planned.device(request.device)):
         expected = estimate_of(planned, request, output)
         if not output.silent:
@@ -78,7 +82,7 @@ def run_experiment(
     raise typer.Exit(STOPPED if stopped else FINISHED)
 
 
-def estimate_of(planned: RunSet, request: ExperimentRequest, output: ReportOutput) -> dict[str, Any]:
+def estimate_of(planned: RunSet, request: ExperimentRequest, output: ExperimentOutput) -> dict[str, Any]:
     """The expected duration of runs on this machine (`duration.result`), measured in short runs."""
     from scenarios.api.caller import Caller
     from scenarios.run.session import Session
@@ -121,7 +125,7 @@ def check_plugin(
     raise typer.Exit(FINISHED if result["holds"] else FAILED)
 
 
-def compare(scenario: ScenarioName, words: Words = None, *, request: CompareRequest, output: ReportOutput) -> None:
+def compare(scenario: ScenarioName, words: Words = None, *, request: CompareRequest, output: ExperimentOutput) -> None:
     """Compare methods, method=fedavg,fedprox,fedmlb,fedbr if none are named, on the same data, fleet and seeds.
 
     With the --run-id of an earlier comparison, finished runs are kept and interrupted runs are resumed.
@@ -139,7 +143,7 @@ def sweep(
     zipped: Annotated[bool, typer.Option("--zip", help="lists side by side instead of all combinations")] = False,
     *,
     request: SweepRequest,
-    output: ReportOutput,
+    output: ExperimentOutput,
 ) -> None:
     """Run a grid of settings, method=fedavg,fedbr train.lr=0.05,0.1, each over several seeds, with statistics.
 
@@ -161,7 +165,7 @@ def sweep(
     run_experiment(request.plan(file.grid), request, output)
 
 
-def budget(scenario: ScenarioName, words: Words = None, *, request: BudgetRequest, output: ReportOutput) -> None:
+def budget(scenario: ScenarioName, words: Words = None, *, request: BudgetRequest, output: ExperimentOutput) -> None:
     """Measure accuracy against budgets of bytes and time, with one run per method and seed.
 
     method=fedavg,fedbr if none are named. With the --run-id of an earlier study, finished runs are kept and
@@ -179,7 +183,7 @@ def decide(
     words: Words = None,
     *,
     request: DecideRequest,
-    output: ReportOutput,
+    output: ExperimentOutput,
 ) -> None:
     """Decide which candidate reaches a target for the least, or is the best within budgets, training little.
 
@@ -197,7 +201,7 @@ def decide(
     run_experiment(request.plan(file.grid, output.tell), request, output)
 
 
-def trial(scenario: ScenarioName, words: Words = None, *, request: TrialRequest, output: ReportOutput) -> None:
+def trial(scenario: ScenarioName, words: Words = None, *, request: TrialRequest, output: ExperimentOutput) -> None:
     """Put FedBR on trial: its open details, calibration, skews of the data, its bandit, and a map of when it pays.
 
     variant=fedavg,fedbr-alpha-2 and skew=eps7 choose from what a part runs. All parts share the folder trial, or that
@@ -211,7 +215,7 @@ def trial(scenario: ScenarioName, words: Words = None, *, request: TrialRequest,
     run_experiment(planned, request, output)
 
 
-def tune(scenario: ScenarioName, words: Words = None, *, request: TuneRequest, output: ReportOutput) -> None:
+def tune(scenario: ScenarioName, words: Words = None, *, request: TuneRequest, output: ExperimentOutput) -> None:
     """Choose settings of each method on the clients' validation examples; test examples are never evaluated.
 
     Every combination of the values, method=fedavg,fedprox train.lr=0.01,0.1, is a run per seed. An option of a method
@@ -226,12 +230,9 @@ def reproduce(
     name: Annotated[str | None, typer.Argument(help="a published figure or table: fedbr:fig3, fedmlb:2")] = None,
     words: Words = None,
     listed: Annotated[bool, typer.Option("--list", help="print cells, settings and published values only")] = False,
-    estimate: Annotated[
-        bool, typer.Option("--estimate", help="print the expected duration on this machine, and run nothing of it")
-    ] = False,
     *,
     request: ReproduceRequest,
-    output: ReportOutput,
+    output: ExperimentOutput,
 ) -> None:
     """Reproduce a published figure or table, with its printed values.
 
@@ -251,10 +252,6 @@ def reproduce(
     if name is None:
         raise ScenarioError(f"name a published figure: {', '.join(tables.FIGURES)}; --list describes them")
     experiment = request.plan(name, grid_of(name, words or []), output.tell)
-    if estimate:
-        result = estimate_of(experiment.run_set, request, output)
-        emit(result, output.as_json, lambda: show_estimate(result, sys.stdout))
-        return
     run_experiment(experiment, request, output, estimated=request.scale == PAPER)
 
 

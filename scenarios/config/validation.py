@@ -20,7 +20,7 @@ from coordinator.rounds.budget import Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
 from coordinator.rounds.tier_schedule import TierSchedule
-from costmodel.config import AccessLinks, FleetConfig, TierConfig, UpperTier
+from costmodel.config import AccessLinks, BandwidthConfig, FleetConfig, TierConfig, UpperTier
 from costmodel.fleet.devices import devices, networks
 from costmodel.units import format_rate, format_seconds
 from edge.data.registry import DataSet
@@ -93,11 +93,17 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
         if scenario.codec.wan:
             yield "codec.wan", "codec.wan: there are no aggregators, whose models it encodes; leave it out"
         for limit in ("wan_bytes", "price"):
-            if getattr(scenario.budget, limit) is not None:
+            has_price = limit == "price" and scenario.fleet.price.are_known
+            if getattr(scenario.budget, limit) is not None and not has_price:
                 yield "budget", f"budget.{limit}: there are no aggregators, whose messages it limits; leave it out"
         if scenario.eval.aggregators:
             yield "eval.aggregators", "eval.aggregators = true: there are no aggregators; choose fleet.tiers.count"
         return
+    if scenario.fleet.price.gb or scenario.fleet.price.plan is not None:
+        why = "clients reach their aggregators over a LAN; the price of the WAN is fleet.tiers.price"
+        yield "fleet", f"fleet.price: {why}; leave fleet.price.gb and fleet.price.plan out"
+    if scenario.fleet.price.kwh and scenario.budget.price is not None:
+        yield "budget", "budget.price: limits messages of aggregators alone; leave it out, or fleet.price.kwh"
     levels = 2 if section.above.count else 1
     text = "one number" if levels == 1 else "one number or two, since fleet.tiers.above has aggregators, too"
     if len(schedule.intervals) > levels or not schedule.intervals:
@@ -455,13 +461,25 @@ def of_fleet(scenario: Scenario) -> Contradictions:
             shown = repr(value) if isinstance(value, str) else format_rate(value)
             why = f"fleet.gateways.kind = {gateways.kind!r} ignores it; choose {'airtime' if is_rate else 'rate'!r}"
             yield "fleet", f"fleet.gateways.{key} = {shown}: {why}"
+    yield from _of_members("fleet.gateways", gateways)
+    varies = gateways.bandwidth
+    if varies != BandwidthConfig() and not (is_rate and gateways.count):
+        why = "fleet.gateways.count = 0; choose 1 or more"
+        if not is_rate:
+            why = "with fleet.gateways.kind = airtime clients send at the rates of their own links; choose rate"
+        yield "fleet", f"fleet.gateways.bandwidth: {why}, or leave the table out"
+    if varies.outages:
+        yield "fleet", "fleet.gateways.bandwidth.outages = true: gateways have no network with a row; record rates of 0"
+    if gateways.count > clients and gateways.assign != "turn":
+        yield "fleet", f"fleet.gateways.count = {gateways.count}: there are only {clients} clients (data.clients)"
     if not is_rate and gateways.count == 0:
         yield "fleet", "fleet.gateways.kind = 'airtime': fleet.gateways.count = 0; choose 1 or more"
     if fleet.rates is not None and not 0 < fleet.rates[0] <= fleet.rates[1] < math.inf:
         shown = ", ".join(map(format_rate, fleet.rates))
         yield "fleet", f"fleet.rates = {shown}: must be the lowest and the highest rate, both finite"
-    for key, varies in (("fleet", fleet.bandwidth), ("fleet.tiers", fleet.tiers.bandwidth)):
-        if varies.kind == "ou" and varies.step < varies.tau / 1000:
+    tables = {"fleet": fleet.bandwidth, "fleet.gateways": gateways.bandwidth, "fleet.tiers": fleet.tiers.bandwidth}
+    for key, varies in tables.items():
+        if varies.form == "ou" and varies.step < varies.tau / 1000:
             yield (
                 "fleet",
                 f"{key}.bandwidth.step = {format_seconds(varies.step)}: must be at least a thousandth of tau = "
@@ -484,6 +502,16 @@ def _of_rows(
             yield "fleet", f"{key} is empty"
 
 
+def _of_members(key: str, table: AccessLinks | TierConfig) -> Contradictions:
+    """A file that says who belongs to whom and is not read, or is missing."""
+    if table.assign == "file" and table.file is None:
+        yield "fleet", f"{key}.assign = file: needs {key}.file"
+    if table.assign != "file" and table.file is not None:
+        yield "fleet", f"{key}.file = {table.file!r}: {key}.assign = {table.assign} ignores it; choose file"
+    if table.file is not None and not table.count:
+        yield "fleet", f"{key}.file = {table.file!r}: {key}.count = 0; choose 1 or more"
+
+
 def _of_aggregators(scenario: Scenario, rows: Mapping[str, Mapping[str, Any]]) -> Contradictions:
     """Aggregators that have no effect, no clients, or no rows, and links that they cannot stand beside."""
     tiers, clients = scenario.fleet.tiers, scenario.data.clients
@@ -502,10 +530,7 @@ def _of_aggregators(scenario: Scenario, rows: Mapping[str, Mapping[str, Any]]) -
     if scenario.fleet.gateways != AccessLinks():
         why = "clients reach their aggregators over fleet.tiers.down and .up"
         yield "fleet", f"fleet.gateways: {why}; leave fleet.gateways out"
-    if tiers.assign == "file" and tiers.file is None:
-        yield "fleet", "fleet.tiers.assign = file: needs fleet.tiers.file"
-    if tiers.assign != "file" and tiers.file is not None:
-        yield "fleet", f"fleet.tiers.file = {tiers.file!r}: fleet.tiers.assign = {tiers.assign} ignores it; choose file"
+    yield from _of_members("fleet.tiers", tiers)
     for key, tier in (("fleet.tiers", tiers), ("fleet.tiers.above", above)):
         if tier.count:
             yield from _of_rows(key, tier, rows, f"aggregators, but {key}.count = {tier.count}", tier.count)

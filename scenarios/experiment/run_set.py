@@ -28,7 +28,7 @@ from scenarios.run import builder, folder_files, runner
 from scenarios.run.folder_files import HeldFolder, run_lock
 from scenarios.run.host import Host, choose_device
 from scenarios.run.observer import RunObserver
-from scenarios.run.progress import DEVICE_JOULES, OTHER_AMOUNTS, ProgressPoint, Trail, after, reached
+from scenarios.run.progress import OF_DEVICES, OTHER_AMOUNTS, ProgressPoint, Trail, after, reached
 from scenarios.run.run_folder import SCENARIO, RunFolder, resolved_keys
 from scenarios.run.run_records import read_json
 
@@ -59,7 +59,7 @@ class PlannedRun:
 
     def is_done(self, folder: RunFolder) -> bool:
         """Whether the run of a folder is long enough."""
-        has_devices = DEVICE_JOULES in {*self.needs, *self.enough}
+        has_devices = not OF_DEVICES.keys().isdisjoint([*self.needs, *self.enough])
         return self.is_enough(folder.device_trail if has_devices else folder.trail)
 
     def is_enough(self, trail: Trail) -> bool:

@@ -115,6 +115,14 @@ DEVICE_ENERGY = Amount(
     "Against the energy of a device",
     "energy of the client that has spent the most",
 )
+DEVICE_BYTES = Amount(
+    "bytes_per_device",
+    "device_nbytes",
+    "bytes of a device",
+    columns.BYTES,
+    "Against the bytes of a device",
+    "bytes of the client that has sent and received the most",
+)
 OF_TIERS = {amount.key: amount for amount in (WAN_BYTES, PRICE)}
 """Of messages between aggregators and what is above them, beside `AMOUNTS`: clients' bytes to aggregators are none"""
 

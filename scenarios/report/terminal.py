@@ -232,6 +232,7 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         *([("above clients (WAN)", _listed(above_clients(tiers)))] if any(tiers) else []),
         ("energy", _cells(runs, "joules", JOULES)),
         ("energy went into", _listed(energy)),
+        *([("price", _listed(map(_paid, runs)))] if any(run.get("paid") for run in runs) else []),
         ("waste", _listed(waste(runs))),
         ("bottleneck", _listed(counted(run["bottlenecks"]) for run in runs)),
         (
@@ -241,6 +242,19 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("wall time", _cells(runs, "wall_seconds", SECONDS)),
         ("stopped by", [str(run["stopped_by"]).replace("_", " ") for run in runs]),
     ]
+
+
+def _paid(run: Summary) -> str:
+    """ "0.31: data 0.3, energy 0.01; 9.3 a month of 30 runs"."""
+    paid = run.get("paid")
+    if not paid:
+        return "-"
+    month, total = paid["month"], paid["data"] + paid["energy"]
+    text = f"{total:.4g}: data {paid['data']:.4g}, energy {paid['energy']:.4g}; "
+    text += f"{month['price']:.4g} a month of {month['runs']:g} runs"
+    if paid["plan_used"] is not None:
+        text += f", {100 * paid['plan_used']:.3g} % of the plan of {paid['busiest']}"
+    return text
 
 
 def above_clients(tiers: Sequence[Summary]) -> Iterator[str]:
@@ -394,8 +408,9 @@ def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: 
         ]
         for row in result["alphas"]
     )
-    _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, alphas)
-    console.print(ALPHA_NOTES, highlight=False, style="dim")
+    if result["alphas"]:
+        _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, alphas)
+        console.print(ALPHA_NOTES, highlight=False, style="dim")
     _print_columns(console, f"estimate, if {_until(estimate)}", (), estimate_rows(estimate))
     if keys:
         console.print(f"\n{scenario_text(result['scenario'])}", **plain)
@@ -453,7 +468,8 @@ def cost_notes(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterato
     if estimate["ended_by"]:
         fewest, most = estimate["rounds"]
         after = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-        yield f"budget: budget.{estimate['ended_by']} ends the run after about {after} rounds"
+        ends = f"ends the run after about {after} rounds" if most else "is too small for one round: run refuses it"
+        yield f"budget: budget.{estimate['ended_by']} {ends}"
     if estimate["varied_by"]:
         keys = ", ".join(estimate["varied_by"])
         yield f"time and energy are those of a typical round; {keys} let rounds differ"

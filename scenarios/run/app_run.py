@@ -148,7 +148,7 @@ def rounds_of(
     scenario, options = loaded.scenario, loaded.options
     assert isinstance(options, FlowerAppOptions), options
     # The app decides how many rounds there are.
-    budget = Budget(scenario.budget, LARGEST_INTEGER, target, scenario.stop.patience)
+    budget = Budget(scenario.budget, LARGEST_INTEGER, target, scenario.stop.patience, scenario.fleet.price)
     clients = scenario.data.clients
     return AppRounds(
         options,

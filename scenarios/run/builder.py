@@ -556,7 +556,7 @@ def federated_run(
         evaluator=PoolEvaluator(job, evaluation_scope(loaded, description), description, server_side, workers, states),
         recorder=store,
         states=states,
-        budget=Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience),
+        budget=Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience, scenario.fleet.price),
         rules=scenario.rounds,
         selection=client_selection(loaded, description),
         downloads=downloads,

@@ -156,7 +156,7 @@ def _limit_in_the_past(
 ) -> str | None:
     """The limit that would have ended the run before the last of these rounds, and how; None if none would have."""
     target = scenario.stop.target_accuracy if stop_at_target else None
-    budget = Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience)
+    budget = Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience, scenario.fleet.price)
     values = {round: [row[1:] for row in own] for round, own in ledger.evaluations(VALIDATION_ACCURACY).items()}
     for row in rows:
         selecting = row.accuracy  # the value that decides on convergence

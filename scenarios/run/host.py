@@ -78,6 +78,21 @@ def default_workers() -> int:
     return max(1, len(os.sched_getaffinity(0)))
 
 
+PER_CORE, FEW = 8, 32
+"""Worker processes that a machine is asked for at most: so many for each core, and so many on any machine."""
+
+
+def check_workers(workers: int | None) -> None:
+    """ScenarioError for more worker processes than this machine can start without harm to everything else on it."""
+    cores = default_workers()
+    most = max(PER_CORE * cores, FEW)
+    if workers is not None and workers > most:
+        has = f"this machine has {cores} core{'s' if cores > 1 else ''} for them"
+        raise ScenarioError(
+            Argument("workers", str(workers)), f": {has}; choose {most} or fewer, by default one per core"
+        )
+
+
 def choose_device(name: str, runs: Iterable[Loaded] = ()) -> str:
     """``auto`` is a GPU where there is one, unless one of the runs has portable numerics, those of processors.
 

@@ -19,6 +19,7 @@ from msgspec import structs
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RunTotals
 from costmodel.fleet.devices import Device, own_rows
+from costmodel.fleet.recorded_clients import gateway_of
 from edge.protocol.config import ModelProfile
 from edge.protocol.home import abbreviated
 from edge.protocol.operations import KINDS
@@ -197,6 +198,7 @@ def summary(
         "aggregators": aggregators.summary(
             *(recorded.links, reached, client_values.of_aggregators(values), client_values.of_global(values, rows))
         ),
+        **_paid(recorded, loaded, began),
         "wasted_seconds": sum(row.wasted_s for row in rows),
         "bottlenecks": {name: each.rounds for name, each in visits.bottlenecks(query).items()},
         "visits": visits.by_kind(query),
@@ -210,6 +212,35 @@ def summary(
         "cut_round": cut_round(rows),
         "wall_seconds": wall_seconds,
         "model_sha256": committed.model_sha256,
+    }
+
+
+def _paid(recorded: RunFolder, loaded: Loaded, began: Environment) -> dict[str, Any]:
+    """``paid``, of a run whose clients' bytes or joules have a price: for data and energy, by gateway, and in a
+    month."""
+    fleet, prices = loaded.scenario.fleet, loaded.scenario.fleet.price
+    if not (prices.are_known or prices.plan is not None):
+        return {}
+    clients = loaded.scenario.data.clients
+    inputs = fleet_files.read_inputs(loaded.scenario)
+    names, behind = tuple(map(str, range(clients))), np.arange(clients)
+    if fleet.gateways.count:
+        names, behind = inputs.gateway_names, gateway_of(clients, fleet, inputs)
+    nbytes = np.zeros(len(names))
+    for row in recorded.query(visits.BYTES_OF_CLIENTS):
+        nbytes[behind[row["client"]]] += row["down"] + row["up"]
+    joules = sum(row.joules for row in recorded.rounds)
+    month = prices.month(nbytes.tolist(), joules)
+    busiest = int(nbytes.argmax())
+    return {
+        "paid": {
+            "data": prices.of(float(nbytes.sum()), 0.0),
+            "energy": prices.of(0.0, joules),
+            "bytes_by_gateway": dict(zip(names, nbytes.tolist(), strict=True)) if fleet.gateways.count else {},
+            "busiest": names[busiest],
+            "plan_used": None if prices.plan is None else month["runs"] * float(nbytes[busiest]) / prices.plan,
+            "month": month,
+        }
     }
 
 

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from coordinator.records.schema import RoundRow
+from costmodel.config import Prices
 
 
 class AboveClients(NamedTuple):
@@ -44,12 +45,14 @@ class ProgressPoint:
     joules: float = 0.0
     """Of clients"""
     wan_nbytes: int | None = None
-    """Between aggregators and what is above them; None, as the next two, in runs without tiers"""
+    """Between aggregators and what is above them; None, as the next one, in runs without tiers"""
     aggregator_joules: float | None = None
     price: float | None = None
-    """Of these bytes"""
+    """Of these bytes, and of clients' bytes and joules; None where neither has a price"""
     device_joules: float | None = None
-    """Of the client that has spent the most; None where visits were not read"""
+    """Of the client that has spent the most; None, as the next one, where visits were not read"""
+    device_nbytes: int | None = None
+    """Of the client that has sent and received the most"""
 
 
 Trail = tuple[ProgressPoint, ...]
@@ -66,13 +69,14 @@ AMOUNTS = {
 }
 """Kind of budget -> the field of `ProgressPoint` that counts it."""
 NONE: Mapping[str, float] = MappingProxyType({})
-DEVICE_JOULES = "joules_per_device"
-OTHER_AMOUNTS = {"wan_bytes": "wan_nbytes", "price": "price", DEVICE_JOULES: "device_joules"}
+OF_DEVICES = {"joules_per_device": "device_joules", "bytes_per_device": "device_nbytes"}
+"""The same for what single clients have spent, which the ledger's visits say."""
+OTHER_AMOUNTS = {"wan_bytes": "wan_nbytes", "price": "price", **OF_DEVICES}
 """The same for what other tables than `rounds` say."""
 TARGET = "accuracy"
 """Beside both in the needs of a run: a best accuracy to reach."""
-Spent = Iterable[tuple[int, int, float]]
-"""(round, client, joules) of visits"""
+Spent = Iterable[tuple[int, int, float, int]]
+"""(round, client, joules, bytes) of visits"""
 
 
 @dataclass(frozen=True)
@@ -87,37 +91,50 @@ class BudgetPoint:
         return self.point.accuracy if self.point else None
 
 
-def accumulated(rows: Iterable[RoundRow], above: Mapping[int, AboveClients] | None = None) -> Trail:
-    """The progress curve of these rounds, the first of them first; ``above``: by round, of runs with tiers."""
+def accumulated(
+    rows: Iterable[RoundRow], above: Mapping[int, AboveClients] | None = None, prices: Prices | None = None
+) -> Trail:
+    """The progress curve of these rounds, the first of them first; ``above``: by round, of runs with tiers; ``prices``:
+    of what clients spend."""
     points: list[ProgressPoint] = []
     for row in rows:
         own = None if above is None else above.get(row.round, NOTHING_ABOVE)
-        points.append(after(points[-1] if points else None, row, own))
+        points.append(after(points[-1] if points else None, row, own, prices))
     return tuple(points)
 
 
-def with_device_joules(trail: Trail, spent: Spent) -> Trail:
-    """The progress with what the client that has spent the most has spent by the end of each round."""
-    by_round: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
-    for round, client, joules in spent:
-        by_round[round].append((client, joules))
-    totals: defaultdict[int, float] = defaultdict(float)
-    points, most, seen = [], 0.0, -1
+def with_devices(trail: Trail, spent: Spent) -> Trail:
+    """The progress with what the clients that have spent the most joules, and the most bytes, have spent of them by
+    the end of each round."""
+    by_round: defaultdict[int, list[tuple[int, float, int]]] = defaultdict(list)
+    for round, client, joules, nbytes in spent:
+        by_round[round].append((client, joules, nbytes))
+    joules_of: defaultdict[int, float] = defaultdict(float)
+    nbytes_of: defaultdict[int, int] = defaultdict(int)
+    points, seen = [], -1
+    most_joules, most_nbytes = 0.0, 0
     for point in trail:
         for round in range(seen + 1, point.rounds):  # rounds count from 0, and points from 1
-            for client, joules in by_round[round]:
-                totals[client] += joules
-                most = max(most, totals[client])
+            for client, joules, nbytes in by_round[round]:
+                joules_of[client] += joules
+                nbytes_of[client] += nbytes
+                most_joules, most_nbytes = max(most_joules, joules_of[client]), max(most_nbytes, nbytes_of[client])
         seen = max(seen, point.rounds - 1)
-        points.append(replace(point, device_joules=most))
+        points.append(replace(point, device_joules=most_joules, device_nbytes=most_nbytes))
     return tuple(points)
 
 
 NOTHING_ABOVE = AboveClients(0, 0.0, 0.0)
 
 
-def after(last: ProgressPoint | None, row: RoundRow, above: AboveClients | None = None) -> ProgressPoint:
+def after(
+    last: ProgressPoint | None, row: RoundRow, above: AboveClients | None = None, prices: Prices | None = None
+) -> ProgressPoint:
     """The running totals after one more round; ``last`` is None for the first. ``above``: None without tiers."""
+    spent = 0.0 if above is None else above.price
+    if prices is not None:
+        spent += prices.of(row.bytes_down + row.bytes_up, row.joules)
+    has_price = above is not None or (prices is not None and prices.are_known)
     nbytes, nominal, best = (last.nbytes, last.nominal_nbytes, last.best) if last else (0, 0.0, 0.0)
     return ProgressPoint(
         row.round + 1,
@@ -129,7 +146,7 @@ def after(last: ProgressPoint | None, row: RoundRow, above: AboveClients | None 
         (last.joules if last else 0.0) + row.joules,
         None if above is None else ((last and last.wan_nbytes) or 0) + above.nbytes,
         None if above is None else ((last and last.aggregator_joules) or 0.0) + above.joules,
-        None if above is None else ((last and last.price) or 0.0) + above.price,
+        ((last and last.price) or 0.0) + spent if has_price else None,
     )
 
 

@@ -27,6 +27,7 @@ from coordinator.records.schema import (
     RoundRow,
 )
 from coordinator.records.store import has_rounds, read
+from costmodel.config import Prices
 from edge.data.content import restore_content
 from edge.data.registry import DataError
 from scenarios.config.cache import cache_folder
@@ -251,13 +252,21 @@ class RunFolder:
     @cached_property
     def trail(self) -> progress.Trail:
         """The progress curve: running totals and accuracy after each round."""
-        return progress.accumulated(self.rounds, by_round(self.query) if self.has_tiers else None)
+        return progress.accumulated(self.rounds, by_round(self.query) if self.has_tiers else None, self.prices)
+
+    @property
+    def prices(self) -> Prices:
+        """The prices of what its clients spend."""
+        found = (self.scenario.get("fleet") or {}).get("price") or {}
+        return Prices(gb=float(found.get("gb", 0.0)), kwh=float(found.get("kwh", 0.0)))
 
     @cached_property
     def device_trail(self) -> progress.Trail:
-        """The same with what the client that has spent the most has spent, which reads all visits."""
-        spent = self.query("SELECT round, client, SUM(joules) FROM visits GROUP BY round, client")
-        return progress.with_device_joules(self.trail, ((row[0], row[1], row[2]) for row in spent))
+        """The same with what the clients that have spent the most have spent, which reads all visits."""
+        spent = self.query(
+            "SELECT round, client, SUM(joules), SUM(bytes_down + bytes_up) FROM visits GROUP BY round, client"
+        )
+        return progress.with_devices(self.trail, ((row[0], row[1], row[2], row[3]) for row in spent))
 
     @cached_property
     def best_round(self) -> BestRound | None:

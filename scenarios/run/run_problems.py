@@ -10,13 +10,14 @@ import contextlib
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coordinator.records.schema import NO_TRAINING, HostEvent
-from coordinator.rounds.budget import CLIENTS, EARLY, FLEET_RULES, SECONDS
+from coordinator.rounds.budget import CLIENTS, EARLY, FLEET_RULES, PRICE, SECONDS, WAN_BYTES, Lacking
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.scheduler import TRIES
 from coordinator.workers.task import PoolError
@@ -163,6 +164,34 @@ def notes(loaded: Loaded, description: ModelProfile) -> list[str]:
     return [*notes, *builder.method_notes(loaded, description)]
 
 
+def check_budget(loaded: Loaded, summary: Mapping[str, Any], lacking: Lacking | None) -> None:
+    """ScenarioError for a run in which a budget has allowed no round at all; ``lacking``: what a round takes."""
+    rule, limits = summary["stopped_by"], loaded.scenario.budget
+    of_client = rule == CLIENTS and lacking is not None and lacking.key.startswith("client.")
+    if summary["rounds"] or not (of_client or rule in (*FLEET_RULES, SECONDS, WAN_BYTES, PRICE)):
+        return
+    key = lacking.key if of_client and lacking is not None else rule
+
+    def shown(amount: float) -> str:
+        parse = quantities().get(f"budget.{key}")
+        return f"{amount:g}" if parse is None else units.exact(amount, parse.parse)
+
+    kind = "visit" if of_client else "round"
+    text = f"budget.{key} = {shown(attrgetter(key)(limits))} is too small for one {kind}"
+    if lacking is not None and lacking.key == key:
+        takes = "which takes" if of_client else f"whose {lacking.visits} visits take"
+        if key == SECONDS:
+            takes = "which lasts for"
+        elif lacking.visits == 1 and not of_client:
+            takes = "of which a visit takes"
+        text += f", {takes} {'' if key == SECONDS else 'at most '}{shown(float(f'{lacking.amount:.3g}'))}"
+    raise TooSmallError(f"{loaded.name}: {text}; choose more, or leave it out")
+
+
+class TooSmallError(ScenarioError):
+    """A budget that allows no round."""
+
+
 def found(loaded: Loaded, summary: Mapping[str, Any]) -> list[str]:
     """Warnings of a run that has ended, from its summary.
 
@@ -173,9 +202,6 @@ def found(loaded: Loaded, summary: Mapping[str, Any]) -> list[str]:
     tried = {kind: number for kind, number in summary["visits"].items() if kind not in NO_TRAINING and number}
     if summary["rounds"] == 0 and rule not in EARLY:
         why = "no client could take part" if rule == CLIENTS else f"the run was stopped by {rule}"
-        if rule in (*FLEET_RULES, SECONDS):
-            amount = units.exact(getattr(loaded.scenario.budget, rule), quantities()[f"budget.{rule}"].parse)
-            why = f"budget.{rule} = {amount} is too small for one"
         warnings.append(f"no round has ended: {why}")
     elif tried and not tried.get("train"):
         how = ", ".join(f"{number} {kind}" for kind, number in tried.items())

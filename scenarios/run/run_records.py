@@ -144,6 +144,15 @@ class _Aggregators(Record):
     links: list[_Link] = []
 
 
+class _Paid(Record):
+    data: Number
+    energy: Number
+    bytes_by_gateway: dict[str, Number] = {}
+    busiest: str = ""
+    plan_used: Number | None = None
+    month: dict[str, Number]
+
+
 class SummaryRecord(Record):
     """How a run ended, in its ledger's table ``meta``."""
 
@@ -164,6 +173,7 @@ class SummaryRecord(Record):
     joules: Number = 0
     joules_by_part: dict[str, Number] = {}
     aggregators: _Aggregators | None = None
+    paid: _Paid | None = None
     wasted_bytes: Count = 0
     wasted_joules: Number = 0
     wasted_seconds: Number = 0

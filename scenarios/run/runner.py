@@ -108,9 +108,9 @@ def run(
         try:
             watch = Observers(host.observers, held.watched(stopped))
             return _Maker(loaded, fleet, host, held, launcher, watch).make(stop_at_target)
-        except (ScenarioError, Stopped):
+        except (ScenarioError, Stopped) as error:
             held.check()
-            if not RunFolder(folder).is_begun:
+            if isinstance(error, run_problems.TooSmallError) or not RunFolder(folder).is_begun:
                 folder_files.discard(folder)
             raise
 
@@ -273,6 +273,7 @@ class _Maker:
             wall_seconds = wall_before + time.monotonic() - wall_started
             began = before or here
             result = summary(RunFolder(folder), began, loaded, rounds.committed, profile, stopped_by, wall_seconds)
+            run_problems.check_budget(loaded, result, rounds.budget.lacking)
             result["warnings"] = [*app_run.warnings(rounds), *run_problems.found(loaded, result)]
             _finish(ledger, result)
             return result
@@ -329,6 +330,7 @@ class _Maker:
             result = summary(
                 RunFolder(folder), before or here, loaded, run.committed, run.description, stopped_by, wall_seconds
             )
+            run_problems.check_budget(loaded, result, run.budget.lacking)
             result["warnings"] = [*warnings, *run_problems.found(loaded, result)]
             _finish(ledger, result)
             return result

@@ -19,8 +19,18 @@ from edge.protocol.portable import NATIVE
 from edge.protocol.scratch import scratch
 from edge.runtime.gpu_memory import free_nbytes, gpu_workers
 from scenarios.config.load import Loaded
+from scenarios.config.validation import evaluated
 from scenarios.run import app_run, builder, folder_files, runner
-from scenarios.run.host import Host, Piece, StopFlag, choose_device, default_workers, logging_to, piece_seconds
+from scenarios.run.host import (
+    Host,
+    Piece,
+    StopFlag,
+    check_workers,
+    choose_device,
+    default_workers,
+    logging_to,
+    piece_seconds,
+)
 from scenarios.run.observer import Observers, RunObserver
 
 Work = Callable[[Host, WorkerLauncher, Piece], dict[str, Any]]
@@ -74,6 +84,10 @@ class Session:
     signals: Sequence[Signals] = (Signals.SIGINT, Signals.SIGTERM)
     """Those that ask the runs to stop."""
 
+    def __post_init__(self) -> None:
+        """ScenarioError for too many workers."""
+        check_workers(self.workers)
+
     def call(self, runs: Sequence[Loaded], work: Work) -> dict[str, Any]:
         """Call ``work`` with a worker launcher and a stop flag, and tell the observers of ``runs`` meanwhile.
 
@@ -105,11 +119,30 @@ class Session:
                 return work(replace(host, workers=0, remote_access=engine.serve(host.device)), launcher, stopped)
             asked = self.workers
             workers = choose_workers(runs, host.device, launcher, interrupt) if asked is None else asked
+            most = useful_workers(runs)
+            if most is not None and asked is not None and asked > most:
+                Observers(self.observers).on_note(f"workers: {most}, not {asked}: more have no visit at any time")
+                workers = most
             return work(replace(host, workers=workers), launcher, stopped)
 
     def _launcher(self, runs: Sequence[Loaded]) -> AbstractContextManager[WorkerLauncher]:
         first = runs[0].scenario.train.instructions if runs else NATIVE
         return WorkerLauncher(preloaded(runs) if self.preload is None else self.preload, first)
+
+
+def useful_workers(runs: Iterable[Loaded]) -> int | None:
+    """The visits that these runs have at a time, if all of them are made together; None where that is not known: of
+    Flower apps, and where clients are evaluated."""
+    together = 0
+    for run in runs:
+        if (
+            run.method.app is not None
+            or run.scenario.eval.aggregators
+            or evaluated(run.method, run.scenario) != "global"
+        ):
+            return None
+        together += run.scenario.rounds.cohort
+    return together or None
 
 
 def preloaded(runs: Iterable[Loaded]) -> list[str]:

@@ -26,7 +26,7 @@ from coordinator.records.schema import (
     TRAINED,
 )
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
-from costmodel.fleet.inputs import FleetInputs
+from costmodel.fleet.inputs import FleetInputs, Link
 from costmodel.fleet.model_demand import figures_of_speed
 from costmodel.fleet.traces import Machines, RateSeries, RecordedDays
 from scenarios.config import fleet_files
@@ -262,7 +262,9 @@ def row_bases(loaded: Loaded) -> dict[str, dict[str, dict[str, str]]]:
     scenario = loaded.scenario
     inputs = fleet_files.read_inputs(scenario)
     trace = inputs.trace  # which may give rates and speeds in place of those of rows
-    has_rates = scenario.fleet.rates is not None or scenario.fleet.trace is not None
+    known = (
+        set(WAYS) if scenario.fleet.rates is not None or scenario.fleet.trace is not None else recorded_rates(inputs)
+    )
     has_speeds = isinstance(trace, Machines) or (isinstance(trace, RecordedDays) and trace.flops_per_second is not None)
     all_devices, all_networks = {**devices(), **inputs.devices}, {**networks(), **inputs.networks}
     bases: dict[str, dict[str, dict[str, str]]] = {"devices": {}, "networks": {}}
@@ -273,7 +275,9 @@ def row_bases(loaded: Loaded) -> dict[str, dict[str, dict[str, str]]]:
             "compute": min((_basis(row, key) for key in (*used, "step_seconds")), key=BASES.index)
         }
     for name in dict.fromkeys(scenario.fleet.networks):
-        bases["networks"][name] = _rate_bases(all_networks[name], WAYS if has_rates else recorded_rates(inputs))
+        bases["networks"][name] = _rate_bases(
+            all_networks[name], known | _behind_recorded(all_networks[name], inputs.gateway_link)
+        )
     tiers = scenario.fleet.tiers
     recorded = set[str]() if inputs.aggregators is None else recorded_rates(inputs.aggregators)
     for tier, known in ((tiers, recorded), (tiers.above, set[str]())):
@@ -291,6 +295,20 @@ def recorded_rates(inputs: FleetInputs) -> set[str]:
         return set()
     down, up = inputs.link
     return {way for way, series in zip(WAYS, (down, up or down), strict=True) if isinstance(series, RateSeries)}
+
+
+def _behind_recorded(network: Network, link: Link | None) -> set[str]:
+    """The directions in which no gateway's recorded rate, on average, is above that of the row: the time of a transfer
+    rests on the narrower of both."""
+    if link is None:
+        return set()
+    own = (network.down_bits_per_second, network.up_bits_per_second)
+    pairs = zip(WAYS, (link[0], link[1] or link[0]), own, strict=True)
+    return {
+        way
+        for way, series, rate in pairs
+        if isinstance(series, RateSeries) and max(each.mean() for each in series.bits_per_second) <= rate
+    }
 
 
 def _rate_bases(network: Network, known: Collection[str]) -> dict[str, str]:

@@ -187,7 +187,7 @@ def _other_members(recorded: Loaded, loaded: Loaded, description: ModelProfile) 
     tiers = [each.scenario.fleet.tiers for each in (recorded, loaded)]
     if not any(each.count for each in tiers):
         return ""
-    if any(each.on_loss == "move" and each.availability.kind != "always" for each in tiers):
+    if any(each.on_loss == "move" and each.availability.form != "always" for each in tiers):
         return "fleet.tiers.on_loss = move: which aggregator a client trains with depends on times"
     before, now = tiers
     if (before.count, before.above.count) == (now.count, now.above.count):

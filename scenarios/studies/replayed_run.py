@@ -200,7 +200,13 @@ class RetimedRun:
             evaluator=self,
             recorder=self,
             states=None,  # no training, so no client state
-            budget=Budget(loaded.scenario.budget, loaded.scenario.rounds.max, ending, loaded.scenario.stop.patience),
+            budget=Budget(
+                loaded.scenario.budget,
+                loaded.scenario.rounds.max,
+                ending,
+                loaded.scenario.stop.patience,
+                loaded.scenario.fleet.price,
+            ),
             rules=loaded.scenario.rounds,
             selection=builder.client_selection(loaded, description),
             downloads=DownloadCodec(job.codec, job.seed, description.tensors, job.kept_blocks, description.axes),

@@ -32,6 +32,8 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: ANY.run("digits", **{"train.lx": 1}), "unknown key train.lx, did you mean 'train.lr'?"),
     (lambda: ANY.run("digits", **{"train.lr": "0.05x"}), "train.lr = '0.05x' .."),
     (lambda: fedbr.run("digits", workers=0), "workers = 0: must be an integer of at least 1"),
+    (lambda: fedbr.run("digits", workers=100_000), "workers = 100000: this machine has .."),
+    (lambda: fedbr.sweep("digits", {"train.lr": [0.1, 0.2]}, workers=100_000), "workers = 100000: this machine has .."),
     (
         lambda: fedbr.run("digits", method=None),
         "method = None: has no such value; leave the key out for its default",

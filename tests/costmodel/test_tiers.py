@@ -308,13 +308,15 @@ def test_the_rows_of_a_file_are_taken_and_bad_cells_named(tmp_path: Path) -> Non
         ("0,0\n3,1\n2,0\n", 3, "client", "3 is none of the 3 clients, 0 to 2"),
         ("0,0.5\n", 2, "aggregator", "0.5 is none of the 2 aggregators, 0 to 1"),
         ("0,0\n1,1\n0,1\n", 4, "client", "0 is in an earlier row already"),
-        ("0,x\n", 2, "aggregator", "'x' is not a number"),
+        ("0,x\n", 2, "aggregator", "x is none of the 2 aggregators, 0 to 1"),
     ):
         with pytest.raises(ValueError, match="line") as caught:
             of("client,aggregator\n" + rows)
         assert str(caught.value) == f"{file}, line {line}, column {column}: {reason}"
     with pytest.raises(ValueError, match="client 1 is missing: every client needs a row"):
         of("client,aggregator\n0,0\n2,0\n")
+    with pytest.raises(ValueError, match="no client is behind aggregator 1: name it in a row, or leave it out"):
+        of("client,aggregator\n0,0\n1,0\n2,0\n")
 
 
 def test_the_files_of_tiers_are_in_the_record_of_the_fleets_files(tmp_path: Path) -> None:

@@ -21,7 +21,15 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.speed import PURPOSE as LOAD
 from costmodel.fleet.speed import ComputeSpeed, ForegroundLoad
-from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, Variation, WithOutages
+from costmodel.network.bandwidth import (
+    Constant,
+    OrnsteinUhlenbeck,
+    Replay,
+    Samples,
+    Variation,
+    WithOutages,
+    behind_sites,
+)
 from costmodel.network.links import Links
 from costmodel.step_series import StepSeries
 from costmodel.visits.timeline import Timeline
@@ -29,6 +37,8 @@ from costmodel.visits.work import Work
 
 INF = math.inf
 SEEDS = 64
+SILENCES = StepSeries((0.0, 2.0, 2.5, 3.0), (0.5, 1.0, 0.0, 1.5), 5.0, zero_waits=True)
+RISES = StepSeries((0.0, 0.7, 3.1), (0.4, 1.3, 0.8), 4.0)
 OUTAGES = StepSeries((0.0, 1.0, 1.5, 4.0), (1.0, 0.0, 2.0, 0.25), 7.0)
 
 # 1448 bytes make one frame of 1514, 12 112 bits: 1 s down at 12 112 bit/s; 724 bytes up at 6056 bit/s: 1 s too.
@@ -128,13 +138,14 @@ class World:
     starts: tuple[float, ...]
 
 
-def random_world(seed: int, airtime: str | None = None, *, is_duplex: bool = False) -> World:
+def random_world(seed: int, airtime: str | None = None, *, is_duplex: bool = False, sites_vary: bool = False) -> World:
     """512 seeds in a row meet each combination of leaving, pausing, varying links, sites, batteries, crashes, lost
     segments, outages, and connections and radios that have to connect again.
 
     Jitter, noise, kinds of radio and power, capacities, sizes and starts are drawn. Later seeds have speeds that vary,
     throttle, or do both, and recorded links with outages, by turns. With ``airtime`` all sites share air in this way.
-    ``is_duplex``: whether shared links may be so slow in one direction that it holds up the other.
+    ``is_duplex``: whether shared links may be so slow in one direction that it holds up the other; ``sites_vary``:
+    whether those of sites have recorded rates, with an outage of the first and a silence of the second.
     """
     leaves, pauses, varies, sites, battery, crashes, loses, breaks, sleeps = (bool(seed >> bit & 1) for bit in range(9))
     rng = np.random.default_rng(seed)
@@ -153,6 +164,11 @@ def random_world(seed: int, airtime: str | None = None, *, is_duplex: bool = Fal
     down, up = rng.choice([3e6, 10e6, 20e6, INF], 2).tolist()
     behind = (INF,) * 3 if airtime else (8e6, 3e6, 1e9) if sites else ()
     behind_down = (20e6, 3e6, INF) if sites and is_duplex else behind
+    links = Links(down, up, behind_down, behind, airtime)
+    if sites and sites_vary:
+        recorded = Replay([OUTAGES, SILENCES, RISES], [RISES, SILENCES, OUTAGES], np.arange(3))
+        links = dataclasses.replace(links, site_variation=recorded)
+        variation = behind_sites(variation, recorded, np.arange(clients) % 3)
     jitter, redraw, noise = (float(rng.choice([0.0, most])) for most in (0.1, 0.2, 0.1))
     mode_rounds = int(rng.integers(2))
     queue = 256_000 if is_duplex else 16_000
@@ -160,7 +176,7 @@ def random_world(seed: int, airtime: str | None = None, *, is_duplex: bool = Fal
     fleet = fleet_of(
         clients,
         FleetInputs(networks=rows),
-        links=Links(down, up, behind_down, behind, airtime, transport=transport),
+        links=dataclasses.replace(links, transport=transport),
         behaviour=ClientDynamics(availability, PAUSE if pauses else ABORT, variation, _speed(seed // SEEDS)),
         devices={"raspberry-pi-4": 1, "phone-mid": 1, "jetson-agx-xavier": 1},
         networks={"lte": 1, "wifi-4": 1},

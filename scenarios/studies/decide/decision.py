@@ -55,6 +55,7 @@ IN_SCENARIO = {
     "bytes": "budget.bytes",
     "joules": "budget.joules",
     "joules_per_device": "budget.client.joules",
+    "bytes_per_device": "budget.client.bytes",
     "wan_bytes": "budget.wan_bytes",
     "price": "budget.price",
 }
@@ -417,7 +418,9 @@ class Decision(Experiment):
             "value": with_interval([objective.value(trail) for trail in standing.trails.values()]),
             "spent": {
                 name: with_interval([amount_at(name, point) for point in last])
-                for name in dict.fromkeys(["seconds", "bytes", "joules", "joules_per_device", *objective.budgets])
+                for name in dict.fromkeys(
+                    ["seconds", "bytes", "joules", "joules_per_device", "bytes_per_device", *objective.budgets]
+                )
             },
         }
 
@@ -586,8 +589,12 @@ def plan(
             raise ScenarioError(f"{key}: all candidates have the same data and target; name one value for all")
     if "price" in (objective.cost, *objective.budgets):
         for row, loaded in zip(rows, scenarios, strict=True):
-            if not loaded.scenario.fleet.tiers.count:
-                raise ScenarioError(f"{row.name}: has no price: only links of aggregators (fleet.tiers) have one")
+            fleet = loaded.scenario.fleet
+            if not (fleet.tiers.count or fleet.price.are_known):
+                raise ScenarioError(
+                    f"{row.name}: has no price: choose fleet.price.gb, fleet.price.kwh or, of aggregators, "
+                    "fleet.tiers.price"
+                )
     share = scenarios[0].scenario.data.validation
     held_out = {} if share else {VALIDATION: HELD_OUT}
     run_id = run_id or _run_id(grid, rows, objective)

@@ -10,7 +10,7 @@ from typing import Any
 
 from scenarios.config.errors import ScenarioError
 from scenarios.run import aggregators
-from scenarios.run.progress import Trail, accumulated, with_device_joules
+from scenarios.run.progress import Trail, accumulated, with_devices
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies.decide import variations
 from scenarios.studies.replay import Prepared, prepared
@@ -56,8 +56,8 @@ def played(ready: Prepared, fleet: Any = None) -> Trail:
     """The progress of a run that is replayed, on its own fleet or another one. OtherVisits."""
     new = ready.play(ready.fleet if fleet is None else fleet, may_end_elsewhere=True)
     above = aggregators.of_messages(new.messages_done) if new.loaded.scenario.fleet.tiers.count else None
-    spent = ((visit.round, visit.client, visit.joules) for visit in new.visits_done)
-    return with_device_joules(accumulated(new.rounds_done, above), spent)
+    spent = ((visit.round, visit.client, visit.joules, visit.bytes_down + visit.bytes_up) for visit in new.visits_done)
+    return with_devices(accumulated(new.rounds_done, above, new.loaded.scenario.fleet.price), spent)
 
 
 def _within(trail: Trail, rounds: int) -> Trail:

@@ -23,6 +23,7 @@ AMOUNTS: Mapping[str, Amount] = {
     "bytes": readings.BYTES,
     "joules": readings.ENERGY,
     "joules_per_device": readings.DEVICE_ENERGY,
+    "bytes_per_device": readings.DEVICE_BYTES,
     "rounds": readings.ROUNDS,
     "wan_bytes": readings.WAN_BYTES,
     "price": readings.PRICE,
@@ -33,11 +34,19 @@ PARSE: Mapping[str, Callable[[units.Quantity], float]] = {
     "bytes": units.nbytes,
     "joules": units.joules,
     "joules_per_device": units.joules,
+    "bytes_per_device": units.nbytes,
     "rounds": float,
     "wan_bytes": units.nbytes,
     "price": float,
 }
-SI_UNITS = {"seconds": "s", "bytes": "B", "joules": "J", "joules_per_device": "J", "wan_bytes": "B"}
+SI_UNITS = {
+    "seconds": "s",
+    "bytes": "B",
+    "joules": "J",
+    "joules_per_device": "J",
+    "bytes_per_device": "B",
+    "wan_bytes": "B",
+}
 BUDGET = 'bytes="2 GB"'
 
 

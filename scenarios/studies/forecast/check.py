@@ -88,6 +88,7 @@ class Check:
     scenario: Mapping[str, Any]
     blocks: list[Row]
     alphas: list[Row]
+    """Of the last alpha blocks; none for methods without an option ``alpha``"""
     submodels: list[Row]
     """Parts of the model that clients have, the largest first; none where all hold the whole model"""
     notes: list[str]
@@ -172,7 +173,8 @@ def run_check(loaded: Loaded, out: Path) -> Check:
         totals, data = estimate(visits), data_source(loaded, description, source)
         costs = _machine_costs(visits, totals, out, memory)
         reasons = list(refusals(loaded, totals, data, costs))
-        return Check(resolved, blocks(description), alphas(visits), parts(visits), notes, totals, data, costs, reasons)
+        of_alpha = alphas(visits) if hasattr(loaded.options, "alpha") else []
+        return Check(resolved, blocks(description), of_alpha, parts(visits), notes, totals, data, costs, reasons)
 
 
 def data_source(loaded: Loaded, description: ModelProfile, source: str | None) -> DataSource:

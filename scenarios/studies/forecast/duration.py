@@ -25,7 +25,7 @@ from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.rounds.tier_schedule import TierSchedule
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Stopped
-from costmodel.units import format_seconds
+from costmodel.units import format_bytes, format_seconds
 from edge.protocol.config import CPU, ModelProfile, scored_examples
 from edge.protocol.payload import FORWARD
 from edge.protocol.rng import keyed_generator
@@ -41,8 +41,16 @@ from scenarios.run.progress import AMOUNTS, TARGET
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import read_json
 from scenarios.run.session import choose_workers
-from scenarios.studies.forecast.estimate import estimate
-from scenarios.studies.forecast.pace import Pace, RoundWork, busiest, read_rounds, seconds_per_round
+from scenarios.studies.forecast.estimate import Estimate, estimate
+from scenarios.studies.forecast.pace import (
+    Pace,
+    RoundWork,
+    busiest,
+    earlier_run,
+    pace_keys,
+    read_rounds,
+    seconds_per_round,
+)
 from scenarios.studies.forecast.profiles import Profiles
 from scenarios.studies.forecast.typical_visits import TypicalVisits
 
@@ -69,6 +77,8 @@ class RunDuration:
     rounds: int
     """For its needs; as many as the run may have, if it has to reach an accuracy."""
     seconds_per_round: float
+    nbytes: float = 0.0
+    """Of messages of clients, in all of these rounds; the mean of the least and the most"""
 
     @property
     def seconds(self) -> float:
@@ -96,9 +106,10 @@ class Durations:
         if kind not in self._paces:
             self.tell(f"measuring rounds of {loaded.scenario.method} on {loaded.scenario.data.name}")
             self._paces[kind] = self._measured(short, visits.description)
-        return RunDuration(
-            run.name, expected_rounds(run, visits), self._paces[kind].round_seconds(work, self.host.workers)
-        )
+        costs = estimate(visits)
+        rounds, most = expected_rounds(run, visits, costs), loaded.scenario.rounds.max
+        seconds = self._paces[kind].round_seconds(work, self.host.workers)
+        return RunDuration(run.name, rounds, seconds, fmean(costs.bytes) * rounds / most)
 
     @cached_property
     def _profiles(self) -> Profiles:
@@ -229,12 +240,12 @@ def _scored(loaded: Loaded, profile: ModelProfile) -> int:
 # --- rounds that a run needs ------------------------------------------------------------------------------------------
 
 
-def expected_rounds(run: PlannedRun, visits: TypicalVisits) -> int:
+def expected_rounds(run: PlannedRun, visits: TypicalVisits, costs: Estimate | None = None) -> int:
     """Rounds that the run is expected to make for its needs."""
     most = run.loaded.scenario.rounds.max
     if not run.needs or TARGET in run.needs or set(run.needs) == {"rounds"}:
         return rounds_needed(run.needs, most, {"rounds": 1.0})
-    costs = estimate(visits)
+    costs = costs or estimate(visits)
     totals = {"bytes": fmean(costs.bytes), "nominal": costs.nominal_bytes, "time": costs.virtual_seconds or 0.0}
     return rounds_needed(run.needs, most, {"rounds": 1.0, **{kind: total / most for kind, total in totals.items()}})
 
@@ -328,23 +339,54 @@ def result(run_set: RunSet, host: Host, expected: Sequence[RunDuration]) -> dict
 def durations(found: Mapping[str, Any]) -> list[RunDuration]:
     """Those that the result of a study keeps under ``estimate``; none if they were not measured."""
     rows = found.get("estimate", {}).get("runs", [])
-    return [RunDuration(row["name"], row["rounds"], row["seconds_per_round"]) for row in rows]
+    return [RunDuration(row["name"], row["rounds"], row["seconds_per_round"], row.get("nbytes", 0.0)) for row in rows]
 
 
 def table(found: Mapping[str, Any]) -> Table:
     """`result` for people."""
     estimate = found["estimate"]
     rows = [
-        [run["name"], f"{run['rounds']:,}", about(run["seconds_per_round"]), about(run["seconds"])]
+        [
+            run["name"],
+            f"{run['rounds']:,}",
+            about(run["seconds_per_round"]),
+            about(run["seconds"]),
+            format_bytes(run["nbytes"]),
+        ]
         for run in estimate["runs"]
     ]
     workers = f"{estimate['workers']} worker{'s' if estimate['workers'] > 1 else ''} ({estimate['device']})"
     return of_texts(
-        f"about {about(found['estimated_seconds'])} left on {workers}",
-        ["run", "rounds", "a round", "in all"],
+        f"{len(rows)} runs, about {about(found['estimated_seconds'])} left on {workers}",
+        ["run", "rounds", "a round", "in all", "bytes"],
         rows,
         ["Measured in a few rounds of each kind. A run that has to reach an accuracy counts with all its rounds."],
     )
+
+
+def _moved(run: Mapping[str, Any]) -> str:
+    return format_bytes(run.get("nbytes", 0.0))
+
+
+MOST_LOOKED_UP = 8
+"""Kinds of run of which an earlier one is looked for"""
+
+
+def announced(runs: Sequence[PlannedRun], out: Path, device: str) -> str:
+    """How many runs begin, and about how long they take by earlier ones in ``out``, in words."""
+    rounds = sum(run.loaded.scenario.rounds.max for run in runs)
+    text = f"{len(runs)} run{'s' if len(runs) > 1 else ''}, at most {rounds:,} rounds"
+    kinds: dict[Hashable, list[PlannedRun]] = {}
+    for run in runs:
+        kinds.setdefault(repr(pace_keys(run.loaded, device)), []).append(run)
+    known, seconds = 0, 0.0
+    for alike in list(kinds.values())[:MOST_LOOKED_UP]:
+        if (earlier := earlier_run(alike[0].loaded, out, device)) is not None:
+            count = sum(run.loaded.scenario.rounds.max for run in alike)
+            known, seconds = known + count, seconds + count * earlier.seconds_per_round
+    if not known:
+        return f"{text}; the duration is known after the first, and --estimate measures it"
+    return f"{text}; about {about(seconds * rounds / known)} here at the pace of earlier runs in {out}"
 
 
 def about(seconds: float) -> str:

@@ -146,6 +146,12 @@ def estimate(visits: TypicalVisits) -> Estimate:
         }
         if seconds is not None:
             totals[SECONDS] = (cycles[0] * (rounds_between * seconds + meetings.seconds),) * 2
+    prices = loaded.scenario.fleet.price
+    if prices.are_known:
+        joules = totals.get("joules", (0.0, 0.0))
+        before = totals.get(PRICE, (0.0, 0.0))
+        least, most = (before[side] + prices.of(totals[BYTES][side], joules[side]) for side in (0, 1))
+        totals[PRICE] = least, most
     per_round = {name: (least / limit, most / limit) for name, (least, most) in totals.items()}
     rounds, ended_by = _rounds(visits, per_round)
     if ended_by is not None:
@@ -187,13 +193,14 @@ def varied_by(scenario: Scenario) -> list[str]:
         (f"{table}.{key}", is_used)
         for table, each in tables
         for key, is_used in (
-            ("availability", each.availability.kind != "always"),
-            ("bandwidth", each.bandwidth.kind != "constant" or each.bandwidth.outages),
+            ("availability", each.availability.form != "always"),
+            ("bandwidth", each.bandwidth.form != "constant" or each.bandwidth.outages),
         )
     ]
     recorded = isinstance(fleet_files.read_inputs(scenario).trace, RecordedDays)
     own = {
         "fleet.trace": recorded,
+        "fleet.gateways.bandwidth": fleet.gateways.count > 0 and fleet.gateways.bandwidth.form != "constant",
         "fleet.crashes_per_hour": fleet.crashes_per_hour > 0,
         "fleet.battery": fleet.battery is not None,
         "fleet.redraw": fleet.redraw > 0,
@@ -209,7 +216,7 @@ def _why_long(scenario: Scenario, clients: Sequence[int], fleet: Fleet, price: V
     rates = fleet.down[clients], fleet.up[clients]
     slowest = min(float(each.min()) for each in rates)
     seconds = 8 * max(price.work.bytes_down, price.work.bytes_up) / slowest
-    if fleet.config.bandwidth.kind != "constant" and seconds > LONG_SECONDS:
+    if fleet.config.bandwidth.form != "constant" and seconds > LONG_SECONDS:
         took = f"at {units.format_rate(slowest)} a message takes {units.format_seconds(seconds)}"
         return f"{took}, in which the rates of fleet.bandwidth change again and again"
     of = ", ".join(varied_by(scenario)) or f"{len(clients):,} visits"

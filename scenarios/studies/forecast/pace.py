@@ -118,17 +118,22 @@ class EarlierRun:
     workers: int
 
 
+def pace_keys(loaded: Loaded, device: str) -> dict[str, Any]:
+    """The keys of a run on a device that decide how long a round takes."""
+    return _of_pace(resolved_keys(builder.on_device(loaded, device).scenario))
+
+
+def _of_pace(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if not key.startswith(WITHOUT_EFFECT)}
+
+
 def earlier_run(loaded: Loaded, out: Path, device: str) -> EarlierRun | None:
     """The newest run of the same scenario in ``out``, on this machine and this device; None without one."""
-
-    def of_pace(keys: Mapping[str, Any]) -> dict[str, Any]:
-        """The keys that decide how long a round takes."""
-        return {key: value for key, value in keys.items() if not key.startswith(WITHOUT_EFFECT)}
-
-    keys = of_pace(resolved_keys(builder.on_device(loaded, device).scenario))
+    keys = pace_keys(loaded, device)
     folders: list[Path] = []
     with suppress(OSError):
-        runs = [each for each in (out / loaded.name).iterdir() if (each / "ledger.sqlite").is_file()]
+        runs = [each.parent for each in (out / loaded.name).glob("*/ledger.sqlite")]
+        runs += [each.parent for each in (out / loaded.name).glob("*/*/ledger.sqlite")]  # of run sets
         folders = sorted(runs, key=lambda each: each.stat().st_mtime, reverse=True)[:MOST_FOLDERS]
     for folder in folders:
         with suppress(OSError, ValueError, KeyError, TypeError, sqlite3.Error):  # a folder that is no run of today's
@@ -136,7 +141,7 @@ def earlier_run(loaded: Loaded, out: Path, device: str) -> EarlierRun | None:
             environment = run.environment
             # Portable numerics have one fingerprint on processors of different speeds.
             is_here = environment.processor in (None, processor()) and not environment.machine_change(device)
-            if environment.device == device and is_here and of_pace(run.keys()) == keys:
+            if environment.device == device and is_here and _of_pace(run.keys()) == keys:
                 rounds = read_rounds(folder)
                 seconds = seconds_per_round(rounds)
                 if len(rounds) >= FEWEST_ROUNDS and seconds is not None:

@@ -172,7 +172,7 @@ KNOWN = (
     "known are client capacities (client_id, computation_ms_per_sample, communication_kbps); "
     "network users (down_kbps_mean, down_kbps_std, up_kbps_mean, up_kbps_std); "
     "network cases (case, kbps_mean, kbps_std); availability windows (device, start_s, end_s); "
-    "recorded days (client, seconds, down_bits_per_second, up_bits_per_second); "
+    "recorded days (seconds, down_bits_per_second, up_bits_per_second); "
     "machines (client, flops_per_second, down_bits_per_second, up_bits_per_second); "
     "bandwidth series (seconds, factor); rate series (seconds, bits_per_second)"
 )
@@ -183,7 +183,7 @@ KNOWN = (
     [
         ("when,what", ""),
         ("device,start_s,stop", "the nearest is availability windows, without end_s; "),
-        ("seconds,mbps", "the nearest is rate series, without bits_per_second (bit/s, for mbps?); "),
+        ("seconds,rate", "the nearest is rate series, without bits_per_second (bit/s, for rate?); "),
         ("seconds,share", "the nearest is bandwidth series, without factor; "),
         ("user,down_kbps_mean,up_kbps_mean", "the nearest is network users, without down_kbps_std, up_kbps_std; "),
     ],

@@ -185,6 +185,26 @@ def test_visits_one_by_one_are_the_batch_to_the_bit_where_a_direction_holds_up_t
     assert min(outcomes.values()) > 20, outcomes
 
 
+@pytest.mark.parametrize("is_duplex", [False, True])
+def test_visits_one_by_one_are_the_batch_to_the_bit_where_the_rates_of_sites_change(is_duplex: bool) -> None:
+    outcomes = {"done": 0, "lost": 0, "shared": 0, "other than at constant rates": 0}
+    for seed in range(8, WORLDS, 23 if is_duplex else 11):
+        if not seed >> 3 & 1:  # without sites
+            continue
+        world = random_world(seed, is_duplex=is_duplex, sites_vary=True)
+        ended, different = _play(Clock(world.fleet), seed, world)
+        assert different == []
+        constant = replace(world.fleet, links=replace(world.fleet.links, site_variation=None))
+        at_constant, _ = _play(Clock(constant), seed, replace(world, fleet=constant))
+        timelines = [one.timeline for one in ended.values()]
+        outcomes["done"] += sum(math.isfinite(one.up_end[0]) for one in timelines)
+        outcomes["lost"] += sum(math.isfinite(one.lost[0]) for one in timelines)
+        outcomes["shared"] += sum(one.contention_seconds[0] > 0.1 for one in timelines)
+        others = [ended[order].timeline.end[0] != at_constant[order].timeline.end[0] for order in ended]
+        outcomes["other than at constant rates"] += int(sum(others))
+    assert min(outcomes.values()) > 20, outcomes
+
+
 @pytest.mark.parametrize("until", [0.4, 0.8, 1.5, 2.5])
 @pytest.mark.parametrize(
     ("seed", "airtime", "is_duplex"),

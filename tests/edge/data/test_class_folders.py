@@ -167,3 +167,32 @@ def test_a_disk_that_is_too_small_is_refused_before_any_image_is_read(
     monkeypatch.setitem(DATASETS, "imagenet200", replace(SMALL, stored=(3, 10**6, 10**6)))
     with pytest.raises(DataError, match=r"6 images take 18000\.0 GB in the cache"):
         open_data(DataConfig("imagenet200", root=str(root)), tmp_path / "cache")
+
+
+def test_a_folder_for_each_client_is_a_natural_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cams = DataSet("cams", "Cameras", 3, (3, 16, 16), (3, 16, 16), "plain", "own", id_column="client",
+                   class_folders=ClassFolders())  # fmt: skip
+    monkeypatch.setitem(DATASETS, "cams", cams)
+    for camera, name, count in (("cam01", "cat", 6), ("cam01", "dog", 1), ("cam02", "dog", 5)):
+        for number in range(count):
+            paint(tmp_path / "sets" / "cams" / camera / name / f"{number}.png", 10 * number + len(name))
+    config, cache = DataConfig("cams", root=str(tmp_path / "sets")), tmp_path / "cache"
+    assert found_row(config, cache).classes == 2
+    data = open_data(config, cache)
+    # Of five images and of six the fifth is a test image.
+    assert data.train.ids is not None
+    assert data.test.ids is not None
+    assert data.train.ids.tolist() == [0] * 6 + [1] * 4
+    assert data.train.y.tolist() == [0] * 5 + [1] + [1] * 4
+    assert (data.test.ids.tolist(), data.test.y.tolist()) == ([0, 1], [0, 1])
+    assert [int(image[0, 8, 8]) for image in data.test.x] == [43, 43]
+    before = data.sha256
+    shutil.move(tmp_path / "sets/cams/cam01/dog", tmp_path / "sets/cams/cam03/dog")
+    assert open_data(config, cache).sha256 != before
+
+
+def test_more_classes_than_the_row_has_are_not_those_of_clients(tmp_path: Path) -> None:
+    cams = replace(SMALL, name="cams", classes=1, id_column="client", class_folders=ClassFolders())
+    paint(tmp_path / "cams/cam01/cat/0.png", 1)
+    paint(tmp_path / "cams/cam01/dog/0.png", 1)
+    assert locate(cams, search_paths(str(tmp_path), None)) is None

@@ -110,3 +110,17 @@ def test_the_schema_is_printed_or_written(tmp_path: Path, capsys: pytest.Capture
     file = tmp_path / "fedbr.schema.json"
     assert told(capsys, "schema", "-o", str(file)) == f"schema: {file}\n"
     assert file.read_text(encoding="utf-8") == printed
+
+
+@pytest.mark.parametrize(
+    ("word", "first"),
+    [
+        ("euro", "fleet.price"),
+        ("kWh", "fleet.price.kwh"),
+        ("data plan", "fleet.price.plan"),
+        ("router", "fleet.gateways"),
+        ("int8", "one of fedbr list codecs:"),
+    ],
+)
+def test_words_of_users_lead_to_keys_and_rows(word: str, first: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "explain", word).splitlines()[0] == first

@@ -187,3 +187,18 @@ def test_the_words_are_made_again_when_the_product_has_changed(cache: Path, monk
     assert completion.complete_topics("") == ["old"]
     file.write_text(json.dumps({**made, "stamp": ["another place", 0]}))
     assert "methods" in completion.complete_topics("")
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (("--gpu",), "No such option: --gpu; use --device cuda"),
+        (("--seed", "abc"), "Invalid value for '--seed': 'abc' is not a whole number."),
+        (("--workers", "two"), "Invalid value for '--workers': 'two' is not a whole number."),
+    ],
+)
+def test_a_wrong_option_is_answered_in_plain_words(
+    word: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run_command(["run", "digits", *word]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -116,13 +116,6 @@ def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     assert "the data or the files that the scenario names have changed" in capsys.readouterr().err
     monkeypatch.setattr(Session, "call", call)
     monkeypatch.setenv("FEDBR_REPORT", "0")
-    # Neither does one go on that ended before its first round.
-    assert run_command([*DIGITS, "budget.bytes=1 B", "--out", str(tmp_path), "--run-id", "b", "--json"]) == 0
-    none = json.loads(capsys.readouterr().out)
-    assert (none["rounds"], none["stopped_by"]) == (0, "bytes")
-    monkeypatch.setattr(Session, "call", started_nothing)
-    assert run_command(["resume", str(tmp_path / "digits" / "b"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == none
 
 
 def started_nothing(*_: object) -> None:

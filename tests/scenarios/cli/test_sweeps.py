@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,26 @@ def test_a_comparison_over_seeds_takes_up_that_of_one_seed_and_has_its_statistic
     assert "fedprox" in (Path(done["folder"]) / "sweep.md").read_text()
     assert json.loads((Path(done["folder"]) / "compare.json").read_text())["study"] == "compare"
     assert not (Path(done["folder"]) / "report.html").exists()
+
+
+def test_an_experiment_says_first_how_many_runs_it_has_and_how_long_they_take_if_that_is_known(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("sweep", "digits", "method=fedavg", "train.lr=0.1,0.05", "rounds.max=4", "train.local_steps=1")
+    options = ("--seeds", "1", "--out", str(tmp_path), "--workers", "1", "--no-report")
+    assert main.run_command([*words, *options]) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == "fedbr: 2 runs, at most 8 rounds; the duration is known after the first, and --estimate measures it"
+    assert main.run_command([*words, *options, "seed=7"]) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert re.fullmatch(
+        f"fedbr: 2 runs, at most 8 rounds; about .+ here at the pace of earlier runs in {tmp_path}", first
+    )
+    made = sorted(tmp_path.rglob("ledger.sqlite"))
+    assert main.run_command([*words, *options, "--estimate", "--json", "seed=9"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [run["rounds"] for run in found["estimate"]["runs"]] == [4, 4]
+    # 617,230 bytes a round with five visits.
+    assert [run["nbytes"] for run in found["estimate"]["runs"]] == [4 * 617_230, 4 * 617_230]
+    assert found["estimated_seconds"] > 0
+    assert sorted(tmp_path.rglob("ledger.sqlite")) == made

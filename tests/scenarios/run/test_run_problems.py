@@ -49,17 +49,46 @@ def test_a_run_without_any_exchange_says_so_before_and_after(tmp_path: Path) -> 
     assert result["warnings"] == result["notes"] == [alone]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "rule", "warning"),
-    [
-        (["budget.bytes=5 B"], "bytes", "no round has ended: budget.bytes = 5 B is too small for one"),
-        (["budget.virtual_seconds=1 ms"], "virtual_seconds",
-         "no round has ended: budget.virtual_seconds = 1 ms is too small for one"),
-        ([], "clients", "no round has ended: no client could take part"),
-    ],
-)  # fmt: skip
-def test_a_run_without_a_round_names_the_budget(overrides: list[str], rule: str, warning: str) -> None:
-    assert warnings(rule, *overrides) == [warning]
+def test_a_run_that_no_client_could_take_part_in_says_so() -> None:
+    assert warnings("clients") == ["no round has ended: no client could take part"]
+
+
+TOO_SMALL = [
+    (["budget.bytes=5 B"], "budget.bytes = 5 B is too small for one round, whose 5 visits take at most 617 kB"),
+    (["budget.joules=1 mJ"], "budget.joules = 1 mJ is too small for one round, whose 5 visits take at most 6.27 J"),
+    (
+        ["budget.flops=9 FLOP"],
+        "budget.flops = 9 FLOP is too small for one round, whose 5 visits take at most 864 MFLOP",
+    ),
+    (
+        ["budget.virtual_seconds=1 ms"],
+        "budget.virtual_seconds = 1 ms is too small for one round, which lasts for 371 ms",
+    ),
+    (["budget.client.bytes=1 kB"], "budget.client.bytes = 1 kB is too small for one visit, which takes at most 123 kB"),
+    (
+        ["budget.bytes=1 kB", "rounds.policy=fedbuff"],
+        "budget.bytes = 1 kB is too small for one round, of which a visit takes at most 123 kB",
+    ),
+    (
+        ["budget.virtual_seconds=1 ms", "rounds.policy=fedasync"],
+        "budget.virtual_seconds = 1 ms is too small for one round",
+    ),
+    (["fleet.tiers.count=2", "budget.wan_bytes=1 kB"], "budget.wan_bytes = 1 kB is too small for one round"),
+    (
+        ["fleet.tiers={count=2,price=1}", "budget.price=1e-9"],
+        "budget.price = 1e-09 is too small for one round",
+    ),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), TOO_SMALL)
+def test_a_budget_that_allows_no_round_is_refused_with_what_a_round_takes(
+    overrides: list[str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        ended(tmp_path, "method=fedavg", *overrides)
+    assert str(refused.value) == f"digits: {message}; choose more, or leave it out"
+    assert list(tmp_path.rglob("ledger.sqlite")) == []
 
 
 def test_a_last_round_that_lacks_clients_says_so_without_a_budget() -> None:

@@ -423,11 +423,11 @@ def test_a_run_without_a_fifth_of_the_clients_that_fails_is_not_made_again(
     assert "robust" not in result
 
 
-@pytest.mark.parametrize("budget", ["joules_per_device", "wan_bytes", "price"])
+@pytest.mark.parametrize("budget", ["joules_per_device", "bytes_per_device", "wan_bytes", "price"])
 def test_a_run_ends_where_it_has_used_up_what_the_rows_of_its_rounds_do_not_say(
     budget: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    tiers = () if budget == "joules_per_device" else ("fleet.tiers.count=2", "fleet.tiers.price=1000")
+    tiers = () if budget.endswith("_per_device") else ("fleet.tiers.count=2", "fleet.tiers.price=1000")
     words = ("decide", "digits", "method=fedavg", "train.lr=0.1,0.05", *SMALL, *tiers, "--json")
     options = ("--out", str(tmp_path), "--seeds", "1", "--draws", "0", "--budget")
 

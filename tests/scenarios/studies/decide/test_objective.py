@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scenarios.config.errors import ScenarioError
-from scenarios.run.progress import ProgressPoint, with_device_joules
+from scenarios.run.progress import ProgressPoint, with_devices
 from scenarios.studies.decide.objective import Objective, amount_at, budgets_of, objective_of
 
 TRAIL = tuple(
@@ -77,6 +77,8 @@ def test_words_that_are_no_budgets_are_refused(words: list[str], message: str) -
 
 
 def test_the_busiest_device_is_the_client_that_has_spent_the_most_so_far() -> None:
-    spent = [(0, 1, 5.0), (0, 2, 7.0), (1, 1, 4.0), (3, 2, 1.0), (3, 1, 0.5)]
+    spent = [(0, 1, 5.0, 10), (0, 2, 7.0, 30), (1, 1, 4.0, 15), (3, 2, 1.0, 5), (3, 1, 0.5, 20)]
     # Client 2 leads with 7 J; then client 1 has 9; and in round 4 it has 9.5, client 2 has 8.
-    assert [point.device_joules for point in with_device_joules(TRAIL, spent)] == [7.0, 9.0, 9.0, 9.5]
+    assert [point.device_joules for point in with_devices(TRAIL, spent)] == [7.0, 9.0, 9.0, 9.5]
+    # Client 2 has 30 bytes, then 35; client 1 has 10, 25, and 45 in the end.
+    assert [point.device_nbytes for point in with_devices(TRAIL, spent)] == [30, 30, 30, 45]

@@ -302,3 +302,12 @@ def test_heterofls_parts_have_the_papers_numbers_without_the_data(tmp_path: Path
     ]
     assert found.submodels[0]["message_down_nbytes"] - 4 * 1_556_874 == 425  # header, slot and five names
     assert found.submodels[0]["flops_per_example"] > 200 * found.submodels[-1]["flops_per_example"]
+
+
+def test_the_last_alpha_blocks_are_shown_of_methods_that_have_alpha_alone() -> None:
+    names = ("fedavg", "fedbr")
+    found = {name: check.run_check(load("digits", parse_all([f"method={name}"])), Path("runs")) for name in names}
+    assert {name: [row["alpha"] for row in each.alphas] for name, each in found.items()} == {
+        "fedavg": [],
+        "fedbr": [1, 2, 3],
+    }
