@@ -88,25 +88,36 @@ def test_markdown_latex_and_pages_have_the_same_texts(tmp_path: Path) -> None:
         "a_note",
     ]
     assert tables.latex([COSTS]).splitlines() == [
-        r"\begin{table}",
+        r"\begin{table*}",
         r"\centering",
         r"\caption{costs. a\_note}",
+        r"\label{tab:costs}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         r"\begin{tabular}{lrrrl}",
         r"\toprule",
-        r"method & accuracy & down & up & ended by \\",
+        r" &  & \multicolumn{2}{c}{bytes} &  \\",
+        r"\cmidrule(lr){3-4}",
+        r"method & accuracy (\%) & down (MB) & up (MB) & ended by \\",
         r"\midrule",
-        r"fedavg & 77.2 $\pm$ 1.2 \% & 2.0 MB & 0.5 MB & rounds \\",
-        r"a$|$b & \textbf{77.2 $\pm$ 1.3 \%} & 1.5 MB & – & budget \& time \\",
-        r"fedbr & 1 of 2 & \textbf{1.0 MB} & $<$ 0.1 MB &  \\",
+        r"fedavg & 77.2 $\pm$ 1.2 & 2.0 & 0.5 & rounds \\",
+        r"a$|$b & \textbf{77.2 $\pm$ 1.3} & 1.5 & – & budget \& time \\",
+        r"fedbr & 1 of 2 & \textbf{1.0} & $<$ 0.1 &  \\",
         r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
+        r"\end{tabular}}",
+        r"\end{table*}",
     ]
     text = write_experiment(tmp_path / "study.html", "Study", ExperimentAnswer("Lead.", tables=[COSTS]), []).read_text()
     assert '<th colspan="2" class="span">bytes</th>' in text
     assert '<td>a|b</td><td class="best">77.2 ±\u00a01.3\u00a0%</td><td>1.5\u00a0MB</td><td>–</td>' in text
     assert '<td class="best">1.0\u00a0MB</td>' in text
     assert '<p class="note">a_note</p>' in text
+
+
+def test_latex_has_a_label_for_each_table_and_one_column_for_a_narrow_one() -> None:
+    narrow = tables.of_texts("Runs at 1 %", ["run", "method"], [["a", "fedavg"]])
+    lines = tables.latex([narrow, narrow]).splitlines()
+    assert [line for line in lines if "label" in line] == [r"\label{tab:runs-at-1}", r"\label{tab:runs-at-1-2}"]
+    assert [line for line in lines if "begin{table" in line] == [r"\begin{table}"] * 2
 
 
 def test_csv_has_numbers_in_si_units_and_the_ends_of_intervals() -> None:
