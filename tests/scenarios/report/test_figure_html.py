@@ -201,7 +201,7 @@ def test_no_two_methods_of_a_figure_share_a_colour() -> None:
     assert found["FedAvg"] == theme.method_line("fedavg")
     after = PALETTE[(PALETTE.index(look("fedprox")[0]) + 1) % len(PALETTE)]
     assert found["mine"]["color"] == after
-    registered = [name for name in OBJECTIVES][: len(PALETTE)]
+    registered = list(OBJECTIVES)[: len(PALETTE)]
     eight = theme.line_styles((name, name) for name in [*registered[: len(PALETTE) - 2], "a:SPEC", "b:SPEC"])
     assert len({style["color"] for style in eight.values()}) == len(PALETTE)
     assert len(theme.line_styles((name, name) for name in [*OBJECTIVES, *CORRECTIONS])) >= 16
