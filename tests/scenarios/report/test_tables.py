@@ -321,7 +321,7 @@ def test_a_reading_of_a_part_is_one_of_the_whole_where_there_is_such_a_part() ->
 WIDE = tables.of_texts(
     "Candidates",
     [f"heading{number}" for number in range(14)],
-    [[f"value-{row}-{number} of\u00a0MB" for number in range(14)] for row in range(3)],
+    [[f"value{row}x{number} of\u00a0some MB" for number in range(14)] for row in range(3)],
 )
 
 
@@ -350,6 +350,6 @@ def test_a_pdf_of_a_page_has_all_columns(tmp_path: Path) -> None:
     )
     box = subprocess.run(["pdftotext", "-bbox", pdf, "-"], check=True, capture_output=True, text=True).stdout
     width = float(re.findall(r'<page width="([0-9.]+)"', box)[0])
-    ends = {word: float(x) for x, word in re.findall(r'xMax="([0-9.]+)"[^>]*>(heading\d+|value-\d-\d+)<', box)}
+    ends = {word: float(x) for x, word in re.findall(r'xMax="([0-9.]+)"[^>]*>(heading\d+|value\dx\d+)<', box)}
     assert len(ends) == 14 + 3 * 14
     assert max(ends.values()) <= width
