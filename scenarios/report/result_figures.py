@@ -191,11 +191,11 @@ def cost_map(shown: ShownRuns, drawn: CostMap) -> Figure:
         axes.plot(*at, "o", color=colour, markersize=7, linestyle="none", label=label)
         if label == drawn.chosen:
             axes.plot(*at, "o", color=INK, markersize=13, fillstyle="none", linestyle="none", label="chosen")
-        place = {"xytext": (8, 5), "textcoords": "offset points"}
-        axes.annotate(label.partition(" ")[0], at, color=INK, fontsize=10, **place)
+        number_text = label.partition(" ")[0]
+        axes.annotate(number_text, at, xytext=(8, 5), textcoords="offset points", color=INK, fontsize=10)
     dashed: dict[str, Any] = {"color": MUTED, "linestyle": (0, (4, 3)), "linewidth": 1.2}
     if drawn.limit is not None:
-        axes.axvline(drawn.limit / column.scale, **dashed, label="budget")
+        axes.axvline(drawn.limit / column.scale, **{**dashed, "linestyle": ":"}, label="budget")
     if drawn.target is not None:
         axes.axhline(100 * drawn.target, **dashed, label="target")
     unit = f" ({column.unit})" if column.unit else ""
