@@ -20,7 +20,7 @@ from scenarios.report.plot_style import ShownRuns
 from scenarios.report.theme import EMPTY, INK, MUTED, ON_DARK_CELL, ON_PALE_CELL, PALETTE, PAPER
 
 ROW_PIXELS, FRAME_PIXELS = 26, 100
-CELL_PIXELS, BAR_PIXELS = 44, 18
+CELL_PIXELS, BAR_PIXELS, COST_PIXELS = 44, 18, 340
 DARK_CELL = 0.55
 """Share of the range of a map above which its cells are dark"""
 Mean = Mapping[str, Any]
@@ -160,6 +160,47 @@ def choice_map(shown: ShownRuns, drawn: ChoiceMap) -> Figure:
     axes.set_yticks(range(len(ys)), [f"{y:g}" for y in ys])
     axes.tick_params(length=0)
     axes.grid(False)
+    plot_style.legend(figure, axes)
+    return figure
+
+
+@dataclass(frozen=True)
+class CostMap:
+    """The cost and accuracy of every candidate."""
+
+    title: str
+    cost: str
+    """Its heading, without its unit"""
+    quantity: Quantity
+    points: Mapping[str, tuple[float, float]]
+    """Label -> (cost, accuracy as a share)"""
+    chosen: str | None = None
+    limit: float | None = None
+    """The budget of the cost, a dashed line"""
+    target: float | None = None
+    """The accuracy that is sought, a dashed line"""
+
+
+def cost_map(shown: ShownRuns, drawn: CostMap) -> Figure:
+    """A dot per candidate, in the order of the table, with its number; the chosen one has a ring."""
+    figure, (axes,) = shown.panels(1, 1, COST_PIXELS)
+    column = Column.of(drawn.quantity, [cost for cost, _ in drawn.points.values()])
+    for number, (label, (cost, accuracy)) in enumerate(drawn.points.items()):
+        colour = shown.styles.get(label, {}).get("color", PALETTE[number % len(PALETTE)])
+        at = (cost / column.scale, 100 * accuracy)
+        axes.plot(*at, "o", color=colour, markersize=7, linestyle="none", label=label)
+        if label == drawn.chosen:
+            axes.plot(*at, "o", color=INK, markersize=13, fillstyle="none", linestyle="none", label="chosen")
+        number_text = label.partition(" ")[0]
+        axes.annotate(number_text, at, xytext=(8, 5), textcoords="offset points", color=INK, fontsize=10)
+    dashed: dict[str, Any] = {"color": MUTED, "linestyle": (0, (4, 3)), "linewidth": 1.2}
+    if drawn.limit is not None:
+        axes.axvline(drawn.limit / column.scale, **{**dashed, "linestyle": ":"}, label="budget")
+    if drawn.target is not None:
+        axes.axhline(100 * drawn.target, **dashed, label="target")
+    unit = f" ({column.unit})" if column.unit else ""
+    axes.set(title=plot_style.wide_title(drawn.title, 1), xlabel=f"{drawn.cost}{unit}", ylabel="accuracy (%)")
+    axes.margins(x=0.08, y=0.15)
     plot_style.legend(figure, axes)
     return figure
 

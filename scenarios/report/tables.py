@@ -10,12 +10,13 @@ import csv
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from scenarios.report.columns import MISSING, Column, Quantity
+from scenarios.report.columns import MISSING, Column, Quantity, widths
 from scenarios.report.readings import Better, Reading
 
 LATEX = {
@@ -26,6 +27,9 @@ LATEX = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
     **{letter: f"${letter}$" for letter in "<>|"},  # which text fonts may lack
 }
+
+LATEX_COLUMN, LATEX_GAP = 48, 2
+"""Characters of text at 10 pt that fit one of two columns (252 pt), and that the space between two cells takes"""
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Characters that a terminal obeys; they are escaped."""
@@ -118,6 +122,15 @@ class Table:
         """
         columns = [self._cells(index) for index in range(len(self.columns))]
         return [list(row) for row in zip(*columns, strict=True)] if self.rows else []
+
+    @cached_property
+    def units(self) -> list[str]:
+        """The unit of every column; empty for texts and for numbers without one."""
+        scales = [
+            None if column.quantity is None else self._scale(index, column.quantity)
+            for index, column in enumerate(self.columns)
+        ]
+        return ["" if scale is None else scale.unit for scale in scales]
 
     @property
     def has_intervals(self) -> bool:
@@ -212,20 +225,57 @@ def markdown(tables: Iterable[Table]) -> str:
 
 
 def latex(tables: Iterable[Table]) -> str:
-    """The tables as LaTeX, for the package booktabs."""
+    """The tables as LaTeX, for the packages booktabs and graphicx.
 
-    def row(cells: Iterable[tuple[str, bool]]) -> str:
-        texts = (rf"\textbf{{{escaped(text)}}}" if best else escaped(text) for text, best in cells)
-        return f"{' & '.join(texts)} \\\\"
-
+    Units are in the headings. A table that is wider than a column of a page with two goes across both, and one that is
+    wider than these is made smaller.
+    """
     lines: list[str] = []
+    labels: Counter[str] = Counter()
     for table in tables:
         alignment = "".join("l" if column.is_left else "r" for column in table.columns[1:])
         caption = escaped(". ".join([table.title, *table.notes]))
-        lines += [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{l{alignment}}}"]
-        lines += [r"\toprule", row((heading, False) for heading in table.header), r"\midrule", *map(row, table.cells)]
-        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
+        label = "tab:" + (re.sub(r"[^a-z0-9]+", "-", table.title.lower()).strip("-") or "table")
+        labels[label] += 1
+        if labels[label] > 1:
+            label += f"-{labels[label]}"
+        heads = [
+            f"{column.heading} ({unit})" if unit else column.heading
+            for column, unit in zip(table.columns, table.units, strict=True)
+        ]
+        rows = [
+            [(_without_unit(text, unit), best) for (text, best), unit in zip(cells, table.units, strict=True)]
+            for cells in table.cells
+        ]
+        width = sum(widths([heads, *([text for text, _ in cells] for cells in rows)])) + LATEX_GAP * (len(heads) - 1)
+        kind = "table" if width <= LATEX_COLUMN else "table*"
+        fit = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+        lines += [rf"\begin{{{kind}}}", r"\centering", rf"\caption{{{caption}}}", rf"\label{{{label}}}", fit]
+        lines += [rf"\begin{{tabular}}{{l{alignment}}}", r"\toprule", *_latex_spans(table)]
+        lines += [_latex_row((head, False) for head in heads), r"\midrule", *map(_latex_row, rows)]
+        lines += [r"\bottomrule", r"\end{tabular}}", rf"\end{{{kind}}}", ""]
     return "\n".join(lines)
+
+
+def _without_unit(text: str, unit: str) -> str:
+    """The text of a number without the unit, which may have a mark behind it."""
+    return re.sub(rf"(?<=\d) {re.escape(unit)}(?!\w)", "", text) if unit else text
+
+
+def _latex_row(cells: Iterable[tuple[str, bool]]) -> str:
+    texts = (rf"\textbf{{{escaped(text)}}}" if best else escaped(text) for text, best in cells)
+    return f"{' & '.join(texts)} \\\\"
+
+
+def _latex_spans(table: Table) -> list[str]:
+    """The row above the headings, and the rules under its texts."""
+    cells, rules, first = [], [], 1
+    for heading, count in table.spans:
+        cells.append(rf"\multicolumn{{{count}}}{{c}}{{{escaped(heading)}}}" if heading else "")
+        if heading:
+            rules.append(rf"\cmidrule(lr){{{first}-{first + count - 1}}}")
+        first += count
+    return [f"{' & '.join(cells)} \\\\", " ".join(rules)] if cells else []
 
 
 def escaped(text: str) -> str:

@@ -1,4 +1,6 @@
-"""Colours and dashes of figures. Those of a method are the same in every report: they follow from its name alone.
+"""Colours and dashes of figures. They follow from a method's name, so that reports agree.
+
+Where two methods of a figure would have the same colour, one of them has another (`line_styles`).
 
 An SVG names variables of the page's style with light colours beside them; their values in a dark page are in the
 template ``page.css.j2``. A file of one figure has the light ones.
@@ -105,6 +107,7 @@ def line_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
     have colours of their own, from the method's on, and other dashes where these are used up.
     """
     lines = list(lines)
+    colours = _colours(dict.fromkeys(method for _, method in lines))
     if len(lines) > 1 and len({method for _, method in lines}) == 1:
         plain = method_line(lines[0][1])
         first = PALETTE.index(plain["color"])
@@ -120,6 +123,27 @@ def line_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
     for label, method in lines:
         mark = MARKERS[seen[method] // len(DASHES) % len(MARKERS)]
         marks = {"marker": mark, "markevery": 0.12, "markersize": 5} if mark else {}
-        found[label] = {**method_line(method, seen[method]), **marks}
+        found[label] = {**method_line(method, seen[method]), "color": colours[method], **marks}
         seen[method] += 1
     return found
+
+
+def _colours(methods: Iterable[str]) -> dict[str, str]:
+    """Colours of methods in one figure: two share one only where the palette is used up.
+
+    Registered methods choose before a user's own, whose colours say nothing. The first of two with one colour keeps it;
+    the other gets the next one that no method of the figure has.
+    """
+    own = {method: method_line(method)["color"] for method in methods}
+    chosen: dict[str, str] = {}
+    late = []
+    for method in sorted(own, key=lambda each: each.removeprefix("fedavg+").split("+")[0] not in REGISTERED):
+        if own[method] in chosen.values():
+            late.append(method)
+        else:
+            chosen[method] = own[method]
+    for method in late:
+        start = PALETTE.index(own[method])
+        after = (*PALETTE[start:], *PALETTE[:start])
+        chosen[method] = next((colour for colour in after if colour not in chosen.values()), own[method])
+    return chosen

@@ -255,7 +255,8 @@ def page(title: str, result: Result) -> ExperimentPage:
             folders[labels[name]] = own
     ended_by = {Path(run["run_dir"]): str(run["stopped_by"]) for run in result["runs"]}
     groups = run_reader.of_rows(folders, ended_by) if folders else []
-    return ExperimentPage(title, lead(result), facts, list(figures(result, groups)), all_tables(result), groups=groups)
+    answer = " ".join(filter(None, [lead(result), against_fedavg(result)]))
+    return ExperimentPage(title, answer, facts, list(figures(result, groups)), all_tables(result), groups=groups)
 
 
 def _facts_of_chosen(result: Result) -> dict[str, str]:
@@ -275,7 +276,71 @@ def _facts_of_chosen(result: Result) -> dict[str, str]:
 
 
 def figures(result: Result, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
-    """(name, HTML, caption) of the map, unless it has one known place alone."""
+    """(name, HTML, caption): cost against accuracy of the candidates, and the map of answers on changed fleets."""
+    yield from _cost_figure(result, groups)
+    yield from _flips_figure(result, groups)
+
+
+def _cost_figure(result: Result, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
+    """Nothing unless two candidates have a cost and an accuracy."""
+    objective = result.get("objective", {})
+    cost = objective.get("cost")
+    labels = numbered(result)
+    points = {
+        labels[row["name"]]: (row["spent"][cost]["mean"], row["accuracy"]["mean"])
+        for row in result["candidates"]
+        if ((row.get("spent") or {}).get(cost) or {}).get("mean") is not None and row["accuracy"]["mean"] is not None
+    }
+    if len(points) < 2:
+        return
+    from scenarios.report.html_figures import inline  # matplotlib takes half a second
+    from scenarios.report.plot_style import ShownRuns
+    from scenarios.report.result_figures import CostMap, cost_map
+
+    chosen = None if "nearest" in result else labels.get(result.get("chosen", ""))
+    name, limit = AMOUNTS[cost], objective["budgets"].get(cost)
+    drawn = CostMap(
+        "Cost and accuracy of all candidates",
+        f"{name.heading} spent",
+        name.quantity,
+        points,
+        chosen,
+        limit,
+        objective["target"],
+    )
+    caption = "Each candidate by the mean over its seeds, as far as it was trained: high and left is better."
+    caption += f" {saving}" if (saving := against_fedavg(result)) else ""
+    yield "candidates", inline("candidates", lambda: cost_map(ShownRuns(groups), drawn)), caption
+
+
+def against_fedavg(result: Result) -> str:
+    """How much less the chosen candidate takes to the target than plain FedAvg; empty where that is not known."""
+    objective, rows = result["objective"], result["candidates"]
+    chosen = next((row for row in rows if row["name"] == result.get("chosen") and "nearest" not in result), None)
+    plain = next((row for row in rows if _is_plain_fedavg(row) and row["reached"]), None)
+    if objective["target"] is None or chosen is None or plain is None or plain is chosen:
+        return ""
+    if any(row["reached"] < len(row["seeds"]) for row in (chosen, plain)):
+        return ""
+    base = plain["value"]["mean"]
+    percent = round(100 * (1 - chosen["value"]["mean"] / base)) if base else 0
+    if percent <= 0:
+        return ""
+    labels, heading = numbered(result), AMOUNTS[objective["cost"]].heading
+    return (
+        f"{labels[chosen['name']]} reaches {100 * objective['target']:g} % with {percent} % less than "
+        f"{labels[plain['name']]} ({heading}, means over seeds)."
+    )
+
+
+def _is_plain_fedavg(row: Mapping[str, Any]) -> bool:
+    """Whether a candidate is FedAvg without a codec."""
+    codecs = [value for key, value in row["settings"].items() if key.startswith("codec.")]
+    return row["method"] == "fedavg" and all(value in (None, "none", [], ()) for value in codecs)
+
+
+def _flips_figure(result: Result, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
+    """Nothing unless the map has two known places."""
     labels, places = numbered(result), result.get("map") or []
     known = [each for each in places if not each["unknown"]]
     if len(known) < 2:

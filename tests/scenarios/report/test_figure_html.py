@@ -193,6 +193,20 @@ def test_rows_of_one_method_have_its_colour_and_dashes_of_their_own() -> None:
     assert found["fedavg"] == theme.method_line("fedavg")
 
 
+def test_no_two_methods_of_a_figure_share_a_colour() -> None:
+    own = next(f"mine_{number}:SPEC" for number in range(99) if look(f"mine_{number}:SPEC")[0] == look("fedprox")[0])
+    found = theme.line_styles([("mine", own), ("FedProx", "fedprox"), ("FedAvg", "fedavg")])
+    assert list(found) == ["mine", "FedProx", "FedAvg"]
+    assert found["FedProx"] == theme.method_line("fedprox")
+    assert found["FedAvg"] == theme.method_line("fedavg")
+    after = PALETTE[(PALETTE.index(look("fedprox")[0]) + 1) % len(PALETTE)]
+    assert found["mine"]["color"] == after
+    registered = list(OBJECTIVES)[: len(PALETTE)]
+    eight = theme.line_styles((name, name) for name in [*registered[: len(PALETTE) - 2], "a:SPEC", "b:SPEC"])
+    assert len({style["color"] for style in eight.values()}) == len(PALETTE)
+    assert len(theme.line_styles((name, name) for name in [*OBJECTIVES, *CORRECTIONS])) >= 16
+
+
 def test_rows_of_one_method_alone_have_colours_of_their_own() -> None:
     found = theme.line_styles((f"codec {number}", "fedbr") for number in range(9))
     assert [found[f"codec {number}"]["color"] for number in (0, 1, 8)] == [PALETTE[2], PALETTE[3], PALETTE[2]]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
@@ -88,25 +91,36 @@ def test_markdown_latex_and_pages_have_the_same_texts(tmp_path: Path) -> None:
         "a_note",
     ]
     assert tables.latex([COSTS]).splitlines() == [
-        r"\begin{table}",
+        r"\begin{table*}",
         r"\centering",
         r"\caption{costs. a\_note}",
+        r"\label{tab:costs}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         r"\begin{tabular}{lrrrl}",
         r"\toprule",
-        r"method & accuracy & down & up & ended by \\",
+        r" &  & \multicolumn{2}{c}{bytes} &  \\",
+        r"\cmidrule(lr){3-4}",
+        r"method & accuracy (\%) & down (MB) & up (MB) & ended by \\",
         r"\midrule",
-        r"fedavg & 77.2 $\pm$ 1.2 \% & 2.0 MB & 0.5 MB & rounds \\",
-        r"a$|$b & \textbf{77.2 $\pm$ 1.3 \%} & 1.5 MB & – & budget \& time \\",
-        r"fedbr & 1 of 2 & \textbf{1.0 MB} & $<$ 0.1 MB &  \\",
+        r"fedavg & 77.2 $\pm$ 1.2 & 2.0 & 0.5 & rounds \\",
+        r"a$|$b & \textbf{77.2 $\pm$ 1.3} & 1.5 & – & budget \& time \\",
+        r"fedbr & 1 of 2 & \textbf{1.0} & $<$ 0.1 &  \\",
         r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
+        r"\end{tabular}}",
+        r"\end{table*}",
     ]
     text = write_experiment(tmp_path / "study.html", "Study", ExperimentAnswer("Lead.", tables=[COSTS]), []).read_text()
     assert '<th colspan="2" class="span">bytes</th>' in text
     assert '<td>a|b</td><td class="best">77.2 ±\u00a01.3\u00a0%</td><td>1.5\u00a0MB</td><td>–</td>' in text
     assert '<td class="best">1.0\u00a0MB</td>' in text
     assert '<p class="note">a_note</p>' in text
+
+
+def test_latex_has_a_label_for_each_table_and_one_column_for_a_narrow_one() -> None:
+    narrow = tables.of_texts("Runs at 1 %", ["run", "method"], [["a", "fedavg"]])
+    lines = tables.latex([narrow, narrow]).splitlines()
+    assert [line for line in lines if "label" in line] == [r"\label{tab:runs-at-1}", r"\label{tab:runs-at-1-2}"]
+    assert [line for line in lines if "begin{table" in line] == [r"\begin{table}"] * 2
 
 
 def test_csv_has_numbers_in_si_units_and_the_ends_of_intervals() -> None:
@@ -300,3 +314,42 @@ def test_over_seeds_a_mean_needs_the_value_of_every_seed() -> None:
 def test_a_reading_of_a_part_is_one_of_the_whole_where_there_is_such_a_part() -> None:
     of_folder: Reading[str] = readings.BEST.of({"a": RUN}.get)
     assert (of_folder.heading, of_folder.value("a"), of_folder.value("b")) == ("accuracy, best", 0.6, None)
+
+
+# --- printed pages ----------------------------------------------------------------------------------------------------
+
+WIDE = tables.of_texts(
+    "Candidates",
+    [f"heading{number}" for number in range(14)],
+    [[f"value{row}x{number} of\u00a0some MB" for number in range(14)] for row in range(3)],
+)
+
+
+def wide_page(folder: Path) -> Path:
+    return write_experiment(folder / "study.html", "Study", ExperimentAnswer("Lead.", tables=[WIDE]), [])
+
+
+def test_a_printed_page_lets_no_table_scroll_and_opens_its_details(tmp_path: Path) -> None:
+    text = wide_page(tmp_path).read_text()
+    style = text[text.index("@media print {") : text.index("\n.notice {")]
+    assert ".wide, details > div, details > pre { overflow: visible; background: none; }" in style
+    assert "main th, main td { white-space: normal;" in style
+    assert "h1, h2, h3, summary, figure + figcaption { break-after: avoid; }" in style
+    assert "details::details-content { content-visibility: visible; display: block; }" in style
+    assert 'document.querySelectorAll("details").forEach(fold => { fold.open = true; })' in text
+
+
+@pytest.mark.skipif(
+    not (shutil.which("chromium") and shutil.which("pdftotext")), reason="needs chromium, and pdftotext of poppler"
+)
+def test_a_pdf_of_a_page_has_all_columns(tmp_path: Path) -> None:
+    pdf = tmp_path / "study.pdf"
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}"]
+    subprocess.run(
+        [*browser, f"--print-to-pdf={pdf}", wide_page(tmp_path).as_uri()], check=True, capture_output=True, timeout=60
+    )
+    box = subprocess.run(["pdftotext", "-bbox", pdf, "-"], check=True, capture_output=True, text=True).stdout
+    width = float(re.findall(r'<page width="([0-9.]+)"', box)[0])
+    ends = {word: float(x) for x, word in re.findall(r'xMax="([0-9.]+)"[^>]*>(heading\d+|value\dx\d+)<', box)}
+    assert len(ends) == 14 + 3 * 14
+    assert max(ends.values()) <= width

@@ -30,3 +30,24 @@ def test_a_map_tells_open_places_from_those_where_nothing_reaches_the_target() -
 def test_a_map_whose_own_place_alone_is_known_is_left_out() -> None:
     opened = (None, ["b"])
     assert list(pages.figures(decided(w=opened, x=opened, y=opened, z=("b", [])), [])) == []
+
+
+def with_costs(fedavg_reached: int = 2) -> dict[str, Any]:
+    """A decision between FedAvg at 40 MB and FedBR at 23 MB to 90 %."""
+    result = decided(w=("a", []), x=("a", []), y=("b", []), z=("b", []))
+    for row, nbytes, reached in zip(result["candidates"], (40e6, 22.8e6), (fedavg_reached, 2), strict=True):
+        row.update(seeds=[0, 1], reached=reached, accuracy={"mean": 0.9}, value={"mean": nbytes})
+        row["spent"] = {"bytes": {"mean": nbytes}}
+    objective = {"target": 0.9, "cost": "bytes", "budgets": {"bytes": 50e6}}
+    return {**result, "objective": objective, "chosen": "method=fedbr"}
+
+
+def test_a_decision_draws_cost_against_accuracy_of_all_candidates() -> None:
+    (name, html, caption), *_ = pages.figures(with_costs(), [])
+    assert name == "candidates"
+    assert [f">{text}</text>" in html for text in ("1 fedavg", "2 fedbr", "budget", "target", "chosen")] == [True] * 5
+    assert caption.endswith("2 fedbr reaches 90 % with 43 % less than 1 fedavg (bytes, means over seeds).")
+
+
+def test_a_saving_is_not_named_where_fedavg_reaches_the_target_in_some_seeds() -> None:
+    assert pages.against_fedavg(with_costs(fedavg_reached=1)) == ""
