@@ -61,6 +61,8 @@ class Caller:
         Stopped if the user stopped them, RunFailed if a callback did so by an error, before there is a result.
         """
         own_numpy.limit(runs)
+        if text := own_numpy.note(runs):
+            self.note(text)
         if show is None:
             access, engine = session.remote_access, session.engine
             names = access.names if access is not None else engine.names if engine is not None else {}

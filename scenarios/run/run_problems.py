@@ -29,7 +29,7 @@ from scenarios.config.error_messages import known_keys
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import quantities
 from scenarios.config.schema import Scenario
-from scenarios.run import builder, evaluated_clients, own_numpy
+from scenarios.run import builder, evaluated_clients
 from scenarios.run.folder_files import HeldFolder
 from scenarios.run.host import default_workers
 
@@ -112,21 +112,12 @@ def check_machine(loaded: Loaded, device: str | None = None) -> None:
 
 
 def foreseen(loaded: Loaded, description: ModelProfile, device: str) -> list[str]:
-    """Warnings before a run on a device starts: of threads, of NumPy, and of blocks that nobody exchanges.
-
-    NumPy of this process computes times and the server's steps, and a Python program has imported it already.
-    """
+    """Warnings before a run on a device starts: of threads, and of blocks that nobody exchanges."""
     warnings: list[str] = []
     train, cores = loaded.scenario.train, default_workers()
     if device == "cpu" and train.threads > cores:
         only = f"there are only {_cores(cores)}, so that rounds take longer than with {cores}"
         warnings.append(f"train.threads = {train.threads}: {only}")
-    if train.instructions == PORTABLE and own_numpy.is_the_programs():
-        warnings.append(
-            "train.instructions = portable: workers train with portable numerics, but this process has imported NumPy "
-            "with this processor's own, so that last bits of the virtual record may differ on other processors; the "
-            "command fedbr limits NumPy, too"
-        )
     asked, (down, up) = loaded.scenario.travels, builder.travels(loaded, description.layout)
     if not loaded.method.objective.traffic.contacts_server:
         return warnings
