@@ -22,6 +22,7 @@ from scenarios.api import values
 from scenarios.api.callbacks import CallbackObserver, Callbacks
 from scenarios.api.caller import Caller
 from scenarios.api.keys import Keys, KeysButSeed
+from scenarios.api.notebook import of_rows
 from scenarios.api.object_modules import in_cells
 from scenarios.api.objects import as_names, plugin_name, with_names
 from scenarios.api.requests import MachineRequest, MeasureRequest, RecordedRequest, ResumeRequest, RunRequest
@@ -46,6 +47,14 @@ COLUMNS = ("folder", "kind", "scenario", "method", "seed", "state", "stopped_by"
 
 class RunList(list[RunEntry]):
     """The runs and run sets that `fedbr.ls` has found, the newest last."""
+
+    def __repr__(self) -> str:
+        newest = f", the newest {self[-1].folder}" if self else ""
+        return f"<fedbr.RunList: {len(self)} runs and run sets{newest}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(str(top.folder), top.kind, top.method or "", str(top.state), str(len(top.runs) or 1)) for top in self]
+        return of_rows(("folder", "kind", "method", "state", "runs"), rows)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row per run, those of run sets among them, whose folder is in the column ``run_set``.

@@ -15,6 +15,7 @@ from scenarios.api.caller import Caller
 from scenarios.api.calls import Folder, calling, path_of, request_of
 from scenarios.api.figures import RunFigures
 from scenarios.api.keys import KeysButSeed
+from scenarios.api.notebook import of_result, of_tables
 from scenarios.api.objects import as_names, axis_names, with_names
 from scenarios.api.requests import (
     BudgetRequest,
@@ -38,6 +39,8 @@ from scenarios.run.run_records import read_json
 
 if TYPE_CHECKING:
     import pandas
+
+    from scenarios.report.tables import Table
 
 
 class RunCollection(RunFigures, Sequence[Run]):
@@ -92,6 +95,26 @@ class RunCollection(RunFigures, Sequence[Run]):
 
     def __repr__(self) -> str:
         return f"<fedbr.RunCollection {self.folder}: {len(self)} runs>"
+
+    def _repr_html_(self) -> str:
+        return of_result(self.result) or of_tables([_each_run(self)])
+
+
+def _each_run(runs: RunCollection) -> Table:
+    """The readings of runs that have no table over seeds."""
+    from scenarios.report.columns import BYTES, PERCENT, SECONDS
+    from scenarios.report.tables import Table, TableColumn
+
+    columns = [TableColumn("run"), TableColumn("accuracy", PERCENT), TableColumn("best", PERCENT)]
+    columns += [TableColumn("virtual time", SECONDS), TableColumn("bytes", BYTES)]
+    rows = []
+    for run in runs:
+        found = run.summary
+        nbytes = found["bytes_down"] + found["bytes_up"]
+        rows.append(
+            [run.folder.name, found["accuracy"], found["best_accuracy"], found["virtual_seconds"], float(nbytes)]
+        )
+    return Table(str(runs.folder), columns, rows)
 
 
 def _rows_of(runs: RunCollection, by: str) -> tuple[list[dict[str, Any]], list[str]]:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
+from costmodel.units import format_bytes
 from edge.protocol.files import write_text
 from scenarios.api.values import place
 from scenarios.config.errors import ReportError
@@ -27,6 +28,9 @@ class DrawnFigure:
     """One SVG element, as a file has it"""
     folders: tuple[Path, ...] = ()
     """Of its runs"""
+
+    def __repr__(self) -> str:
+        return f"<fedbr.DrawnFigure {self.name}: {format_bytes(len(self.svg))} of SVG, runs drawn: {len(self.folders)}>"
 
     def _repr_svg_(self) -> str:
         return self.svg

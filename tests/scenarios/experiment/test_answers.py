@@ -10,7 +10,7 @@ from scenarios.experiment import statistics, sweep_tables
 from scenarios.run.progress import with_interval
 
 
-def _result(*, fairness: bool = False) -> dict[str, Any]:
+def result_of_sweep(*, fairness: bool = False) -> dict[str, Any]:
     times = {"slow": {0: 40.0, 1: 41.0, 2: 42.5}, "fast": {0: 20.0, 1: 20.5, 2: 22.0}}
     rows: list[dict[str, Any]] = []
     for name, by_seed in times.items():
@@ -37,7 +37,7 @@ def _result(*, fairness: bool = False) -> dict[str, Any]:
 
 
 def test_the_answer_is_about_what_was_asked_and_says_what_the_seeds_carry() -> None:
-    time, nbytes = sweep_tables.answer(_result())
+    time, nbytes = sweep_tables.answer(result_of_sweep())
     assert time == (
         "2 fast has the lowest virtual time to 90 %: 20.8 ± 2.6 s. The paired tests tell it from the other row."
     )
@@ -58,7 +58,7 @@ def test_a_test_has_one_value_wherever_it_is_shown() -> None:
 
 
 def test_clients_are_compared_over_seeds_in_tables_and_files() -> None:
-    result = _result(fairness=True)
+    result = result_of_sweep(fairness=True)
     (table,) = [each for each in sweep_tables.tables(result) if each.title == "accuracy of clients"]
     assert table.texts == [
         ["1 slow", "80.00 ± 0.00 %", "51.0 ± 2.5 %", "10.00 ± 0.00 %"],
@@ -74,5 +74,5 @@ def test_rows_without_values_of_clients_are_left_as_they_are() -> None:
 
 @pytest.mark.parametrize("title", ["accuracy", "until accuracy 90 %"])
 def test_the_best_round_is_said_to_be_flattered(title: str) -> None:
-    (table,) = [each for each in sweep_tables.tables(_result()) if each.title == title]
+    (table,) = [each for each in sweep_tables.tables(result_of_sweep()) if each.title == title]
     assert (sweep_tables.BEST_OF_ROUNDS in table.notes) == (title == "accuracy")
