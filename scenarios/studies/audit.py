@@ -7,6 +7,7 @@ their seeds, and read where both have reached the same accuracy: nothing is trai
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -179,16 +180,21 @@ def audit(folders: Sequence[Path], target: float | None = None, twin: str | None
     """The audit of these runs, comparisons or sweeps.
 
     ``target``: the accuracy at which runs are compared; ``twin``: label, method, name or folder of the run that all
-    others are compared with. ScenarioError for what these cannot be; ReportError for runs that have not ended.
+    others are compared with. ScenarioError for what these cannot be. Runs of a folder that have not ended are left out,
+    with a note; ReportError for one that is named, and if there is no other.
     """
     if target is not None:
         check_targets([target], "target")
     runs = found(folders)
     runs.print_notes()
     opened = open_runs(runs.folders)
-    for run in opened:
-        if run.summary is None:
-            raise ReportError(f"{run.folder} has not ended, and its costs would grow; fedbr resume goes on with it")
+    going_on = [run for run in opened if run.summary is None]
+    for run in going_on:
+        why = f"{run.folder} has not ended, and its costs would grow; fedbr resume goes on with it"
+        if len(going_on) == len(opened) or run.folder in map(Path, folders):  # there is no other, or it was named
+            raise ReportError(why)
+        print(f"fedbr: warning: left out: {why}", file=sys.stderr)
+    opened = [run for run in opened if run not in going_on]
     groups = grouped(opened)
     if target is not None and not any(to_target(run.trail, target) for run in opened):
         reached = [(accuracy, run.label) for run in opened if (accuracy := best(run.trail)) is not None]

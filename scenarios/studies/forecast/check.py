@@ -18,7 +18,7 @@ import psutil
 from coordinator.records.kept_checkpoints import BEST, EVERY, NEWEST
 from coordinator.rounds.budget import SECONDS
 from coordinator.workers.launcher import WorkerLauncher
-from costmodel.units import format_bytes
+from costmodel.units import format_bytes, format_seconds
 from edge.data.decoded_cache import why_no_download
 from edge.data.locate import find_data, search_paths, to_have
 from edge.protocol import serialization
@@ -171,10 +171,23 @@ def run_check(loaded: Loaded, out: Path) -> Check:
             *run_problems.foreseen(loaded, description, "cpu"),
         ]
         totals, data = estimate(visits), data_source(loaded, description, source)
+        notes += _of_deadline(loaded, totals)
         costs = _machine_costs(visits, totals, out, memory)
         reasons = list(refusals(loaded, totals, data, costs))
         of_alpha = alphas(visits) if hasattr(loaded.options, "alpha") else []
         return Check(resolved, blocks(description), of_alpha, parts(visits), notes, totals, data, costs, reasons)
+
+
+def _of_deadline(loaded: Loaded, totals: Estimate) -> list[str]:
+    """A note where a deadline is so far off that no typical visit is late."""
+    rules, seconds = loaded.scenario.rounds, totals.virtual_seconds
+    if rules.policy != "deadline" or seconds is None or not totals.rounds[1]:
+        return []
+    typical = seconds / totals.rounds[1]
+    if typical > rules.deadline / 2:
+        return []
+    found = f"a typical round takes {format_seconds(typical)}, so that the policy does as sync"
+    return [f"rounds.deadline = {format_seconds(rules.deadline)}: {found}"]
 
 
 def data_source(loaded: Loaded, description: ModelProfile, source: str | None) -> DataSource:

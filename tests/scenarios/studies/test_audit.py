@@ -18,6 +18,7 @@ from costmodel.fleet.codec_costs import codec_seconds
 from costmodel.fleet.devices import devices
 from edge.protocol import serialization
 from scenarios.cli import main
+from scenarios.config.errors import ReportError
 from scenarios.report import stages
 from scenarios.report.run_reader import open_runs
 from scenarios.run.builder import RUN_ID_BYTES
@@ -217,3 +218,16 @@ def test_runs_that_were_not_evaluated_have_amounts_and_no_factor(
     shown = capsys.readouterr().out
     assert "fedbr against fedavg, no twin: no common accuracy, since one was not evaluated." in shown
     assert ["nominal", "bytes", "1,600", "B", "800", "B"] in [line.split() for line in shown.splitlines()]
+
+
+def test_runs_of_a_folder_that_have_not_ended_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = made(tmp_path / "both" / "ended", [0.5, 0.9])
+    going_on = made(tmp_path / "both" / "going-on", [0.5])
+    ledger = Ledger(going_on / "ledger.sqlite", None)
+    ledger._db.execute("DELETE FROM meta WHERE key = 'summary'")
+    ledger.close()
+    audited = audit([tmp_path / "both"])
+    assert [run.folder for group in audited.groups for run in group.runs] == [ended]
+    assert f"left out: {going_on} has not ended" in capsys.readouterr().err
+    with pytest.raises(ReportError, match="has not ended"):
+        audit([ended, going_on])
