@@ -103,8 +103,8 @@ app = typer.Typer(
 @app.callback()
 def options_of_all(
     ctx: typer.Context,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="as behind a command that has it")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="as behind any command")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="no progress, of commands that show it")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="log lines on stderr, and tracebacks of errors")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show versions and exit.")
     ] = False,
@@ -194,7 +194,7 @@ def _expected(error: Exception) -> int | None:
     return FAILED if isinstance(error, RunFailed | PoolError | OSError) else None
 
 
-RECORDED = "Runs that there are"
+RECORDED = "Recorded runs"
 COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Runs": {"run": runs.run, "resume": runs.resume, "check": runs.check},
     RECORDED: {
@@ -209,7 +209,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "rm": folders.rm,
         "gc": folders.gc,
     },
-    "Finding one's way": {
+    "Help": {
         "list": lookup.list_,
         "explain": lookup.explain,
         "schema": lookup.schema,
