@@ -259,7 +259,7 @@ def latex(tables: Iterable[Table]) -> str:
 
 def _without_unit(text: str, unit: str) -> str:
     """The text of a number without the unit, which may have a mark behind it."""
-    return re.sub(rf"(?<=\d) {re.escape(unit)}(?!\w)", "", text) if unit else text
+    return re.sub(rf"(?<=[\d)]) {re.escape(unit)}(?!\w)", "", text) if unit else text
 
 
 def _latex_row(cells: Iterable[tuple[str, bool]]) -> str:

@@ -353,3 +353,9 @@ def test_a_pdf_of_a_page_has_all_columns(tmp_path: Path) -> None:
     ends = {word: float(x) for x, word in re.findall(r'xMax="([0-9.]+)"[^>]*>(heading\d+|value\dx\d+)<', box)}
     assert len(ends) == 14 + 3 * 14
     assert max(ends.values()) <= width
+
+
+def test_the_ends_of_an_interval_have_their_unit_in_the_heading_too() -> None:
+    table = Table("t", [TableColumn(""), TableColumn("accuracy", PERCENT)], [["a", Number(0.5, 0.75)]])
+    assert table.texts == [["a", "50 (0 to 100) %"]]
+    assert "a & 50 (0 to 100) \\\\" in tables.latex([table])
