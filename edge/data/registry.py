@@ -345,12 +345,18 @@ DATASETS: dict[str, DataSet] = {row.name: row for row in _ROWS}
 
 _ARRAYS = re.compile(
     r"([\w-]{1,40})/(image|features|series|tokens)-(\d{1,9})/(\d{1,7}(?:x\d{1,7}){0,2})/(\d{1,7})/([0-9a-f]{64})"
+    r"(/ids)?"
 )
-"""``NAME/KIND-NUMBER/SHAPE/CLASSES/HASH``: all that the row of arrays depends on, so that it needs no file"""
+"""``NAME/KIND-NUMBER/SHAPE/CLASSES/HASH``, and `IDS` behind it if they say whose each example is: all that the row of
+arrays depends on, so that it needs no file"""
+IDS = "/ids"
 
 
-def arrays_row(name: str, kind: ExampleKind, number: int, shape: tuple[int, ...], classes: int, sha256: str) -> DataSet:
-    """The row of arrays; ``number``: the largest pixel, or that of the tokens. DataError for an impossible one."""
+def arrays_row(
+    name: str, kind: ExampleKind, number: int, shape: tuple[int, ...], classes: int, sha256: str, has_ids: bool = False
+) -> DataSet:
+    """The row of arrays; ``number``: the largest pixel, or that of the tokens; ``has_ids``: whether they say which
+    client made each example. DataError for an impossible one."""
     if re.fullmatch(r"[\w-]{1,40}", name) is None:
         raise DataError(f"name = {name!r}: must be of letters, digits, - and _, at most 40")
     if 0 in (*shape, classes) or len(shape) != DIMENSIONS[kind]:
@@ -367,21 +373,23 @@ def arrays_row(name: str, kind: ExampleKind, number: int, shape: tuple[int, ...]
         kind=kind,
         vocabulary=number if kind == "tokens" else None,
         content=sha256,
+        id_column="ids" if has_ids else None,
     )
 
 
 def arrays_name(row: DataSet) -> str:
     """The name under which `dataset` finds the row of arrays."""
     number = {"image": row.pixel_max, "tokens": row.vocabulary}.get(row.kind, 0)
-    return f"{row.name}/{row.kind}-{number}/{'x'.join(map(str, row.stored))}/{row.classes}/{row.content}"
+    ids = IDS if row.id_column else ""
+    return f"{row.name}/{row.kind}-{number}/{'x'.join(map(str, row.stored))}/{row.classes}/{row.content}{ids}"
 
 
 def dataset(name: str) -> DataSet:
     """The row of a set, by name, as ``module:ROW`` or of arrays; DataError with the nearest name if there is none."""
     if (match := _ARRAYS.fullmatch(name)) is not None:
-        own, kind, number, sizes, classes, sha256 = match.groups()
+        own, kind, number, sizes, classes, sha256, ids = match.groups()
         shape = tuple(map(int, sizes.split("x")))
-        return arrays_row(own, kind, int(number), shape, int(classes), sha256)  # type: ignore[arg-type]  # the kind
+        return arrays_row(own, kind, int(number), shape, int(classes), sha256, bool(ids))  # type: ignore[arg-type]  # the kind
     try:
         return find(name, DATASETS, DataSet, "data set")
     except ValueError as error:

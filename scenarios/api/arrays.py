@@ -41,6 +41,8 @@ def dataset(
     x_test: Any = None,
     y_test: Any = None,
     *,
+    ids: Any = None,
+    ids_test: Any = None,
     test: float = 0.2,
     seed: int = 0,
     kind: ExampleKind | None = None,
@@ -54,7 +56,9 @@ def dataset(
     tokens ``(examples, length)`` of integers from 0 on, 0 for padding. ``kind`` says which, and series need it; by
     default the number of dimensions and the type do. ``y``: classes, integers
     from 0 on. ``x_test``, ``y_test``: the test set; without it, the part ``test`` of the examples of each class is
-    drawn by ``seed``. ``classes``: how many there are, by default the largest label and one. ``name``: in reports.
+    drawn by ``seed``. ``ids``: who made each example, whole numbers or texts, for
+    ``data.partition.kind = "natural"``; ``ids_test``: of the examples of ``x_test``. ``classes``: how many there are,
+    by default the largest label and one. ``name``: in reports.
 
     Features and series are standardised, pixels divided by the largest; ``data.augment`` changes that. DataError for
     anything that is no data set.
@@ -62,21 +66,28 @@ def dataset(
     x, y = _pair("", x, y)
     if (x_test is None) != (y_test is None):
         raise DataError("data: x_test and y_test belong together")
+    owners = _owners("ids", ids, len(y))
     if x_test is None:
+        if ids_test is not None:
+            raise DataError("data: ids_test belongs to x_test")
         is_test = _test_mask(y, test, seed)
-        pairs = [(x[~is_test], y[~is_test]), (x[is_test], y[is_test])]
+        parts = [~is_test, is_test]
+        pairs, whose = [(x[part], y[part]) for part in parts], [None if owners is None else owners[p] for p in parts]
     else:
+        if (ids is None) != (ids_test is None):
+            raise DataError("data: ids and ids_test belong together")
         pairs = [(x, y), _pair("_test", x_test, y_test)]
+        whose = [owners, _owners("ids_test", ids_test, len(pairs[1][1]))]
     if classes is None and len(y) and y.min() > 0:
         raise DataError(f"y: begins with {y.min()}; classes are counted from 0: give y - {y.min()}, or say classes=")
     if kind is None:
         kind = "image" if x.ndim > 2 else "features" if x.dtype.kind == "f" else "tokens"
-    train, held = (Split(_examples(kind, x), y) for x, y in pairs)
+    train, held = (Split(_examples(kind, x), y, who) for (x, y), who in zip(pairs, whose, strict=True))
     most = int(max(train.y.max(initial=0), held.y.max(initial=0)))
     largest = int(max(train.x.max(initial=0), held.x.max(initial=0))) if kind in ("image", "tokens") else 0
     number = largest + 1 if kind == "tokens" else largest
     classes = most + 1 if classes is None else classes
-    row = arrays_row(name, kind, number, train.x.shape[1:], classes, arrays_sha256(train, held))
+    row = arrays_row(name, kind, number, train.x.shape[1:], classes, arrays_sha256(train, held), ids is not None)
     for part, split in (("training", train), ("test", held)):
         check_examples(row, f"{part} examples", split)
     return Arrays(row, train, held)
@@ -110,6 +121,18 @@ def _pair(part: str, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     if not np.array_equal(labels, y):
         raise DataError(f"y{part}: must hold classes, integers from 0 on")
     return x, labels
+
+
+def _owners(name: str, given: Any, count: int) -> NDArray[Any] | None:
+    """Who made each example."""
+    if given is None:
+        return None
+    owners = np.asarray(given)
+    if owners.shape != (count,) or owners.dtype.kind not in "iuU":
+        raise DataError(
+            f"{name}: {owners.dtype} of shape {owners.shape}; give a whole number or a text for each example"
+        )
+    return owners
 
 
 def _test_mask(y: NDArray[Any], part: float, seed: int) -> NDArray[np.bool_]:

@@ -104,7 +104,9 @@ app = typer.Typer(
 def options_of_all(
     ctx: typer.Context,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="no progress, of commands that show it")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="log lines on stderr, and tracebacks of errors")] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="log lines on stderr, and tracebacks of errors")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show versions and exit.")
     ] = False,

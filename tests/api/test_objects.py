@@ -573,3 +573,23 @@ def test_objects_are_given_to_several_runs_and_gone_on_with_in_the_same_process(
         assert [row["name"] for row in swept.result["rows"]] == ["model.name=Net", "model.name=Wide"]
         compared = fedbr.compare("digits", ["fedavg", main["SPEC"]], model=main["Net"], **made)
         assert [display_name(each.summary["method"]) for each in compared] == ["fedavg", "my_method"]
+
+
+def test_arrays_that_say_whose_they_are_make_natural_clients(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    who = np.repeat(["ada", "bob", "cy"], 40)
+    x, y = rng.normal(size=(120, 6)).astype(np.float32), np.tile(np.arange(4), 30)
+    given = fedbr.dataset(x, y, ids=who, name="pens")
+    keys: dict[str, Any] = {
+        "data.partition.kind": "natural",
+        "data.clients": 3,
+        "rounds.participants": 3,
+        "rounds.max": 1,
+        "model.name": "softmax",
+    }
+    ran = fedbr.run("digits", method="fedavg", data=given, out=tmp_path, workers=1, **keys)
+    # 120 examples of four classes, a fifth of each for tests, however they fall on the three.
+    assert sum(ran.visits["samples"].to_pylist()) % 96 == 0
+    assert display_name(str(ran.scenario["data"]["name"])) == "pens"
+    with pytest.raises(fedbr.DataError, match="ids: int64 of shape \\(3,\\); give a whole number or a text for each"):
+        fedbr.dataset(x, y, ids=[1, 2, 3])
