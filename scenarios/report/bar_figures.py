@@ -9,7 +9,20 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from coordinator.records.schema import COMPUTE, ENERGY, OWN_LINK, SERVER_LINK, WAITING, WAN
+from coordinator.records.schema import (
+    AIR,
+    COMPUTE,
+    DEADLINE,
+    ENERGY,
+    GATEWAY,
+    LAN,
+    OWN_LINK,
+    ROUND_TRIPS,
+    SERVER,
+    SERVER_LINK,
+    WAITING,
+    WAN,
+)
 from costmodel import units
 from scenarios.report import drawn_times, plot_style, readings, theme
 from scenarios.report.columns import BYTES, SECONDS, Column
@@ -25,7 +38,14 @@ BLAMED = {
     COMPUTE: theme.COMPUTING,
     WAITING: theme.NOBODY,
     WAN: theme.UP,
+    GATEWAY: theme.PALETTE[4],
+    AIR: theme.PALETTE[4],
+    LAN: theme.PALETTE[4],
+    ROUND_TRIPS: theme.PALETTE[5],
+    SERVER: theme.PALETTE[6],
+    DEADLINE: theme.PALETTE[7],
 }
+"""A fleet has gateways, air or LANs, and never two of them"""
 SPENT_ON = dict(zip(ENERGY.values(), (theme.NOBODY, theme.COMPUTING, theme.DOWN, theme.UP), strict=True))
 MOST_BARS = 30
 """Of more devices of all groups together, each group is one bar"""

@@ -14,10 +14,11 @@ from matplotlib.collections import LineCollection
 from matplotlib.patches import Rectangle, StepPatch
 
 from coordinator.methods.spec import MethodMap
+from coordinator.records.schema import BOTTLENECKS
 from scenarios.config.fleet_files import read_inputs
 from scenarios.config.load import load
 from scenarios.config.overrides import parsed
-from scenarios.report import curves, result_tables, round_figures
+from scenarios.report import bar_figures, curves, result_tables, round_figures
 from scenarios.report.method_figures import draw_maps
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.readings import BYTES
@@ -270,3 +271,7 @@ def test_the_mean_of_runs_that_their_target_ended_ends_at_the_target_or_above() 
     assert held.mean.tolist() == pytest.approx([0.15, 0.4, 0.55])
     # One that ended for another reason has no value beyond its end.
     assert curves.over_seeds([first, other], [False, True]).x.tolist() == [1.0, 2.0]
+
+
+def test_every_bottleneck_has_a_colour_in_its_figure() -> None:
+    assert sorted(bar_figures.BLAMED) == sorted(BOTTLENECKS)
