@@ -172,9 +172,24 @@ def total(column: str, heading: str, quantity: Quantity) -> Reading[RecordedRun]
     return Reading(column, heading, quantity, lambda run: run.total(column))
 
 
+def _paid(run: RecordedRun) -> dict[str, Any] | None:
+    """What the data and energy of a run's clients cost (``fleet.price``); None without prices, or before its end."""
+    return (run.summary or {}).get("paid")
+
+
 COMPLETED: Reading[RecordedRun] = of_field("completed", "rounds", COUNT)
 WORK = total("flops", "FLOPs", FLOPS)
 NOMINAL_WORK = total("nominal_flops", "nominal", FLOPS)
+PAID: Reading[RecordedRun] = Reading(
+    "paid",
+    "of the run",
+    MONEY,
+    lambda run: None if (paid := _paid(run)) is None else paid["data"] + paid["energy"],
+    "min",
+)
+PAID_A_MONTH: Reading[RecordedRun] = Reading(
+    "paid_month", "a month", MONEY, lambda run: None if (paid := _paid(run)) is None else paid["month"]["price"], "min"
+)
 WALL_SECONDS: Reading[RecordedRun] = Reading("wall_seconds", "wall time", SECONDS, RecordedRun.wall_seconds)
 
 WORST_DECILE: Reading[OverClients] = of_field("worst_decile", "worst decile", PERCENT, "max")

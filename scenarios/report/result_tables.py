@@ -64,6 +64,9 @@ def results(runs: Runs, target: float | None, comparison: Mapping[str, Any], nom
     if nominal:
         add("Device work", readings.NOMINAL_WORK)
     add("Energy", readings.total("joules", "joules", JOULES))
+    if any(readings.PAID.value(run) is not None for run in runs):
+        add("Price", readings.PAID)
+        add("Price", readings.PAID_A_MONTH)
     add("This machine", readings.WALL_SECONDS)
     above = {readings.until(amount, target or 0.0).key for amount in readings.OF_TIERS.values()}
 

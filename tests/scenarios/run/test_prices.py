@@ -10,6 +10,8 @@ from coordinator.rounds.budget import PRICE, Budget, Cost, RunLimits
 from costmodel.config import Prices
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
+from scenarios.report.result_tables import results
+from scenarios.report.run_reader import RecordedRun
 from scenarios.report.terminal import _paid
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies.decide import evidence
@@ -59,6 +61,13 @@ def test_a_run_says_what_it_has_cost_and_what_a_month_of_it_costs(tmp_path: Path
     assert paid["month"]["data"] == pytest.approx(5 * (24.6892 - 3) / 1000)
     assert (paid["month"]["plans"], paid["month"]["runs"]) == (60.0, 5.0)
     assert _paid(result).endswith("a month of 5 runs, 988 % of the plan of 0")
+    table = results([RecordedRun(tmp_path / "digits" / "a")], None, {}, nominal=False)
+    place = [column.key for column in table.columns].index("paid")
+    assert [table.columns[place].over, table.rows[0][place], table.rows[0][place + 1]] == [
+        "Price",
+        pytest.approx(paid["data"] + paid["energy"]),
+        pytest.approx(paid["month"]["price"]),
+    ]
     point, again = RunFolder(tmp_path / "digits" / "a").trail[-1], evidence.played(prepared(tmp_path / "digits" / "a"))
     assert point.price is not None
     assert point.price == pytest.approx(paid["data"] + paid["energy"])
