@@ -188,7 +188,7 @@ def _load_packages() -> ModuleType:
     """`scenarios.config.search_path`, which searches users' folders last, even if one has a module of our names."""
     from pathlib import Path
 
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     try:
         from scenarios.config import search_path
     finally:

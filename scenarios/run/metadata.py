@@ -198,7 +198,7 @@ def summary(
         "aggregators": aggregators.summary(
             *(recorded.links, reached, client_values.of_aggregators(values), client_values.of_global(values, rows))
         ),
-        **_paid(recorded, loaded, began),
+        "paid": _paid(recorded, loaded, began),
         "wasted_seconds": sum(row.wasted_s for row in rows),
         "bottlenecks": {name: each.rounds for name, each in visits.bottlenecks(query).items()},
         "visits": visits.by_kind(query),
@@ -215,12 +215,11 @@ def summary(
     }
 
 
-def _paid(recorded: RunFolder, loaded: Loaded, began: Environment) -> dict[str, Any]:
-    """``paid``, of a run whose clients' bytes or joules have a price: for data and energy, by gateway, and in a
-    month."""
+def _paid(recorded: RunFolder, loaded: Loaded, began: Environment) -> dict[str, Any] | None:
+    """Of a run whose clients' bytes or joules have a price: for data and energy, by gateway, and in a month."""
     fleet, prices = loaded.scenario.fleet, loaded.scenario.fleet.price
     if not (prices.are_known or prices.plan is not None):
-        return {}
+        return None
     clients = loaded.scenario.data.clients
     inputs = fleet_files.read_inputs(loaded.scenario)
     names, behind = tuple(map(str, range(clients))), np.arange(clients)
@@ -233,14 +232,12 @@ def _paid(recorded: RunFolder, loaded: Loaded, began: Environment) -> dict[str, 
     month = prices.month(nbytes.tolist(), joules)
     busiest = int(nbytes.argmax())
     return {
-        "paid": {
-            "data": prices.of(float(nbytes.sum()), 0.0),
-            "energy": prices.of(0.0, joules),
-            "bytes_by_gateway": dict(zip(names, nbytes.tolist(), strict=True)) if fleet.gateways.count else {},
-            "busiest": names[busiest],
-            "plan_used": None if prices.plan is None else month["runs"] * float(nbytes[busiest]) / prices.plan,
-            "month": month,
-        }
+        "data": prices.of(float(nbytes.sum()), 0.0),
+        "energy": prices.of(0.0, joules),
+        "bytes_by_gateway": dict(zip(names, nbytes.tolist(), strict=True)) if fleet.gateways.count else {},
+        "busiest": names[busiest],
+        "plan_used": None if prices.plan is None else month["runs"] * float(nbytes[busiest]) / prices.plan,
+        "month": month,
     }
 
 

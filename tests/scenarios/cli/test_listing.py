@@ -60,6 +60,7 @@ def test_methods_server_optimisers_and_partitions_are_listed_with_their_options(
         "pairs",
         "natural",
         "file",
+        "boards",
     ]
     assert [row["name"] for row in listing.rows("partitions")] == kinds
     for row in listing.rows("partitions"):

@@ -213,7 +213,7 @@ def test_all_links_on_the_way_to_the_server_are_varied_together() -> None:
 
 def test_only_aggregators_have_prices() -> None:
     grid = grid_of("digits", ["method=fedavg", "fleet.tiers.count=0,2"])
-    with pytest.raises(ScenarioError, match=r"^fleet\.tiers\.count=0: has no price: only links of aggregators"):
+    with pytest.raises(ScenarioError, match=r"^fleet\.tiers\.count=0: has no price: choose fleet\.price\.gb"):
         decision.plan(grid, Objective(None, "price", {"price": 1.0}))
 
 
