@@ -7,7 +7,7 @@ from pathlib import Path
 from scenarios.api import notebook
 from scenarios.api.calls import RunList
 from scenarios.api.figures import DrawnFigure
-from tests.scenarios.experiment.test_answers import result_of_sweep
+from tests.scenarios.sweeps import result_of_sweep
 
 
 def test_a_figure_is_one_line_at_a_prompt_and_svg_in_a_notebook() -> None:
