@@ -21,8 +21,6 @@ from coordinator.records.schema import (
     BOTTLENECKS,
     COMPUTE,
     DEADLINE,
-    GATEWAY,
-    LAN,
     OWN_LINK,
     ROUND_TRIPS,
     SERVER,
@@ -42,8 +40,6 @@ SAVED = 1 - 1 / FASTER
 """Share of its seconds that something saves if it is `FASTER`"""
 CLOSE = 0.2
 """Share of the first cause's effect, as foreseen, from which another may have a larger one"""
-SHARED = {"gateways": GATEWAY, "air": AIR, "lan": LAN}
-"""`costmodel.network.links.Links.access` -> the bottleneck's name"""
 
 
 def bottleneck(
@@ -58,13 +54,13 @@ def bottleneck(
 ) -> str:
     """The bottleneck of a round with these visits, of which none is interrupted; one of `BOTTLENECKS`.
 
-    ``access``: what `Links.access` says. ``end_of``: ends of the visits (visits,) -> the round's end; by default the
+    ``access``: `Links.access`. ``end_of``: ends of the visits (visits,) -> the round's end; by default the
     last of them. ``solve``: part of the fleet -> these visits if it were `FASTER` (`Clock.solve_if_faster`); for links
     that are shared. Seconds that the round takes beside its visits: ``waited`` before them, ``handling`` of their
     updates by the server; ``above``: bottleneck -> seconds that the messages of aggregators would save if it were
     `FASTER`.
     """
-    ends, by_visits = timeline.end, _saved(timeline, SHARED[access])
+    ends, by_visits = timeline.end, _saved(timeline, access)
     round_ends = end_of or (lambda times: float(times.max()))
     end = round_ends(ends)
     sooner = {WAITING: SAVED * waited, SERVER: SAVED * handling, **above}
@@ -73,7 +69,7 @@ def bottleneck(
         sooner[name] = sooner.get(name, 0.0) + end - round_ends(ends - seconds)
     parts = {SERVER_LINK: "server", COMPUTE: "compute", ROUND_TRIPS: "trips"}
     # Air is faster where the links are that send through it: what holds a message back tells the two apart.
-    parts |= {} if access == "air" else {OWN_LINK: "own", SHARED[access]: "access"}
+    parts |= {} if access == AIR else {OWN_LINK: "own", access: "access"}
     close = [name for name in parts if sooner[name] >= CLOSE * max(sooner.values())]
     if solve is not None and len(close) > 1:
         for name in close:

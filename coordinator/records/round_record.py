@@ -6,7 +6,7 @@ All round policies write their rows here, so that columns mean the same for each
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -107,15 +107,18 @@ class RoundRecord:
     """client -> file of its state, if written in this round"""
     critical: int | None = None
     """The client of the visit that ended last"""
-    bottleneck: str = ""
+    bottleneck: Callable[[], str] = lambda: ""
+    """Names it when the round's row is made: of asynchronous rounds, the last visit alone decides"""
     cut_by: str = ""
     """The rule whose budget left out or interrupted visits of this round"""
     meets: bool = False
     """Whether aggregators have met what is above them, which changes models without any visit"""
 
-    def set_critical(self, visits: Sequence[PlannedVisit], ends: NDArray[np.float64], bottleneck: str) -> None:
+    def set_critical(
+        self, visits: Sequence[PlannedVisit], ends: NDArray[np.float64], bottleneck: Callable[[], str]
+    ) -> None:
         """Set the client of the visit that ended last, by the ``ends`` (visits,) of those that the round waited for
-        (-inf: it did not), and the round's bottleneck."""
+        (-inf: it did not), and what names the round's bottleneck."""
         self.critical, self.bottleneck = visits[int(np.argmax(ends))].client, bottleneck
 
     def discard(self, numbers: Collection[int]) -> None:
@@ -237,7 +240,7 @@ class RoundRecord:
             wasted_bytes=sum(wasted["bytes_down"]) + sum(wasted["bytes_up"]),
             wasted_joules=sum(wasted["joules"]),
             critical=self.critical,
-            bottleneck=self.bottleneck,
+            bottleneck=self.bottleneck(),
             model_sha256=model_sha256,
             cut_by=self.cut_by,
         )

@@ -59,7 +59,8 @@ OWN_LINK, SERVER_LINK, COMPUTE, WAITING = "own link", "server link", "compute", 
 ANY_FLEET = (OWN_LINK, SERVER_LINK, COMPUTE, WAITING)
 """Bottlenecks that are shown of every run, with no rounds, too"""
 GATEWAY, AIR, LAN, WAN = "gateway", "air", "LAN", "WAN"
-"""Links or air that some clients share, links to aggregators, and what these have between them and the server"""
+"""Links or air that some clients share and links to aggregators, by their names in `costmodel.network.links.Links`, and
+the links between aggregators and the server"""
 ROUND_TRIPS, SERVER, DEADLINE = "round trips", "server", "deadline"
 """Connecting, the first windows, and the way itself; the server's handling of updates; the end of the round's time"""
 BOTTLENECKS = (*ANY_FLEET, GATEWAY, AIR, LAN, WAN, ROUND_TRIPS, SERVER, DEADLINE)

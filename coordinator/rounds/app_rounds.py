@@ -17,6 +17,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -489,7 +490,7 @@ class AppRounds:
             self._settled.append(exchange.number)
             del self._open_exchanges[exchange.number]
             access = self.clock.fleet.links.access
-            self.record.set_critical([exchange.visit], ended.timeline.end, bottleneck(ended.timeline, access))
+            self.record.set_critical([exchange.visit], ended.timeline.end, partial(bottleneck, ended.timeline, access))
         else:
             reason = f"the node was lost, and known to be after {self.options.heartbeat:g} s"
             self._fail(exchange, now + self.options.heartbeat, NODE_UNAVAILABLE, reason)

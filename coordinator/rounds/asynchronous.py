@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -210,7 +211,7 @@ class _AsynchronousRun:
         self.record.log_visits([reply])
         self._account(flight, ended, kind, reply.loss)
         access = run.clock.fleet.links.access
-        self.record.set_critical([visit], ended.timeline.end, bottleneck(ended.timeline, access))
+        self.record.set_critical([visit], ended.timeline.end, partial(bottleneck, ended.timeline, access))
         learned = run.server.feedback(visit.round, outcomes([visit], [reply], ended.timeline))
         self.record.method_rows += [row._replace(round=self.record.round) for row in learned]
         run.server.accumulate(self._rebase(visit, reply))

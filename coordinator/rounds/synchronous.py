@@ -37,6 +37,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -412,10 +413,9 @@ class _SynchronousRound:
             self._account_leftovers(solved)
         waited_for_all = run.rules.synchronous.waits_for_all(run.rules, _trained(visits, self.expected))
         expected = self.expected if replies and not waited_for_all else None
-        ends = np.minimum(timeline.end, now)
-        self.record.set_critical(
-            visits, ends if expected is None else np.where(expected, ends, -math.inf), self._bottleneck()
-        )
+        ends, name = np.minimum(timeline.end, now), self._bottleneck()
+        ends = ends if expected is None else np.where(expected, ends, -math.inf)
+        self.record.set_critical(visits, ends, partial(str, name))
 
     def _bottleneck(self) -> str:
         run, visits = self.run, self.visits

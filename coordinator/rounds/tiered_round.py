@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, compress
 from typing import TYPE_CHECKING
 
@@ -344,7 +345,9 @@ class TieredRound:
             run.charge(added)
             run.clock.passed(group.conditions, timeline, waiting)
             if index == last:
-                self.record.set_critical(group.visits, timeline.end, group.bottleneck(self._saved_above(index)))
+                # Of the last aggregator's visits alone: others may have to be faster as well, if they end soon before.
+                name = group.bottleneck(self._saved_above(index))
+                self.record.set_critical(group.visits, timeline.end, partial(str, name))
 
     def _saved_above(self, index: int) -> dict[str, float]:
         """Bottleneck -> seconds that the messages above an aggregator would save if it were twice as fast."""

@@ -207,12 +207,12 @@ def gateway_variation(config: FleetConfig, inputs: FleetInputs, streams: Streams
         return _bandwidth_link(*inputs.gateway_link, assignment, "fleet.gateways.bandwidth", varies.up_file, rows)
     if varies.form == "ou" and count:
         sigma = np.float64(sigma_of_cv(varies.cv))
-        return LinkRecording(OrnsteinUhlenbeck(sigma, varies.tau, varies.step, _of_gateways(streams)))
+
+        def of_gateways(purpose: str, index: int, gateway: int) -> np.random.Generator:
+            return streams(f"gateways: {purpose}", index, gateway)
+
+        return LinkRecording(OrnsteinUhlenbeck(sigma, varies.tau, varies.step, of_gateways))
     return None
-
-
-def _of_gateways(streams: Streams) -> Streams:
-    return lambda purpose, index, gateway: streams(f"gateways: {purpose}", index, gateway)
 
 
 # --- links ------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from costmodel.arrays import Doubles
 from costmodel.config import FleetConfig, Scale, Transport, UpperTier
@@ -38,8 +39,8 @@ class Links:
     seconds_per_visit: float = 0.0
     """How long the server handles an update beside its bytes"""
     transport: Transport = field(default_factory=Transport)
-    access: str = "gateways"
-    """What the links of sites are: of gateways, ``air`` of access points, or ``lan``: to aggregators"""
+    access: Literal["gateway", "air", "LAN"] = "gateway"
+    """How the clients of a site reach the server: over a gateway, the air of an access point, or an aggregator's LAN"""
 
     def __post_init__(self) -> None:
         assert len(self.site_down) == len(self.site_up), (self.site_down, self.site_up)
@@ -75,7 +76,7 @@ class Links:
             (down,) * gateways.count,
             (up,) * gateways.count,
             gateways.fair if shares_air else None,
-            access="air" if shares_air else "gateways",
+            access="air" if shares_air else "gateway",
             aggregate_bytes_per_second=server.aggregate / 8,
             seconds_per_visit=server.visit,
             transport=config.transport,
@@ -88,7 +89,7 @@ class Links:
         return cls(
             site_down=(tier.down,) * tier.count,
             site_up=(tier.up,) * tier.count,
-            access="lan",
+            access="LAN",
             aggregate_bytes_per_second=tier.aggregate / 8,
             seconds_per_visit=tier.visit,
             transport=transport,

@@ -213,7 +213,8 @@ class LocalTrainer:
         purpose = "process" if isinstance(task, Train) else f"process: evaluation from {task.start}"
         seed_process(int(keyed_generator(self.job.seed, purpose, task.round, task.client).integers(2**62)))
         net.reset()
-        self.__dict__.pop("metrics", None)
+        if self.model.own_modules:  # a metric of the user's own may keep something
+            self.__dict__.pop("metrics", None)
 
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """Blocks, FLOPs, activations and initial vectors; with ``data``, also the examples of each client."""

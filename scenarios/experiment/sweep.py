@@ -80,8 +80,7 @@ class Sweep(Experiment):
             by_device = [summaries[name].get("by_device") or {} for name in each["runs"]]
             if any(by_device):
                 each["by_device"] = [{device: of["mean"] for device, of in found.items()} for found in by_device]
-        of_clients = {row["name"]: {run: summaries[run] for run in row["runs"]} for row in rows}
-        fairness = statistics.over_clients({name: list(found.values()) for name, found in of_clients.items()})
+        fairness = statistics.over_clients({row["name"]: [summaries[run] for run in row["runs"]] for row in rows})
         for each in rows:
             each.update(fairness.get(each["name"], {}))
         tests = statistics.tests(curves, self.targets)

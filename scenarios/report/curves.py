@@ -76,8 +76,10 @@ def over_seeds(series: Sequence[Mapping[float, float]], held: Sequence[bool] = (
     last value after its end."""
     every = sorted(set().union(*series))
     kept = [
-        {**own, **{x: own[max(own)] for x in every if own and x > max(own)}} if keeps else own
-        for own, keeps in zip(series, held or [False] * len(series), strict=True)
+        {**own, **dict.fromkeys([x for x in every if x > last], own[last])} if keeps and own else own
+        for own, keeps, last in zip(
+            series, held or [False] * len(series), [max(own, default=0.0) for own in series], strict=True
+        )
     ]
     common = sorted(set.intersection(*(set(own) for own in kept)))
     values = np.array([[own[x] for x in common] for own in kept], np.float64).reshape(len(kept), len(common))

@@ -14,8 +14,17 @@ from typing import IO, Any
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.records.bottleneck import SHARED
-from coordinator.records.schema import CONDITIONS, LEFTOVER, OWN_LINK, SERVER_LINK, ConditionsRow, VisitRow
+from coordinator.records.schema import (
+    AIR,
+    CONDITIONS,
+    GATEWAY,
+    LAN,
+    LEFTOVER,
+    OWN_LINK,
+    SERVER_LINK,
+    ConditionsRow,
+    VisitRow,
+)
 from costmodel.network.tcp import wire_bits
 from costmodel.units import format_rate
 from edge.protocol.spelling import closest
@@ -89,11 +98,11 @@ def visit_parts(folder: Path, number: int) -> VisitParts:
     (of_round,) = run.query("SELECT critical, bottleneck FROM rounds WHERE round = ?", (visit.round,))
     fleet = run.scenario.get("fleet", {})
     shares_air = fleet.get("gateways", {}).get("kind") == "airtime"
-    access = "lan" if fleet.get("tiers", {}).get("count") else "air" if shares_air else "gateways"
+    access = LAN if fleet.get("tiers", {}).get("count") else AIR if shares_air else GATEWAY
     times = (visit.start_s, visit.down_end_s, visit.compute_end_s, visit.up_end_s)
     paused = max(visit.paused_s, 0.0)
-    down = _message(DOWNLOAD, times[1] - times[0], visit.bytes_down, row, SHARED[access], paused)
-    up = _message(UPLOAD, times[3] - times[2], visit.bytes_up, row, SHARED[access], paused)
+    down = _message(DOWNLOAD, times[1] - times[0], visit.bytes_down, row, access, paused)
+    up = _message(UPLOAD, times[3] - times[2], visit.bytes_up, row, access, paused)
     computing = _computing(visit, row, times[2] - times[1])
     return VisitParts(
         *(visit.visit, visit.round + 1, visit.client, visit.device, visit.network, visit.kind),

@@ -87,7 +87,7 @@ def test_narrow_gateways_behind_a_wide_server_are_the_bottleneck() -> None:
         ({"down": 6e6, "up": 6e6}, "server link"),  # all eight share it: 0.75 Mbit/s each
         ({"site_down": (INF,) * 4, "site_up": (INF,) * 4}, "own link"),
         ({"site_down": (INF,) * 4, "site_up": (INF,) * 4, "airtime": "time", "access": "air"}, "air"),
-        ({"access": "lan"}, "LAN"),
+        ({"access": "LAN"}, "LAN"),
     ],
 )
 def test_the_link_that_sets_the_rate_is_named(links: dict[str, Any], name: str) -> None:
@@ -121,17 +121,17 @@ def test_a_second_visit_that_ends_almost_as_late_counts_too() -> None:
 
 def test_a_round_that_ends_with_its_time_names_the_deadline() -> None:
     cameras = _cameras()
-    assert bottleneck(cameras.timeline, "gateways", lambda ends: min(float(ends.max()), 1.0)) == "deadline"
+    assert bottleneck(cameras.timeline, "gateway", lambda ends: min(float(ends.max()), 1.0)) == "deadline"
     # Twice as fast, all would be in time: then it is the gateways'.
-    assert bottleneck(cameras.timeline, "gateways", lambda ends: min(float(ends.max()), 10.0)) == "gateway"
+    assert bottleneck(cameras.timeline, "gateway", lambda ends: min(float(ends.max()), 10.0)) == "gateway"
 
 
 def test_what_a_round_takes_beside_its_visits_may_be_the_most() -> None:
     timeline = _cameras().timeline
-    assert bottleneck(timeline, "gateways", waited=60.0) == "waiting"
-    assert bottleneck(timeline, "gateways", handling=60.0) == "server"
-    assert bottleneck(timeline, "lan", above={"WAN": 30.0, "server link": 2.0}) == "WAN"
-    assert bottleneck(timeline, "lan", above={"WAN": 2.0, "server link": 30.0}) == "server link"
+    assert bottleneck(timeline, "gateway", waited=60.0) == "waiting"
+    assert bottleneck(timeline, "gateway", handling=60.0) == "server"
+    assert bottleneck(timeline, "LAN", above={"WAN": 30.0, "server link": 2.0}) == "WAN"
+    assert bottleneck(timeline, "LAN", above={"WAN": 2.0, "server link": 30.0}) == "server link"
 
 
 @st.composite
