@@ -314,7 +314,7 @@ class TierConfig(UpperTier):
 
 @dataclass(frozen=True)
 class Prices(FleetTable):
-    """What clients' data and energy cost, in any currency; that of aggregators' WAN is ``fleet.tiers.price``.
+    """Prices of clients' data and energy, in any currency; that of aggregators' WAN is ``fleet.tiers.price``.
 
     A run's price has all of its bytes at ``gb``. A month's has the plans, and only what goes beyond them.
     """
@@ -343,7 +343,7 @@ class Prices(FleetTable):
         return self.gb * nbytes / 1e9 + self.kwh * joules / 3.6e6
 
     def month(self, nbytes: Sequence[float], joules: float) -> dict[str, float]:
-        """What a month costs, by what it is paid for; ``nbytes``: of a run by each link that has a plan."""
+        """The costs of a month, by what is paid for; ``nbytes``: of a run by each link that has a plan."""
         runs = self.MONTH / self.every
         used = [runs * each for each in nbytes]
         beyond = sum(max(0.0, each - (self.plan or 0)) for each in used)

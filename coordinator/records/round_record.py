@@ -249,7 +249,7 @@ class RoundRecord:
 def conditions_rows(
     round: int, visits: Sequence[PlannedVisit], timeline: Timeline, conditions: Conditions
 ) -> list[StoredRow]:
-    """What these visits met, as the ledger holds it; a `ConditionsRow` each."""
+    """A stored `ConditionsRow` of each visit."""
     codecs = np.array([visit.work.codec_seconds for visit in visits], np.float64)
     columns = (
         [visit.number for visit in visits],

@@ -48,7 +48,7 @@ class RoundRow(NamedTuple):
     critical: int | None
     """The client whose visit the server's step waited for last; None without visits"""
     bottleneck: str
-    """What would have to be faster for a shorter round (`coordinator.records.bottleneck`), one of `BOTTLENECKS`; ''
+    """The part that has to be faster for a shorter round (`coordinator.records.bottleneck`), one of `BOTTLENECKS`; ''
     without visits"""
     model_sha256: str
     cut_by: str = ""
@@ -136,7 +136,7 @@ class VisitRow(NamedTuple):
 
 
 class ConditionsRow(NamedTuple):
-    """What a visit met on its device and on its links, so that its times and joules can be computed by hand.
+    """Figures of one visit's device and links, so that its times and joules can be computed by hand.
 
     In no hash. Leftovers have none: theirs are those of the visits whose they are.
 
@@ -152,7 +152,7 @@ class ConditionsRow(NamedTuple):
     step_s: float
     """Overhead of each local step"""
     codec_s: float
-    """Of encoding and decoding"""
+    """Seconds of encoding and decoding"""
     jitter: float
     """Factor on the seconds of computing"""
     down_bps: float
@@ -165,7 +165,7 @@ class ConditionsRow(NamedTuple):
     """Factor on the bits of the download"""
     noise_up: float
     connect_down_s: float
-    """Of the radio's promotion and the handshake"""
+    """Seconds of the radio's promotion and the handshake"""
     own_down_s: float
     access_down_s: float
     server_down_s: float
@@ -174,7 +174,7 @@ class ConditionsRow(NamedTuple):
     access_up_s: float
     server_up_s: float
     idle_watts: float
-    """Of the whole device, like the others"""
+    """Power of the whole device, like the others"""
     train_watts: float
     receive_watts: float
     transmit_watts: float

@@ -121,7 +121,7 @@ class Lacking(NamedTuple):
     """Visits that a budget does not allow."""
 
     key: str
-    """Of the budget, below ``budget``"""
+    """Key of the budget, below ``budget``"""
     visits: int
     amount: float
     """That they would take at most together, in SI units; of virtual seconds, their round's length"""
@@ -168,7 +168,7 @@ class Budget:
         """Whether clients have budgets of their own"""
         self._reservations: Counter[Cost] = Counter()
         self.lacking: Lacking | None = None
-        """What the first visits that were refused would have taken"""
+        """Costs of the first visits that were refused"""
 
     def reserve(self, costs: Sequence[Cost]) -> tuple[list[bool], str | None]:
         """Reserve in order: (whether each visit may start, the rule that refused the first that may not)."""

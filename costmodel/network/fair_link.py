@@ -45,7 +45,7 @@ class Served(NamedTuple):
     access_seconds: float = 0.0
     """Seconds for which the access link, and not its own cap, set its rate."""
     server_seconds: float = 0.0
-    """The same of the server's link."""
+    """Seconds for which the server's link set it."""
 
 
 class FairLink:

@@ -57,13 +57,13 @@ class TransferTimes:
     own_seconds: Doubles
     """Seconds by then for which the flow's own cap set its rate, and no round trip was waited for."""
     access_seconds: Doubles
-    """The same of its access link."""
+    """Seconds for which its access link set it."""
     server_seconds: Doubles
-    """The same of the server's link."""
+    """Seconds for which the server's link set it."""
 
     @classmethod
     def none(cls, finish: Doubles, threshold: Doubles) -> TransferTimes:
-        """Of flows of which nothing has been sent."""
+        """Times of flows of which nothing has been sent."""
         sent, contention, paused, own, access, server = np.zeros((6, finish.size))
         return cls(finish, sent, contention, paused, threshold, own, access, server)
 
@@ -284,7 +284,7 @@ class _EventLoop:
         self._sending: set[int] = set()
         self._broken_off = broken_off
         self.capacities: Capacities | None = None
-        """Of the shared links, if they change"""
+        """Rates of the shared links, if they change"""
         self._capacities_until = -math.inf
         self.cut: SenderNumbers = {}
         """Senders that were cut"""

@@ -68,7 +68,7 @@ class Timeline:
     """Seconds of the download for which the client's own link set the rate; what is left of a message are round trips
     (connecting, windows, the way of the last byte) and pauses."""
     access_down: Doubles
-    """The same of the link or the air that the clients of its site share, and the server's link."""
+    """Seconds for which the link or the air that the clients of its site share set it, then the server's link."""
     server_down: Doubles
     connect_up: Doubles
     own_up: Doubles

@@ -20,7 +20,7 @@ ExampleKind = Literal["image", "features", "series", "tokens"]
 
 
 CHANNELS = (1, 3, 4)
-"""Of images that may have them last"""
+"""Numbers of channels that images may have last"""
 DIMENSIONS: dict[ExampleKind, int] = {"image": 3, "features": 1, "series": 2, "tokens": 1}
 """Of an example"""
 

@@ -37,7 +37,7 @@ TRAIN = "train"
 CHOICE = "choice/"
 SIZE_NBYTES = 8
 MOST_EXAMPLES = 1 << 40
-"""Of a class of one client"""
+"""Examples of a class that one client may have"""
 Frames = Mapping[tuple[str, str], DownloadFrame]
 """(slot, key) -> frame of a download"""
 

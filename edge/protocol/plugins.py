@@ -31,7 +31,7 @@ INSTALLED = {"site-packages", "dist-packages"}
 OBJECT = re.compile(r"(\w+)_([0-9a-f]{12})")
 """The module of an object that was given in Python: its name, and the start of the SHA-256 of the module's text"""
 _KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*(:| =) ")
-"""Of a scenario, at the beginning of a message"""
+"""A scenario's key at the beginning of a message"""
 _GIVEN = re.compile(
     rf"\b{OBJECT.pattern}:\w+|([\w-]+)/(?:image|features|series|tokens)-\d+/[\dx]+/\d+/[0-9a-f]{{64}}(?:/ids)?"
 )

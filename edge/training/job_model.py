@@ -61,7 +61,7 @@ class JobModel:
         self.row, self.cache = model(job.model.name), Path(job.cache)
         self.memory_format = MEMORY_FORMATS[job.train.memory_format or "contiguous"]
         self.own_modules = named_modules(_named(job, self.row))
-        """Of the user's, which the job names"""
+        """The user's modules that the job names"""
 
     def blocks(self, config: ModelConfig | None = None) -> list[Block]:
         """Its blocks, initialised from torch's current random state; ``config``: of a variant of the model."""
@@ -239,7 +239,7 @@ class JobModel:
 
 
 def _named(job: Job, row: ModelRow) -> list[str]:
-    """What a job names as ``module:NAME`` and its workers call in visits and evaluations."""
+    """The ``module:NAME`` of all that a job names and its workers call in visits and evaluations."""
     rows = [metric_row(name).measure for name in job.metrics]
     stages = [str(stage.get("kind")) for chain in (job.codec.up, *job.codec.up_slots.values()) for stage in chain]
     client_sides = [job.objective, *job.corrections, *job.options_types, *filter(None, [job.wrap_model])]

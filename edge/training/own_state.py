@@ -27,7 +27,7 @@ from edge.protocol.plugins import is_users_module
 MOST_OBJECTS = 20_000
 """That are recorded; further ones stay as visits leave them, which ``fedbr check-plugin`` would find"""
 MOST_NBYTES = 1 << 20
-"""Of an array or a tensor whose numbers are recorded; larger ones are data or teachers"""
+"""Largest array or tensor whose numbers are recorded; larger ones are data or teachers"""
 _GENERATORS: tuple[tuple[type, str, str], ...] = (
     (random.Random, "getstate", "setstate"),
     (torch.Generator, "get_state", "set_state"),
@@ -36,7 +36,7 @@ _MISSING = object()
 
 
 class OwnState:
-    """What a user's modules, or the layers of a model, hold when this is made.
+    """The state of a user's modules, or of the layers of a model, when this is made.
 
     ``kept``: tensors whose numbers are not recorded, since each visit loads them.
     """

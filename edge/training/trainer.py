@@ -201,7 +201,7 @@ class LocalTrainer:
 
     @cached_property
     def _own_state(self) -> OwnState:
-        """Of the user's modules, before any of their functions is called here."""
+        """The state of the user's modules before any of their functions is called here."""
         return OwnState(self.model.own_modules)
 
     def _reset(self, net: BlockModel, task: Train | Evaluate) -> None:

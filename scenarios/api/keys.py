@@ -51,14 +51,14 @@ class _CommonKeys(TypedDict, total=False):
 
 
 class KeysButSeed(_CommonKeys, total=False):
-    """Those of calls that have a ``seed`` of their own."""
+    """Keys of calls that have a ``seed`` of their own."""
 
     fleet: Any
     """Devices and networks of the clients (``fedbr list devices``, ``fedbr list networks``)."""
 
 
 class KeysButFleet(_CommonKeys, total=False):
-    """Those of calls that have a ``fleet`` of their own."""
+    """Keys of calls that have a ``fleet`` of their own."""
 
     seed: Any
     """Seed of all random draws of the run."""

@@ -1,4 +1,4 @@
-"""What notebooks show of results: tables as HTML, without styles of their own."""
+"""Results in notebooks: tables as HTML, without styles of their own."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class Run(RunFigures):
         return tables.of_ledger(RecordedRun(self.folder), CONDITIONS, column_types(ConditionsRow), "visit")
 
     def explain(self, visit: int) -> VisitParts:
-        """What the seconds and joules of one visit were made of, by its number; ``fedbr explain RUN VISIT``."""
+        """The parts of the seconds and joules of one visit, by its number; ``fedbr explain RUN VISIT``."""
         return visit_parts(self.folder, visit)
 
     # --- figures, report, model ---------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -65,12 +66,12 @@ def explain(
     if visit is not None or (folder / "ledger.sqlite").is_file():
         from scenarios.studies import visit_parts
 
-        parts = (
-            visit_parts.critical_visits(folder)
-            if visit is None
-            else visit_parts.visit_parts(folder, visit_parts.number_of(folder, visit))
-        )
-        emit(visit_parts.as_json(parts), as_json, lambda: visit_parts.show(parts))
+        if visit is None:
+            rounds = visit_parts.critical_visits(folder)
+            emit([asdict(each) for each in rounds], as_json, lambda: visit_parts.show_rounds(rounds))
+        else:
+            parts = visit_parts.visit_parts(folder, visit_parts.number_of(folder, visit))
+            emit(asdict(parts), as_json, lambda: visit_parts.show(parts))
         return
     found = explanations.explained(name)
     emit(found, as_json, lambda: explanations.show(found))

@@ -71,8 +71,8 @@ def tables(result: Result, baseline: str | None = None) -> list[Table]:
 
 
 def answer(result: Result) -> list[str]:
-    """What the sweep was asked, in sentences: who needs the least time and bytes until the highest target; without a
-    target, or where no row reaches it with all of its seeds, who is the most accurate."""
+    """The answer to what the sweep was asked, in sentences: who needs the least time and bytes until the highest
+    target; without a target, or where no row reaches it with all of its seeds, who is the most accurate."""
     rows = dict(zip(labels(result["rows"]), result["rows"], strict=True))
     names = {row["name"]: label for label, row in rows.items()}
     tests = {(group["measure"], group["target"]): group["pairs"] for group in result["tests"]}

@@ -173,7 +173,7 @@ def total(column: str, heading: str, quantity: Quantity) -> Reading[RecordedRun]
 
 
 def _paid(run: RecordedRun) -> dict[str, Any] | None:
-    """What the data and energy of a run's clients cost (``fleet.price``); None without prices, or before its end."""
+    """The costs of the data and energy of a run's clients (``fleet.price``); None without prices, or before its end."""
     return (run.summary or {}).get("paid")
 
 

@@ -216,7 +216,7 @@ def summary(
 
 
 def _paid(recorded: RunFolder, loaded: Loaded, began: Environment) -> dict[str, Any] | None:
-    """Of a run whose clients' bytes or joules have a price: for data and energy, by gateway, and in a month."""
+    """Costs of a run whose clients' bytes or joules have a price: for data and energy, by gateway, and in a month."""
     fleet, prices = loaded.scenario.fleet, loaded.scenario.fleet.price
     if not (prices.are_known or prices.plan is not None):
         return None

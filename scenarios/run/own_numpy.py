@@ -29,7 +29,7 @@ def claim() -> None:
 
 
 def note(runs: Sequence[Loaded]) -> str:
-    """What a Python program can do about NumPy, which it has imported with kernels of this processor's own, if one of
+    """Advice to a Python program about NumPy, which it has imported with kernels of this processor's own, if one of
     these runs has portable numerics. '' otherwise, for a command, and after the first time."""
     is_portable = any(loaded.scenario.train.instructions == PORTABLE for loaded in runs)
     if _commands or _told or not is_portable or numpy_is_portable(os.environ):

@@ -7,9 +7,10 @@ can be computed again by hand, and the lines add up to the visit.
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from rich.console import Console
 from rich.table import Table
@@ -45,7 +46,7 @@ class VisitPart:
     phase: str
     """`DOWNLOAD`, `COMPUTING` or `UPLOAD`"""
     name: str
-    """What set the pace: connecting, a link, windows, half a round trip, computing, or pauses"""
+    """The cause: connecting, a link, windows, half a round trip, computing, or pauses"""
     seconds: float
     source: str
     """The figures that give these seconds"""
@@ -67,7 +68,7 @@ class VisitParts:
     is_critical: bool
     """Whether its round waited for it last"""
     bottleneck: str
-    """Of its round"""
+    """The bottleneck of its round"""
     parts: tuple[VisitPart, ...]
     joules: dict[str, float]
     """receive, compute, send and idle; together all of the visit's"""
@@ -241,37 +242,33 @@ def critical_visits(folder: Path) -> list[CriticalVisit]:
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
-def as_json(found: VisitParts | list[CriticalVisit]) -> Any:
-    """What ``--json`` prints."""
-    return asdict(found) if isinstance(found, VisitParts) else [asdict(visit) for visit in found]
-
-
-def show(found: VisitParts | list[CriticalVisit], stream: IO[str] | None = None) -> None:
-    """Print a visit's parts, or the rounds with their critical visits."""
+def show_rounds(visits: Sequence[CriticalVisit], stream: IO[str] | None = None) -> None:
+    """Print the rounds with their critical visits."""
     console = Console(file=stream or sys.stdout, highlight=False, markup=False)
-    if isinstance(found, list):
-        table = Table("round", "virtual", "bottleneck", "client", "visit")
-        for visit in found:
-            numbers = str(visit.client), str(visit.visit)
-            table.add_row(str(visit.round), _shown(visit.seconds), visit.bottleneck, *numbers)
-        console.print(table)
-        console.print(
-            "The parts of a visit: fedbr explain RUN VISIT, or fedbr explain RUN ROUND:CLIENT", soft_wrap=True
-        )
-        return
-    where = f"visit {found.visit}: client {found.client} ({found.device}, {found.network}) in round {found.round}"
-    console.print(f"{where}, {found.kind}", soft_wrap=True)
-    waited = "The round waited for it last; " if found.is_critical else ""
-    console.print(f"{waited}the round's bottleneck: {found.bottleneck or 'none'}", soft_wrap=True)
+    table = Table("round", "virtual", "bottleneck", "client", "visit")
+    for visit in visits:
+        numbers = str(visit.client), str(visit.visit)
+        table.add_row(str(visit.round), _shown(visit.seconds), visit.bottleneck, *numbers)
+    console.print(table)
+    console.print("The parts of a visit: fedbr explain RUN VISIT, or fedbr explain RUN ROUND:CLIENT", soft_wrap=True)
+
+
+def show(visit: VisitParts, stream: IO[str] | None = None) -> None:
+    """Print a visit's parts."""
+    console = Console(file=stream or sys.stdout, highlight=False, markup=False)
+    where = f"visit {visit.visit}: client {visit.client} ({visit.device}, {visit.network}) in round {visit.round}"
+    console.print(f"{where}, {visit.kind}", soft_wrap=True)
+    waited = "The round waited for it last; " if visit.is_critical else ""
+    console.print(f"{waited}the round's bottleneck: {visit.bottleneck or 'none'}", soft_wrap=True)
     table = Table("phase", "part", "seconds", "from")
     phase = ""
-    for part in found.parts:
+    for part in visit.parts:
         table.add_row(part.phase if part.phase != phase else "", part.name, _shown(part.seconds), part.source)
         phase = part.phase
     table.add_section()
-    table.add_row("all", "", _shown(found.seconds), f"from {_shown(found.start_s)} to {_shown(found.end_s)} of the run")
+    table.add_row("all", "", _shown(visit.seconds), f"from {_shown(visit.start_s)} to {_shown(visit.end_s)} of the run")
     console.print(table)
-    energy = ", ".join(f"{name} {cells(JOULES, [value])[0]}" for name, value in found.joules.items() if value)
-    computed = sum(part.seconds for part in found.parts if part.name == COMPUTING)
-    watts = f"; computing: {_shown(computed)} x {found.conditions['train_watts']:g} W" if computed else ""
+    energy = ", ".join(f"{name} {cells(JOULES, [value])[0]}" for name, value in visit.joules.items() if value)
+    computed = sum(part.seconds for part in visit.parts if part.name == COMPUTING)
+    watts = f"; computing: {_shown(computed)} x {visit.conditions['train_watts']:g} W" if computed else ""
     console.print(f"energy: {energy or 'none'}{watts}", soft_wrap=True)

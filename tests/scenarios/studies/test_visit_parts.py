@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def test_the_command_prints_the_parts_and_finds_a_visit_by_round_and_client(
     assert main.run_command(["explain", str(plain), place, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["visit"], found["is_critical"], found["round"]) == (critical.visit, True, 2)
-    assert found == json.loads(json.dumps(visit_parts.as_json(fedbr.Run(plain).explain(critical.visit))))
+    assert found == json.loads(json.dumps(asdict(fedbr.Run(plain).explain(critical.visit))))
 
     stream = io.StringIO()
     visit_parts.show(fedbr.Run(plain).explain(0), stream)
