@@ -189,10 +189,12 @@ def cost_map(shown: ShownRuns, drawn: CostMap) -> Figure:
         colour = shown.styles.get(label, {}).get("color", PALETTE[number % len(PALETTE)])
         at = (cost / column.scale, 100 * accuracy)
         axes.plot(*at, "o", color=colour, markersize=7, linestyle="none", label=label)
-        if label == drawn.chosen:
-            axes.plot(*at, "o", color=INK, markersize=13, fillstyle="none", linestyle="none", label="chosen")
         number_text = label.partition(" ")[0]
         axes.annotate(number_text, at, xytext=(8, 5), textcoords="offset points", color=INK, fontsize=10)
+    if drawn.chosen is not None and drawn.chosen in drawn.points:
+        cost, accuracy = drawn.points[drawn.chosen]
+        at = (cost / column.scale, 100 * accuracy)
+        axes.plot(*at, "o", color=INK, markersize=13, fillstyle="none", linestyle="none", label="chosen")
     dashed: dict[str, Any] = {"color": MUTED, "linestyle": (0, (4, 3)), "linewidth": 1.2}
     if drawn.limit is not None:
         axes.axvline(drawn.limit / column.scale, **{**dashed, "linestyle": ":"}, label="budget")

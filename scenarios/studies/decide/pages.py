@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from scenarios.experiment import sweep_tables
 from scenarios.experiment.experiment import ExperimentPage, Result
 from scenarios.experiment.run_set import missing_note
 from scenarios.report import run_reader, tables, terminal
-from scenarios.report.columns import COUNT, PERCENT, POINTS
+from scenarios.report.columns import COUNT, PERCENT, POINTS, Column
 from scenarios.report.tables import Cell, Number, Table, TableColumn
 from scenarios.studies.decide.objective import AMOUNTS
 from scenarios.studies.decide.objective import shown as amount_text
@@ -264,9 +265,9 @@ def _facts_of_chosen(result: Result) -> dict[str, str]:
     facts = dict[str, str]()
     test = result.get("test")
     if test is not None and test["mean"] is not None:
-        half = "" if test["half_width"] is None else f" ± {100 * test['half_width']:.1f}"
+        score = replace(Column.of(PERCENT, []), decimals=1).text(test["mean"], test["half_width"])
         who = numbered(result)[result["chosen"]] if "nearest" in result else "chosen candidate"
-        facts[f"{who} on test examples, looked at once"] = f"{100 * test['mean']:.1f}{half} %"
+        facts[f"{who} on test examples, looked at once"] = score
     by_basis = result.get("seconds_by_basis") or {}
     if (whole := sum(by_basis.values())) > 0:
         shares = sorted(by_basis.items(), key=lambda each: -float(each[1]))
