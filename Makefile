@@ -34,7 +34,7 @@ test-long: $(STAMP) ## the long tests: clusters, and processes that are killed o
 test-docs: $(STAMP) ## every command of README and docs, run as it is written, LIMIT seconds at most (about an hour)
 	$(BIN)/python -m tests.documented --limit $(LIMIT)
 
-golden: $(STAMP) ## what commands print and write, compared with the golden outputs (two minutes)
+golden: $(STAMP) ## what commands print and write, compared with the golden outputs (four minutes)
 	FEDBR_GOLDEN=1 $(BIN)/python -m pytest tests/scenarios/test_golden_outputs.py
 
 golden-write: $(STAMP) ## take over what commands print and write now; look at the difference

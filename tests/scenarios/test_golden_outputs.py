@@ -1,6 +1,6 @@
 """What commands print and write, output by output, as it was when it was last looked at.
 
-It takes a minute of CPU time, so `make golden` asks for it. A change that is meant is taken over by ``make
+It takes four minutes of CPU time, so `make golden` asks for it. A change that is meant is taken over by ``make
 golden-write``, and its difference is part of the commit.
 """
 
