@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.harness import FEDBR
 from coordinator.records.store import read
 from scenarios.config.load import load
-from scenarios.run import builder
+from scenarios.run.setup import RunInputs
 
 DEVICE = """
 [{name}]
@@ -73,7 +73,7 @@ def words(row: str, arguments: argparse.Namespace, devices: Path) -> list[str]:
 def result(folder: Path, targets: list[float]) -> dict[str, Any]:
     """What a run's folder says: accuracies, costs until targets, and the people by device."""
     loaded, ledger = load(str(folder / "scenario.toml")), folder / "ledger.sqlite"
-    drawn = builder.fleet(loaded)
+    drawn = RunInputs(loaded).drawn_fleet
     own = read(
         ledger,
         "SELECT client, value FROM evaluations WHERE metric = 'accuracy' AND client >= 0 AND round = "

@@ -70,8 +70,9 @@ from edge.training.trainer import LocalTrainer
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
 from scenarios.config.validation import named_blocks
-from scenarios.run import builder
+from scenarios.run.federation import federated_run
 from scenarios.run.observer import Observers
+from scenarios.run.setup import RunInputs, Setup
 from tests.observers import Listener
 
 CPU = torch.device("cpu")
@@ -326,19 +327,20 @@ def federation(
     ledger in the folder already. ``device`` is that of its training and evaluations.
     """
     known = loaded(method, **scenario, fleet=None if seconds else fleet)
-    cache = Path(cache_folder())
-    plain = builder.job(known, None, device, cache)
+    inputs = RunInputs(known, device)
+    plain = inputs.job
     if plain.wrap_model is None and not plain.variants and plain.submodels is None:
         shared = plain.by_layer, plain.initial_models
         description, initial = described(plain.model, plain.data, plain.seed, *shared)
     else:
         description, initial = LocalTrainer(plain).describe(True)
-    job = builder.job(known, description, device, cache)
+    setup = Setup(inputs, description)
+    job = setup.job
     with patch.dict(SERVER_OPTIMIZERS):
         if optimiser is not None:
             named = SERVER_OPTIMIZERS[known.scenario.server]
             SERVER_OPTIMIZERS[known.scenario.server] = replace(named, make=lambda options: optimiser)
-        server = builder.server(known, description, initial, folder)
+        server = setup.server(initial, folder)
     for place in PLACES:
         (folder / place).mkdir(parents=True, exist_ok=True)
     workers = Direct(
@@ -346,14 +348,12 @@ def federation(
         None if shuffle is None else np.random.default_rng(shuffle),
         [LocalTrainer(job) for _ in range(sites - 1)],
     )
-    drawn = builder.fleet(known)
+    drawn = inputs.drawn_fleet
     if known.scenario.fleet.tiers.count:
-        drawn = drawn.below(builder.aggregator_of(known, description))
+        drawn = drawn.below(setup.aggregator_of)
     ledger = Ledger(folder / "ledger.sqlite", None if again else "genesis", known.method.objective.records.table)
-    run, _ = builder.federated_run(
-        known,
-        job,
-        description,
+    run, _ = federated_run(
+        setup,
         server,
         Clock(drawn),
         workers,
@@ -366,7 +366,7 @@ def federation(
         works = [run.prepare(client, 0).work for client in range(len(seconds))]
         run.clock = Clock(clockwork(works, seconds, links or Links(), behaviour or ClientDynamics(), **(fleet or {})))
         if run.tiers is not None:
-            lan = replace(run.clock.fleet, links=builder.fleet(known).links)
+            lan = replace(run.clock.fleet, links=inputs.drawn_fleet.links)
             run.clock = Clock(lan.below(run.tiers.aggregator_of))
     return run
 

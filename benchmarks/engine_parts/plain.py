@@ -33,7 +33,7 @@ from edge.protocol.rng import keyed_generator
 from edge.training.trainer import LocalTrainer
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import load as load_scenario
-from scenarios.run.builder import job
+from scenarios.run.setup import RunInputs
 
 GROUPS = 2
 LAYOUTS = ("contiguous", "channels_last")
@@ -177,7 +177,7 @@ class Plain:
 
 def initial_model(toml: str) -> Floats:
     """The model that runs start from; in a process of its own, since a worker's site sets up its process."""
-    _, payload = LocalTrainer(job(load_scenario(toml), None, "cpu", cache_folder())).describe(False)
+    _, payload = LocalTrainer(RunInputs(load_scenario(toml)).job).describe(False)
     return np.concatenate([vector.data for vector in payload[MODEL].values()])
 
 

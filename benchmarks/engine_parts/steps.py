@@ -35,10 +35,9 @@ from edge.protocol.portable import PORTABLE, trains_portably
 from edge.protocol.rng import keyed_generator
 from edge.training.sgd import Sgd
 from edge.training.trainer import LocalTrainer
-from scenarios.config.cache import cache_folder
 from scenarios.config.load import load as load_scenario
 from scenarios.config.overrides import parse_all
-from scenarios.run.builder import job
+from scenarios.run.setup import RunInputs, Setup
 
 CHECKED_STEPS, ONE_STEP = 3, "train.local_steps=1"
 TOLERANCE = 1e-3
@@ -61,9 +60,10 @@ class Product:
     ) -> None:
         self.clock = clock
         self.loaded = load_scenario(scenario, parse_all(overrides))
-        first = LocalTrainer(job(self.loaded, None, device, cache_folder()))
+        inputs = RunInputs(self.loaded, device)
+        first = LocalTrainer(inputs.job)
         self.description, self.payload = first.describe(False)
-        self.site = LocalTrainer(job(self.loaded, self.description, device, cache_folder()))
+        self.site = LocalTrainer(Setup(inputs, self.description).job)
 
     def train(self, choice: Mapping[str, int]) -> Floats:
         """One visit: the model that goes up, as one vector."""

@@ -181,7 +181,7 @@ def solve_if_faster(
 
 @dataclass
 class FederatedRun:
-    """One run, put together by `scenarios.run.builder.federated_run`."""
+    """One run, put together by `scenarios.run.federation.federated_run`."""
 
     job: Job
     method: Method

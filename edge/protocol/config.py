@@ -181,7 +181,7 @@ class TrainConfig(Section):
     """What training computes in: fp32; bf16 (layers in bfloat16; fast on GPUs, and on CPUs with AVX512-BF16 or AMX);
     tf32 (CUDA devices only). Models are kept, sent and evaluated in fp32 in any case.
 
-    Where a scenario leaves this, one of the next two keys or ``graphs`` out, `scenarios.run.builder` fills in what is
+    Where a scenario leaves this, one of the next two keys or ``graphs`` out, `scenarios.run.setup` fills in what is
     fastest for the model on the device in use, since all four are part of the result; a worker takes None for the first
     choice, or for no graphs."""
     memory_format: Literal["contiguous", "channels_last"] | None = None

@@ -32,12 +32,13 @@ from scenarios.experiment import run_set
 from scenarios.experiment.executors import choose_executor, make_runs
 from scenarios.experiment.experiment import Experiment
 from scenarios.report.live import LiveTable, ParallelTable
-from scenarios.run import builder, extension, own_numpy, runner
+from scenarios.run import extension, own_numpy, runner
 from scenarios.run.folder_files import check_room
 from scenarios.run.host import Host, Piece, check_workers, piece_seconds
 from scenarios.run.observer import NotePrinter
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.session import Session, Work
+from scenarios.run.setup import RunInputs
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Caller:
 
     def notes(self, loaded: Loaded) -> None:
         """Print the notes for a scenario's author."""
-        for note in builder.fleet_notes(loaded):
+        for note in RunInputs(loaded).fleet_notes:
             self.note(note)
 
     def run(self, loaded: Loaded, request: RunRequest) -> dict[str, Any]:

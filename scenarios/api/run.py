@@ -35,10 +35,9 @@ from edge.protocol.spelling import nearest
 from scenarios.api import tables
 from scenarios.api.figures import RunFigures
 from scenarios.api.values import place
-from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ReportError
 from scenarios.report.run_reader import RecordedRun, open_runs
-from scenarios.run import builder
+from scenarios.run.setup import RunInputs
 from scenarios.studies.visit_parts import VisitParts, visit_parts
 
 if TYPE_CHECKING:
@@ -199,7 +198,7 @@ class Run(RunFigures):
         stored = arrays_under(model_prefix(name), arrays)
         vectors = {key: Vector(np.asarray(array, np.float32)) for key, array in stored.items()}
         with run.open_scenario("auto", allow_code) as (loaded, _):
-            return trained_model(builder.job(loaded, None, "cpu", cache_folder()), vectors)
+            return trained_model(RunInputs(loaded).job, vectors)
 
     def test_set(self, *, allow_code: bool = False) -> Examples:
         """(inputs, labels) of the test examples on which `accuracy` was evaluated, as tensors for `model`.
@@ -209,7 +208,7 @@ class Run(RunFigures):
         from edge.training.trained_model import evaluated_examples
 
         with self._opened().open_scenario("auto", allow_code) as (loaded, _):
-            return evaluated_examples(builder.job(loaded, None, "cpu", cache_folder()))
+            return evaluated_examples(RunInputs(loaded).job)
 
     def _opened(self) -> RecordedRun:
         return open_runs([self.folder])[0]

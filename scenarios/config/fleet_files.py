@@ -65,13 +65,15 @@ def absolute(scenario: Scenario, place: Path | None = None) -> dict[str, Any]:
     return tables
 
 
-def hashes(scenario: Scenario) -> dict[str, str]:
-    """Key -> SHA-256 of each file that the scenario names, and of those beside them; ScenarioError as of
-    `read_inputs`."""
-    own, file = dict(read_inputs(scenario).sha256), scenario.data.partition.file
+def hashes(scenario: Scenario, files: FleetInputs) -> dict[str, str]:
+    """Key -> SHA-256 of each file that the scenario names, and of those beside them; ``files``: those of its fleet.
+
+    ScenarioError for a partition that is too large.
+    """
+    by_key, file = dict(files.sha256), scenario.data.partition.file
     if file is not None and is_file(path := expanded(file)):
-        own[PARTITION] = sha256(PARTITION, path)
-    return own
+        by_key[PARTITION] = sha256(PARTITION, path)
+    return by_key
 
 
 def sha256(key: str, path: Path) -> str:

@@ -24,13 +24,14 @@ from edge.protocol.files import write_text
 from scenarios.config import fleet_files
 from scenarios.config.errors import Argument, ReportError, ScenarioError
 from scenarios.config.load import Loaded
-from scenarios.run import builder, folder_files, runner
+from scenarios.run import folder_files, runner
 from scenarios.run.folder_files import HeldFolder, run_lock
 from scenarios.run.host import Host, choose_device
 from scenarios.run.observer import RunObserver
 from scenarios.run.progress import OF_DEVICES, OTHER_AMOUNTS, ProgressPoint, Trail, after, reached
 from scenarios.run.run_folder import SCENARIO, RunFolder, resolved_keys
 from scenarios.run.run_records import read_json
+from scenarios.run.setup import RunInputs, on_device
 
 BUDGETS = "budgets"
 """`stopped_by` of a run that met all its needs."""
@@ -197,7 +198,7 @@ def make_run(
     needs = _Needs(run, path, before.trail[-1] if before is not None and is_begun else None)
     inside = replace(host, run_id=f"{path.parent.name}/{run.name}", observers=(*host.observers, needs))
     if is_begun:
-        loaded = builder.on_device(run.loaded, host.device)
+        loaded = on_device(run.loaded, host.device)
         return named_summary(run, path, runner.resume(loaded, inside, path, launcher, stopped))
     folder_files.discard(path)  # the files of a run that ended before its first round
     if path.exists():
@@ -238,7 +239,7 @@ def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
         before = recorded.keys()
     except ReportError as error:
         raise ScenarioError(f"{error}; choose another ", Argument("run_id")) from None
-    now = resolved_keys(builder.on_device(run.loaded, device).scenario)
+    now = resolved_keys(on_device(run.loaded, device).scenario)
     differing = {key for key in {*before, *now} if before.get(key) != now.get(key)}
     if differing & {*fleet_files.KEYS}:
         differing -= _same_files(recorded, run.loaded)
@@ -263,4 +264,4 @@ def _same_files(recorded: RunFolder, loaded: Loaded) -> set[str]:
         before = recorded.environment.files
     except ReportError as error:
         raise ScenarioError(f"{error}; choose another ", Argument("run_id")) from None
-    return {key for key, sha256 in fleet_files.hashes(loaded.scenario).items() if before.get(key) == sha256}
+    return {key for key, sha256 in RunInputs(loaded).file_hashes.items() if before.get(key) == sha256}

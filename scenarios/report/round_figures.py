@@ -29,7 +29,8 @@ from scenarios.report import plot_style, theme, tier_figures
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.theme import INK, MUTED
-from scenarios.run import builder, visits
+from scenarios.run import visits
+from scenarios.run.setup import drawn_fleet
 from scenarios.run.visits import Participation
 
 MAX_STALENESS_BARS, MOST_BARS = 40, 40
@@ -361,9 +362,10 @@ def _fleet(run: RecordedRun) -> Fleet | None:
     kept = {key: data[key] for key in ("clients", "root") if key in data}
     try:
         scenario = Scenario.model_validate({"seed": run.scenario.get("seed", 0), "data": kept, "fleet": fleet})
-        if read_inputs(scenario).sha256 != run.environment.files:
+        files = read_inputs(scenario)
+        if files.sha256 != run.environment.files:
             return None
-        built = builder.fleet_of(scenario, ("conv",))
+        built = drawn_fleet(scenario, ("conv",), files)
     except (ValueError, OSError):  # whatever is wrong with the scenario or its files
         return None
     return built if isinstance(built.behaviour.variation, Replay | Samples) else None

@@ -16,21 +16,23 @@ from edge.protocol.payload import Payload
 from edge.protocol.plugins import load
 from edge.protocol.submodels import depths, exit_name, part_name
 from edge.training.metrics.registry import metric_rows
-from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.load import ScenarioError
 from scenarios.config.schema import EvalSection
 from scenarios.config.validation import evaluated
+from scenarios.run.setup import Setup
 
 
-def examples_of_clients(loaded: Loaded, description: ModelProfile) -> NDArray[np.int64]:
+def examples_of_clients(setup: Setup) -> NDArray[np.int64]:
     """(clients,) examples that pass through each client's model in an evaluation on clients, an adaptation aside."""
-    config = loaded.scenario.eval
-    return measured_examples(description, config.split, config.select, config.adapt.before)
+    config = setup.scenario.eval
+    return measured_examples(setup.description, config.split, config.select, config.adapt.before)
 
 
-def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationScope:
+def evaluation_scope(setup: Setup) -> EvaluationScope:
     """What is evaluated. ScenarioError, naming the key, if that is the clients' models and no client has examples, and
     for a metric that ``fedbr measure`` alone can measure with its options."""
-    config, on = loaded.scenario.eval, evaluated(loaded.method, loaded.scenario)
+    loaded, description, config = setup.loaded, setup.description, setup.scenario.eval
+    on = evaluated(loaded.method, setup.scenario)
     for row in metric_rows(config.metrics):
         if reason := getattr(row.chosen(config.metric_options), "measure_alone", None):
             raise ScenarioError(f"{loaded.name}: eval.metric_options.{row.name}.{reason}")
@@ -85,8 +87,9 @@ def values_over_clients(
     return found
 
 
-def check_validation(loaded: Loaded, description: ModelProfile) -> None:
+def check_validation(setup: Setup) -> None:
     """ScenarioError, naming the key, if validation is used and a client that trains has no validation examples."""
+    loaded, description = setup.loaded, setup.description
     config, objective = loaded.scenario.eval, loaded.method.objective
     by_method = objective.evaluation.validation > 0 and objective.evaluation.uses_validation(loaded.options)
     on_clients = evaluated(loaded.method, loaded.scenario) != "global"
@@ -102,8 +105,8 @@ def check_validation(loaded: Loaded, description: ModelProfile) -> None:
         )
 
 
-def left_out(loaded: Loaded, description: ModelProfile) -> int:
+def left_out(setup: Setup) -> int:
     """The clients that are left out of means over clients, since they have no examples of ``eval.split``."""
-    if evaluated(loaded.method, loaded.scenario) == "global":
+    if evaluated(setup.loaded.method, setup.scenario) == "global":
         return 0
-    return int((evaluated_examples(description, loaded.scenario.eval.split) == 0).sum())
+    return int((evaluated_examples(setup.description, setup.scenario.eval.split) == 0).sum())

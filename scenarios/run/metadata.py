@@ -20,15 +20,13 @@ from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RunTotals
 from costmodel.fleet.devices import Device, own_rows
 from costmodel.fleet.recorded_clients import gateway_of
-from edge.protocol.config import ModelProfile
 from edge.protocol.home import abbreviated
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import step_flops
 from edge.runtime.numerics import processor
 from scenarios.config import fleet_files
-from scenarios.config.load import Loaded
 from scenarios.config.validation import evaluated
-from scenarios.run import aggregators, builder, client_values, evaluated_clients, own_method, progress, visits
+from scenarios.run import aggregators, client_values, evaluated_clients, own_method, progress, visits
 from scenarios.run.environment import (
     BlockRecord,
     DataSetRecord,
@@ -41,6 +39,7 @@ from scenarios.run.environment import (
 from scenarios.run.host import PACKAGES, Host, default_workers
 from scenarios.run.plugin_sources import SourceFile
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.setup import RunInputs, Setup
 
 CALIBRATION = ("model", "batch", "work", "CPU time", "predicted", "error")
 """Columns of the measurements in a calibrated device's file"""
@@ -55,25 +54,25 @@ def calibration_of(path: Path) -> list[list[str]]:
 
 
 def environment(
-    loaded: Loaded,
-    profile: ModelProfile,
+    setup: Setup,
     host: Host,
     refused: Mapping[int, str],
     stop_at_target: bool,
     sources: Mapping[str, SourceFile],
 ) -> Environment:
     """The environment of a run that begins here. ``refused``: client -> why it cannot take part."""
-    counts, inputs = profile.operations.tolist(), fleet_files.read_inputs(loaded.scenario)
+    loaded, profile, inputs = setup.loaded, setup.description, setup.inputs
+    counts, devices = profile.operations.tolist(), inputs.files.devices
     calibrations: dict[str, list[list[str]]] = {}
-    for name in sorted(inputs.devices.keys() & set(loaded.scenario.fleet.devices)):
+    for name in sorted(devices.keys() & set(loaded.scenario.fleet.devices)):
         path = fleet_files.calibrated(name)
         # A file that the scenario names may have a device of the same name, which then is the fleet's.
-        is_calibrated = path is not None and own_rows(path, Device).get(name) == inputs.devices[name]
+        is_calibrated = path is not None and own_rows(path, Device).get(name) == devices[name]
         if path is not None and is_calibrated and (lines := calibration_of(path)):
             calibrations[name] = lines
     by_device: dict[str, list[int]] = {}
     if evaluated(loaded.method, loaded.scenario) != "global":
-        drawn = builder.fleet(loaded)
+        drawn = inputs.drawn_fleet
         by_device = {row.name: np.flatnonzero(drawn.device_of == i).tolist() for i, row in enumerate(drawn.devices)}
     has_tiers, codec = bool(loaded.scenario.fleet.tiers.count), loaded.scenario.codec
     tensors = profile.tensors if codec.is_used or codec.wan or profile.rates else {}
@@ -85,7 +84,7 @@ def environment(
         "operations": profile.part_operations.tolist(),
     }
     concerns = {
-        "files": fleet_files.hashes(loaded.scenario),
+        "files": inputs.file_hashes,
         "variants": profile.variants.tolist(),
         "outputs": profile.outputs.tolist(),
         "operations": dict(zip(KINDS, counts, strict=True)) if counts else {},
@@ -94,10 +93,10 @@ def environment(
         "tensors": {key: [*map(list, shapes)] for key, shapes in tensors.items()},
         "submodels": parts if profile.rates else {},
         "clients_by_device": by_device if len(by_device) > 1 else {},
-        "aggregator_of": has_tiers and builder.aggregator_of(loaded, profile).tolist(),
+        "aggregator_of": has_tiers and setup.aggregator_of.tolist(),
         "tiers": [
             TierRecord(devices=tier.device_names(range(len(tier))), networks=tier.network_names(range(len(tier))))
-            for tier in (builder.tier_clock(loaded).fleets if has_tiers else ())
+            for tier in (inputs.tier_clock().fleets if has_tiers else ())
         ],
         **own_method.record(loaded.method),
         "sources": dict(sources),
@@ -143,7 +142,7 @@ def environment(
             )
         ],
         calibrations=calibrations,
-        bases=visits.row_bases(loaded),
+        bases=visits.row_bases(loaded.scenario, inputs.files, inputs.families),
         refused_clients={str(client): why for client, why in refused.items()},
         flops_plain_per_sample=step_flops(profile.flops),
         stops_at_target=stop_at_target,
@@ -155,9 +154,8 @@ def environment(
 def summary(
     recorded: RunFolder,
     began: Environment,
-    loaded: Loaded,
+    setup: Setup,
     committed: RunTotals,
-    description: ModelProfile,
     stopped_by: str,
     wall_seconds: float,
 ) -> dict[str, Any]:
@@ -173,6 +171,7 @@ def summary(
     ``joules_by_part``: `visits.energy`. ``seconds_by_basis``: `visits.seconds_by_basis`. ``aggregators``: as of
     `aggregators.summary`; other bytes and joules are those of clients.
     """
+    loaded = setup.loaded
     rows, values, trail, query = recorded.rounds, recorded.evaluations, recorded.trail, recorded.query
     best = client_values.best_round(rows, values, committed.rounds)
     by_device = client_values.by_device(values, began.clients_by_device)
@@ -182,13 +181,13 @@ def summary(
         "run_dir": str(recorded.folder),
         "method": loaded.scenario.method,
         "seed": loaded.scenario.seed,
-        "data": abbreviated(description.data_source),
+        "data": abbreviated(setup.description.data_source),
         "rounds": committed.rounds,
         "accuracy": progress.final(trail),
         "best_accuracy": progress.best(trail),
         "evaluation": client_values.summary(values, by_device),
-        "clients_left_out": evaluated_clients.left_out(loaded, description),
-        "method_notes": builder.method_notes(loaded, description),
+        "clients_left_out": evaluated_clients.left_out(setup),
+        "method_notes": setup.method_notes,
         "best_round": None
         if best is None
         else asdict(best) | client_values.device_summary(client_values.at_round(by_device, best.round)),
@@ -198,7 +197,7 @@ def summary(
         "aggregators": aggregators.summary(
             *(recorded.links, reached, client_values.of_aggregators(values), client_values.of_global(values, rows))
         ),
-        "paid": _paid(recorded, loaded, began),
+        "paid": _paid(recorded, setup.inputs),
         "wasted_seconds": sum(row.wasted_s for row in rows),
         "bottlenecks": {name: each.rounds for name, each in visits.bottlenecks(query).items()},
         "visits": visits.by_kind(query),
@@ -215,16 +214,15 @@ def summary(
     }
 
 
-def _paid(recorded: RunFolder, loaded: Loaded, began: Environment) -> dict[str, Any] | None:
+def _paid(recorded: RunFolder, inputs: RunInputs) -> dict[str, Any] | None:
     """Costs of a run whose clients' bytes or joules have a price: for data and energy, by gateway, and in a month."""
-    fleet, prices = loaded.scenario.fleet, loaded.scenario.fleet.price
+    fleet, prices = inputs.scenario.fleet, inputs.scenario.fleet.price
     if not (prices.are_known or prices.plan is not None):
         return None
-    clients = loaded.scenario.data.clients
-    inputs = fleet_files.read_inputs(loaded.scenario)
+    clients = inputs.scenario.data.clients
     names, behind = tuple(map(str, range(clients))), np.arange(clients)
     if fleet.gateways.count:
-        names, behind = inputs.gateway_names, gateway_of(clients, fleet, inputs)
+        names, behind = inputs.files.gateway_names, gateway_of(clients, fleet, inputs.files)
     nbytes = np.zeros(len(names))
     for row in recorded.query(visits.BYTES_OF_CLIENTS):
         nbytes[behind[row["client"]]] += row["down"] + row["up"]

@@ -22,16 +22,16 @@ from coordinator.rounds.run import RunFailed
 from coordinator.workers.scheduler import TRIES
 from coordinator.workers.task import PoolError
 from costmodel import units
-from edge.protocol.config import ModelProfile
 from edge.protocol.portable import PORTABLE
 from edge.runtime.numerics import lacking
 from scenarios.config.error_messages import known_keys
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import quantities
 from scenarios.config.schema import Scenario
-from scenarios.run import builder, evaluated_clients
+from scenarios.run import evaluated_clients
 from scenarios.run.folder_files import HeldFolder
 from scenarios.run.host import default_workers
+from scenarios.run.setup import Setup
 
 MOST_THREADS_PER_CORE = 16
 """Above it a step of training hardly ends: threads wait for each other in turn."""
@@ -111,15 +111,15 @@ def check_machine(loaded: Loaded, device: str | None = None) -> None:
         )
 
 
-def foreseen(loaded: Loaded, description: ModelProfile, device: str) -> list[str]:
+def foreseen(setup: Setup, device: str) -> list[str]:
     """Warnings before a run on a device starts: of threads, and of blocks that nobody exchanges."""
     warnings: list[str] = []
-    train, cores = loaded.scenario.train, default_workers()
+    train, cores = setup.scenario.train, default_workers()
     if device == "cpu" and train.threads > cores:
         only = f"there are only {_cores(cores)}, so that rounds take longer than with {cores}"
         warnings.append(f"train.threads = {train.threads}: {only}")
-    asked, (down, up) = loaded.scenario.travels, builder.travels(loaded, description.layout)
-    if not loaded.method.objective.traffic.contacts_server:
+    asked, (down, up) = setup.scenario.travels, setup.travels
+    if not setup.loaded.method.objective.traffic.contacts_server:
         return warnings
     if not down and not up and (asked.down or asked.up):
         none = "no block is downloaded or uploaded, so that clients train on their own, as method = local"
@@ -133,26 +133,27 @@ def _cores(cores: int) -> str:
     return "1 core" if cores == 1 else f"{cores} cores"
 
 
-def notes(loaded: Loaded, description: ModelProfile) -> list[str]:
+def notes(setup: Setup) -> list[str]:
     """Clients without training examples or steps, those left out of means over clients, and what the method says.
 
     None of them is a warning: the run can show what was asked for.
     """
-    notes, without = [], np.flatnonzero(description.samples == 0).tolist()
+    samples = setup.description.samples
+    notes, without = [], np.flatnonzero(samples == 0).tolist()
     if without:
         which = ", ".join(map(str, without[:5])) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
         are = f"client {which} has" if len(without) == 1 else f"clients {which} have"
         verb = "takes" if len(without) == 1 else "take"
         notes.append(f"data.partition: {are} no training examples, and never {verb} part")
-    held = description.samples[description.samples > 0].tolist()
-    if count := sum(loaded.scenario.train.plan(samples).steps == 0 for samples in held):
-        of, verb = len(description.samples), "has" if count == 1 else "have"
+    held = samples[samples > 0].tolist()
+    if count := sum(setup.scenario.train.plan(examples).steps == 0 for examples in held):
+        of, verb = len(samples), "has" if count == 1 else "have"
         trains = "and never trains" if count == 1 else "and never train"
         notes.append(f"{count} of {of} clients {verb} fewer examples than a batch (train.drop_last), {trains}")
-    if count := evaluated_clients.left_out(loaded, description):
-        of, verb, split = len(description.samples), "has" if count == 1 else "have", loaded.scenario.eval.split
+    if count := evaluated_clients.left_out(setup):
+        of, verb, split = len(samples), "has" if count == 1 else "have", setup.scenario.eval.split
         notes.append(f"{count} of {of} clients {verb} no {split} examples, left out of means over clients")
-    return [*notes, *builder.method_notes(loaded, description)]
+    return [*notes, *setup.method_notes]
 
 
 def check_budget(loaded: Loaded, summary: Mapping[str, Any], lacking: Lacking | None) -> None:

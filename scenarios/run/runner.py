@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from coordinator.records.chain import initial_hash
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.schema import HostEvent
 from coordinator.records.store import Ledger
@@ -25,7 +24,6 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolError, Stopped, Workers
 from costmodel.clock import Clock
-from costmodel.fleet.fleet import Fleet
 from edge.data.content import keep_content
 from edge.data.decoded_cache import decoded_files
 from edge.data.json_partition import content
@@ -39,15 +37,16 @@ from scenarios.config import fleet_files, plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import scenario_text
-from scenarios.run import app_run, builder, evaluated_clients, folder_files, plugin_sources, run_problems, run_records
+from scenarios.run import app_run, evaluated_clients, folder_files, plugin_sources, run_problems, run_records
 from scenarios.run.app_folder import FlowerApp, flower_app, runnable_app
-from scenarios.run.builder import HEADERS_NBYTES
 from scenarios.run.environment import DataSetRecord, Environment
+from scenarios.run.federation import federated_run, largest_message
 from scenarios.run.folder_files import ARRAYS, HeldFolder, run_lock
 from scenarios.run.host import Host, interruptible, logging_to
 from scenarios.run.metadata import environment, summary
 from scenarios.run.observer import Observers
 from scenarios.run.run_folder import LEDGER, SCENARIO, RunFolder
+from scenarios.run.setup import HEADERS_NBYTES, RunInputs, Setup, on_device
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,8 +55,7 @@ _log = logging.getLogger("fedbr.runner")
 
 @contextlib.contextmanager
 def probe_worker(
-    loaded: Loaded,
-    device: str,
+    inputs: RunInputs,
     launcher: WorkerLauncher,
     logs: Path,
     stopped: Callable[[], bool],
@@ -67,14 +65,14 @@ def probe_worker(
 
     ``is_on_devices``: whether real devices train, which may be the only ones that have examples.
     """
+    loaded = inputs.loaded
     run_problems.check_machine(loaded)
     if loaded.scenario.data.partition.kind == BOARDS and not is_on_devices:
         raise ScenarioError(
             f"{loaded.name}: data.partition.kind = {BOARDS!r}: each client's examples lie on its own board, and none "
             "here; choose another kind to simulate, and write the app of these boards with fedbr flower export"
         )
-    job = builder.job(loaded, None, device, cache_folder())
-    with Pool(job, 1, launcher, logs, run_problems.user_error_hook(loaded), stopped) as pool:
+    with Pool(inputs.job, 1, launcher, logs, run_problems.user_error_hook(loaded), stopped) as pool:
         yield pool
 
 
@@ -86,11 +84,12 @@ def run(
     ScenarioError for an error of the user's, and Stopped before the first round; both remove the run folder. RunFailed,
     naming the run folder, for any other failure.
     """
-    loaded = builder.on_device(loaded, host.device)
+    inputs = RunInputs(on_device(loaded, host.device), host.device)
+    loaded = inputs.loaded
     run_problems.check_machine(loaded, host.device)
     if loaded.method.app is not None:
         flower_app(loaded)
-    fleet = builder.fleet(loaded)
+    _ = inputs.drawn_fleet  # so that a fleet that cannot be is refused before there is a folder
     place = host.out / loaded.name
     text = scenario_text(fleet_files.absolute(loaded.scenario, (place / (host.run_id or "new")).parent))
     try:
@@ -107,7 +106,7 @@ def run(
     with run_lock(folder) as held, _log_and_wrap(held):
         try:
             watch = Observers(host.observers, held.watched(stopped))
-            return _Maker(loaded, fleet, host, held, launcher, watch).make(stop_at_target)
+            return _Maker(inputs, host, held, launcher, watch).make(stop_at_target)
         except (ScenarioError, Stopped) as error:
             held.check()
             if isinstance(error, run_problems.TooSmallError) or not RunFolder(folder).is_begun:
@@ -136,16 +135,17 @@ def resume(
     """
     folder_files.check(folder)
     RunFolder(folder).check_device(host.device)
-    fleet = builder.fleet(loaded)
+    inputs = RunInputs(loaded, host.device)
+    _ = inputs.drawn_fleet  # so that a fleet that cannot be is refused before anything is written
     with run_lock(folder) as held, _log_and_wrap(held):
         recorded = RunFolder(folder)
-        if (result := _outcome(loaded, recorded)) is not None:
+        if (result := _outcome(inputs, recorded)) is not None:
             return result
         resumed = recorded.is_begun
         if not resumed:
             folder_files.empty(folder)
         before, watch = recorded.environment, Observers(host.observers, held.watched(stopped))
-        made = _Maker(loaded, fleet, host, held, launcher, watch)
+        made = _Maker(inputs, host, held, launcher, watch)
         return made.make(before.stops_at_target, before if resumed else None)
 
 
@@ -155,20 +155,19 @@ def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
     ScenarioError and RunFailed as of `resume`.
     """
     with run_lock(folder), run_problems.named(folder):
-        return _outcome(loaded, RunFolder(folder))
+        return _outcome(RunInputs(loaded), RunFolder(folder))
 
 
-def _outcome(loaded: Loaded, recorded: RunFolder) -> dict[str, Any] | None:
+def _outcome(inputs: RunInputs, recorded: RunFolder) -> dict[str, Any] | None:
     """The summary of a run that has ended; None for a run that was stopped early, or that is unfinished."""
     result, folder = recorded.summary, recorded.folder
     if result is None or result["stopped_by"] in EARLY:
         if recorded.is_begun and (change := recorded.source_change()):
             raise ScenarioError(f"{folder}: {change}; to resume this run, restore the files, or start a new run")
         return None
-    is_other_app = loaded.method.app is not None and flower_app(loaded).sha256 != recorded.app_sha256()
-    if is_other_app or recorded.meta["genesis"] != initial_hash(
-        builder.identity(loaded), recorded.environment.data.sha256
-    ):
+    app = None if inputs.loaded.method.app is None else flower_app(inputs.loaded)
+    is_other_app = app is not None and app.sha256 != recorded.app_sha256()
+    if is_other_app or recorded.meta["genesis"] != inputs.genesis(recorded.environment.data.sha256):
         raise _is_another(folder)
     if lacking := run_records.PRINTED - result.keys():
         raise ScenarioError(f"{recorded.ledger} is damaged: its summary has no {min(lacking)}")
@@ -195,12 +194,15 @@ def _log_and_wrap(held: HeldFolder) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Maker:
-    loaded: Loaded
-    fleet: Fleet
+    inputs: RunInputs
     host: Host
     held: HeldFolder
     launcher: WorkerLauncher
     watch: Observers
+
+    @property
+    def loaded(self) -> Loaded:
+        return self.inputs.loaded
 
     def make(self, stop_at_target: bool, before: Environment | None = None) -> dict[str, Any]:
         """Make the run, or with the environment that it had ``before`` go on with it, and tell whoever watches it."""
@@ -225,11 +227,11 @@ class _Maker:
         wall_started, loaded, folder, scenario = time.monotonic(), self.loaded, self.held.path, self.loaded.scenario
         if self.host.remote_access is not None:
             raise ScenarioError(f"{loaded.name}: remote workers and clusters do not run Flower apps; use local workers")
-        profile = app_run.described(app, scenario.data.clients)
-        chain = initial_hash(builder.identity(loaded), app.sha256 if before is None else before.data.sha256)
+        setup = Setup(self.inputs, app_run.described(app, scenario.data.clients))
+        chain = self.inputs.genesis(app.sha256 if before is None else before.data.sha256)
         (folder / app_records.FOLDER).mkdir(exist_ok=True)
         if before is None:
-            here = environment(loaded, profile, self.host, {}, stop_at_target, {})
+            here = environment(setup, self.host, {}, stop_at_target, {})
             data = DataSetRecord(name=app.name, sha256=app.sha256, source=abbreviated(str(app.folder)))
             here = here.model_copy(update={"data": data, "asynchronous": True})
             here.write(folder)
@@ -251,13 +253,13 @@ class _Maker:
                 _log.warning("%s: %s", kind, text)
                 ledger.event(HostEvent(kind, "", text, time.time()))
 
-            job = app_run.worker_job(builder.job(loaded, None, self.host.device, cache_folder()), app, folder)
+            job = app_run.worker_job(self.inputs.job, app, folder)
             target = scenario.stop.target_accuracy if stop_at_target else None
             wall_before, messages = ledger.wall_seconds(), folder / app_records.FOLDER
             server_app = app_run.ServerAppProcess(
                 app, scenario.seed, messages, folder / folder_files.LOGS / app_run.LOG, check_stop
             )
-            recorder, clock = app_run.LedgerRecorder(ledger), StoppableClock(self.fleet)
+            recorder, clock = app_run.LedgerRecorder(ledger), StoppableClock(self.inputs.drawn_fleet)
             with server_app, self._pool(job, ledger, HEADERS_NBYTES, app_run.EXECUTOR) as pool:
                 parts = (loaded, clock, server_app, messages, recorder, target, pool, self.watch.on_round, check_stop)
                 rounds = app_run.rounds_of(*parts, functools.partial(on_event, "app_raised"))
@@ -272,53 +274,53 @@ class _Maker:
                 stopped_by = ended_by or self.host.stopped_by()
             wall_seconds = wall_before + time.monotonic() - wall_started
             began = before or here
-            result = summary(RunFolder(folder), began, loaded, rounds.committed, profile, stopped_by, wall_seconds)
+            result = summary(RunFolder(folder), began, setup, rounds.committed, stopped_by, wall_seconds)
             run_problems.check_budget(loaded, result, rounds.budget.lacking)
             result["warnings"] = [*app_run.warnings(rounds), *run_problems.found(loaded, result)]
             _finish(ledger, result)
             return result
 
     def _run(self, stop_at_target: bool, before: Environment | None) -> dict[str, Any]:
-        wall_started, loaded, folder, device = time.monotonic(), self.loaded, self.held.path, self.host.device
-        access = self.host.remote_access
+        wall_started, inputs, folder, device = time.monotonic(), self.inputs, self.held.path, self.host.device
+        loaded, access = inputs.loaded, self.host.remote_access
         sources = plugin_sources.find(plugin_sources.named(loaded)) if before is None else {}
         devices = self.host.devices
-        with probe_worker(loaded, device, self.launcher, folder / "logs", self.watch, devices is not None) as probe:
+        with probe_worker(inputs, self.launcher, folder / "logs", self.watch, devices is not None) as probe:
             profile, initial = probe.describe(True)
+        setup = Setup(inputs, profile)
         if devices is not None:
-            profile = devices.counted(builder.job(loaded, profile, device, cache_folder()), profile, self.watch)
-        fleet = builder.with_operations(loaded, self.fleet, profile)
-        refused = {} if devices is not None else builder.refused(loaded, fleet, profile)
-        evaluated_clients.check_validation(loaded, profile)
-        warnings = run_problems.foreseen(loaded, profile, device)
-        for note in (*run_problems.notes(loaded, profile), *warnings):
+            setup = Setup(inputs, devices.counted(setup.job, profile, self.watch))
+        refused = {} if devices is not None else setup.refused
+        evaluated_clients.check_validation(setup)
+        warnings = run_problems.foreseen(setup, device)
+        for note in (*run_problems.notes(setup), *warnings):
             self.watch.on_note(note)
-        chain = initial_hash(builder.identity(loaded), profile.data_sha256)
+        chain = inputs.genesis(setup.description.data_sha256)
         self.held.check()
         if before is None:
             kept = plugin_sources.keep(sources, folder)
             if loaded.dataset.content:
                 keep_content(loaded.dataset.content, cache_folder(), folder / ARRAYS)
-            here = environment(loaded, profile, self.host, refused, stop_at_target, kept)
+            here = environment(setup, self.host, refused, stop_at_target, kept)
             here.write(folder)
         path, genesis, table = folder / LEDGER, chain if before is None else None, loaded.method.objective.records.table
         with contextlib.closing(Ledger(path, genesis, table, loaded.scenario.checkpoints, self.held.check)) as ledger:
             self.held.keep(path)
             if ledger.genesis != chain:
                 raise _is_another(folder)
-            job = builder.job(loaded, profile, device, cache_folder())
+            job = setup.job
             if access is not None:
                 numerics = {} if access.any_machine else fingerprint(device, loaded.scenario.train.instructions)
-                job = replace(job, fingerprint=numerics, visit_nbytes=builder.training_nbytes(loaded, profile))
+                job = replace(job, fingerprint=numerics, visit_nbytes=setup.training_nbytes())
             if before is not None and (change := before.machine_change(device)):
                 ledger.event(HostEvent("machine_changed", "", change, time.time()))
-            server = builder.server(loaded, profile, initial, folder)
-            with self._pool(job, ledger, builder.largest_message(loaded, job, profile, server)) as pool:
-                times: tuple[Clock, Workers] = StoppableClock(fleet), pool
+            server = setup.server(initial, folder)
+            with self._pool(job, ledger, largest_message(setup, server)) as pool:
+                times: tuple[Clock, Workers] = StoppableClock(setup.fleet), pool
                 if devices is not None:
-                    times = devices.join(job, profile, fleet, pool, self.watch)
-                parts = (job, profile, server, *times, ledger, self.watch)
-                run, store = builder.federated_run(loaded, *parts, refused=refused, stop_at_target=stop_at_target)
+                    times = devices.join(job, setup.description, setup.fleet, pool, self.watch)
+                parts = (setup, server, *times, ledger, self.watch)
+                run, store = federated_run(*parts, refused=refused, stop_at_target=stop_at_target)
                 wall_before = ledger.wall_seconds()
                 with plugin_errors.named(loaded.scenario.model_dump(), RunFailed):
                     ended_by = None if before is None else resume_checkpoint(run, store)
@@ -327,9 +329,7 @@ class _Maker:
                 stopped_by = ended_by or self.host.stopped_by()
             store.remove_orphans()
             wall_seconds = wall_before + time.monotonic() - wall_started
-            result = summary(
-                RunFolder(folder), before or here, loaded, run.committed, run.description, stopped_by, wall_seconds
-            )
+            result = summary(RunFolder(folder), before or here, setup, run.committed, stopped_by, wall_seconds)
             run_problems.check_budget(loaded, result, run.budget.lacking)
             result["warnings"] = [*warnings, *run_problems.found(loaded, result)]
             _finish(ledger, result)

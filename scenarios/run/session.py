@@ -20,7 +20,7 @@ from edge.protocol.scratch import scratch
 from edge.runtime.gpu_memory import free_nbytes, gpu_workers
 from scenarios.config.load import Loaded
 from scenarios.config.validation import evaluated
-from scenarios.run import app_run, builder, folder_files, runner
+from scenarios.run import app_run, folder_files, runner
 from scenarios.run.host import (
     Host,
     Piece,
@@ -32,6 +32,7 @@ from scenarios.run.host import (
     piece_seconds,
 )
 from scenarios.run.observer import Observers, RunObserver
+from scenarios.run.setup import RunInputs, Setup
 
 Work = Callable[[Host, WorkerLauncher, Piece], dict[str, Any]]
 """(host, launcher, stopped) -> result"""
@@ -178,13 +179,13 @@ def choose_workers(runs: Iterable[Loaded], device: str, launcher: WorkerLauncher
     visit_nbytes = []
     for run in distinct.values():  # from a description of the model on the CPU, before any worker has a GPU
         train = replace(run.scenario.train, precision="fp32")
-        there = replace(run, scenario=run.scenario.model_copy(update={"train": train}))
+        there = RunInputs(replace(run, scenario=run.scenario.model_copy(update={"train": train})), CPU)
         with (
             scratch() as logs,
             logging_to(logs / "coordinator.log"),
-            runner.probe_worker(there, CPU, launcher, logs, stopped) as pool,
+            runner.probe_worker(there, launcher, logs, stopped) as pool,
         ):
             profile, _ = pool.describe(data=False)
-        visit_nbytes.append(builder.training_nbytes(there, profile))
+        visit_nbytes.append(Setup(there, profile).training_nbytes())
     visits = max(run.scenario.rounds.cohort for run in distinct.values())
     return gpu_workers(free, max(visit_nbytes), default_workers(), visits)

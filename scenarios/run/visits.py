@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,8 +29,7 @@ from costmodel.fleet.devices import Device, Network, basis, devices, networks
 from costmodel.fleet.inputs import FleetInputs, Link
 from costmodel.fleet.model_demand import figures_of_speed
 from costmodel.fleet.traces import Machines, RateSeries, RecordedDays
-from scenarios.config import fleet_files
-from scenarios.config.load import Loaded
+from scenarios.config.schema import Scenario
 from scenarios.run.environment import Environment
 
 Query = Callable[[str], list[sqlite3.Row]]
@@ -256,30 +255,27 @@ BASES = ("assumed", "derived", "inference", READ)
 """Weakest first. `READ`: measured in training, read in a source, or given by the scenario's own files and keys."""
 
 
-def row_bases(loaded: Loaded) -> dict[str, dict[str, dict[str, str]]]:
+def row_bases(scenario: Scenario, files: FleetInputs, families: Sequence[str]) -> dict[str, dict[str, dict[str, str]]]:
     """What ``environment.json`` keeps: ``devices`` and ``networks``, name -> part of a visit -> basis; with tiers also
-    ``aggregators``, name of a network of theirs -> direction -> basis."""
-    scenario = loaded.scenario
-    inputs = fleet_files.read_inputs(scenario)
-    trace = inputs.trace  # which may give rates and speeds in place of those of rows
-    known = (
-        set(WAYS) if scenario.fleet.rates is not None or scenario.fleet.trace is not None else recorded_rates(inputs)
-    )
+    ``aggregators``, name of a network of theirs -> direction -> basis. ``files``: of the fleet; ``families``: names by
+    which devices have a throughput for the run's model."""
+    trace = files.trace  # which may give rates and speeds in place of those of rows
+    known = set(WAYS) if scenario.fleet.rates is not None or scenario.fleet.trace is not None else recorded_rates(files)
     has_speeds = isinstance(trace, Machines) or (isinstance(trace, RecordedDays) and trace.flops_per_second is not None)
-    all_devices, all_networks = {**devices(), **inputs.devices}, {**networks(), **inputs.networks}
+    all_devices, all_networks = {**devices(), **files.devices}, {**networks(), **files.networks}
     bases: dict[str, dict[str, dict[str, str]]] = {"devices": {}, "networks": {}}
     for name in dict.fromkeys(scenario.fleet.devices):
         row = all_devices[name]
-        used = [] if has_speeds else figures_of_speed(row, (loaded.model.name, loaded.model.family))
+        used = [] if has_speeds else figures_of_speed(row, families)
         bases["devices"][name] = {
             "compute": min((_basis(row, key) for key in (*used, "step_seconds")), key=BASES.index)
         }
     for name in dict.fromkeys(scenario.fleet.networks):
         bases["networks"][name] = _rate_bases(
-            all_networks[name], known | _behind_recorded(all_networks[name], inputs.gateway_link)
+            all_networks[name], known | _behind_recorded(all_networks[name], files.gateway_link)
         )
     tiers = scenario.fleet.tiers
-    recorded = set[str]() if inputs.aggregators is None else recorded_rates(inputs.aggregators)
+    recorded = set[str]() if files.aggregators is None else recorded_rates(files.aggregators)
     for tier, known in ((tiers, recorded), (tiers.above, set[str]())):
         for name in dict.fromkeys(tier.networks) if tier.count else ():
             bases.setdefault("aggregators", {})[name] = _rate_bases(all_networks[name], known)

@@ -19,8 +19,9 @@ from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from edge.protocol import app_records
 from scenarios.config.load import Loaded
-from scenarios.run import app_run, builder
+from scenarios.run import app_run
 from scenarios.run.app_folder import FlowerApp
+from scenarios.run.setup import RunInputs
 from scenarios.studies.replayed_run import OtherVisits, RecordedRounds
 
 
@@ -62,7 +63,7 @@ class PreparedApp:
     @cached_property
     def fleet(self) -> Fleet:
         """As the scenario draws it."""
-        return builder.fleet(self.loaded)
+        return RunInputs(self.loaded).drawn_fleet
 
     def play(self, fleet: Fleet, may_end_elsewhere: bool = False) -> ReplayedApp:
         """The run, replayed to its end on a fleet. `OtherVisits` if the app sends other messages on it."""

@@ -23,7 +23,6 @@ from rich.console import Console
 
 from coordinator.aggregation.server import Model
 from coordinator.records import foreign, names
-from coordinator.records.chain import initial_hash
 from coordinator.records.checkpoints import restore_server
 from coordinator.records.names import CHECKPOINTS, STATE, VECTORS
 from coordinator.records.resume import resume_checkpoint
@@ -35,7 +34,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolTask, Reply, ReplyHandler, ReplyValidator, TaskGroup
 from costmodel.clock import Clock
-from edge.protocol.config import Job, ModelProfile
+from edge.protocol.config import Job
 from edge.protocol.files import opened, write_text
 from edge.protocol.home import shared
 from edge.protocol.messages import GLOBAL, LOCAL_MODEL, SUBVALUE, Choice, Evaluate, Score, Train, Update
@@ -43,17 +42,18 @@ from edge.protocol.payload import MODEL, Payload
 from edge.protocol.scratch import scratch
 from edge.training.metrics.registry import metric_rows
 from scenarios.config import plugin_errors
-from scenarios.config.cache import cache_folder
 from scenarios.config.error_messages import error_message
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import EvalSection
 from scenarios.report import terminal
 from scenarios.report.tables import Table, TableColumn
-from scenarios.run import builder, evaluated_clients, run_problems, runner
+from scenarios.run import evaluated_clients, run_problems, runner
+from scenarios.run.federation import federated_run
 from scenarios.run.folder_files import run_lock
 from scenarios.run.host import Host
 from scenarios.run.observer import Observers
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.setup import RunInputs, Setup
 
 VISITS_PER_WORKER = 2
 """Local models per worker that are held at a time"""
@@ -161,20 +161,22 @@ def measure(
         with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
             logs = place / "logs"
             logs.mkdir()
-            with runner.probe_worker(loaded, host.device, launcher, logs, stopped) as probe:
+            inputs = RunInputs(loaded, host.device)
+            with runner.probe_worker(inputs, launcher, logs, stopped) as probe:
                 profile, initial = probe.describe(True)
-            job = builder.job(loaded, profile, host.device, cache_folder())
-            config = request.evaluation
-            own = replace(job, metrics=config.metrics, metric_options=config.metric_options, collects_vectors=True)
+            setup, config = Setup(inputs, profile), request.evaluation
+            own = replace(
+                setup.job, metrics=config.metrics, metric_options=config.metric_options, collects_vectors=True
+            )
             if request.clients == "local":  # visits upload their models, which are not adapted
                 own = replace(own, is_measured=True, reports=(), adapt_epochs=0, adapt_before=False, eval_select=None)
             with (
                 contextlib.closing(copied_ledger(loaded, request.round, folder, place)) as ledger,
                 Pool(own, host.workers, launcher, logs, run_problems.user_error_hook(loaded), stopped) as pool,
             ):
-                if ledger.genesis != initial_hash(builder.identity(loaded), profile.data_sha256):
+                if ledger.genesis != inputs.genesis(profile.data_sha256):
                     raise ScenarioError(f"{folder}: the data or the files that the scenario names have changed")
-                run = restored_run(loaded, request.round, job, profile, initial, pool, ledger, stopped)
+                run = restored_run(setup, request.round, initial, pool, ledger, stopped)
                 found = _Measuring(request, own, run, CountedWorkers(pool, tell)).result()
     return {"run_dir": str(folder), **found, "wall_seconds": time.monotonic() - started}
 
@@ -401,27 +403,22 @@ def copied_ledger(loaded: Loaded, round: int, folder: Path, place: Path) -> Ledg
 
 
 def restored_run(
-    loaded: Loaded,
+    setup: Setup,
     round: int,
-    job: Job,
-    profile: ModelProfile,
     initial: Payload,
     pool: Pool,
     ledger: Ledger,
     stopped: Callable[[], bool],
 ) -> FederatedRun:
     """The run at its checkpoint."""
-    fleet = builder.with_operations(loaded, builder.fleet(loaded), profile)
-    run, store = builder.federated_run(
-        loaded,
-        job,
-        profile,
-        builder.server(loaded, profile, initial, ledger.path.parent),
-        Clock(fleet),
+    run, store = federated_run(
+        setup,
+        setup.server(initial, ledger.path.parent),
+        Clock(setup.fleet),
         pool,
         ledger,
         Observers((), stopped),
-        refused=builder.refused(loaded, fleet, profile),
+        refused=setup.refused,
         stop_at_target=False,
     )
     resume_checkpoint(run, store)

@@ -20,17 +20,16 @@ from rich.console import Console
 from rich.table import Table
 
 from coordinator.records.schema import ANY_FLEET, BOTTLENECKS, RoundRow
-from edge.protocol.config import ModelProfile
-from scenarios.config import fleet_files, plugin_errors
+from scenarios.config import plugin_errors
 from scenarios.config.errors import COMMAND_LINE, ReportError
-from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import words
 from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
 from scenarios.report.run_reader import open_runs
-from scenarios.run import builder
 from scenarios.run.app_folder import runnable_app
 from scenarios.run.progress import accumulated, to_target
 from scenarios.run.run_folder import ENVIRONMENT, SCENARIO, RunFolder
+from scenarios.run.setup import RunInputs, Setup
 from scenarios.studies import app_replay
 from scenarios.studies.replayed_run import OtherVisits, PreparedReplay, RecordedRounds, RetimedRun
 
@@ -127,7 +126,8 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
                 key=key,
                 source=COMMAND_LINE,
             )
-    _check_files(run, recorded, loaded)
+    inputs, before = RunInputs(loaded), RunInputs(recorded)
+    _check_files(run, before, inputs)
     record = RecordedRounds.of(run, recorded.method.objective.records.table)
     if not record.rounds:
         raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
@@ -157,23 +157,25 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
             raise ValueError(f"{len(description.samples)} clients instead of {recorded.scenario.data.clients}")
     except (LookupError, ValueError) as error:
         raise ReportError(f"{folder / ENVIRONMENT} does not describe the run's model and data: {error!r}") from error
-    drawn = builder.with_operations(loaded, builder.fleet(loaded), description)
-    if reason := _other_members(recorded, loaded, description):
+    setup, made = Setup(inputs, description), Setup(before, description)
+    _ = setup.fleet  # so that one that cannot be is refused first
+    if reason := _other_members(made, setup):
         raise ScenarioError(f"{reason}; to train anew: {fresh}")
     target = recorded.scenario.stop.target_accuracy
     with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
-        refused = builder.refused(loaded, drawn, description)
-    if description.rates and builder.submodels_differ(recorded, loaded, description):
+        _ = setup.refused
+    clients = range(recorded.scenario.data.clients)
+    if description.rates and any(made.rates.of_client(each) != setup.rates.of_client(each) for each in clients):
         raise ScenarioError(f"submodel.rate: clients would have other parts of the model; to train anew: {fresh}")
-    return PreparedReplay(record, loaded, target, description, drawn, refused, fresh)
+    return PreparedReplay(record, setup, target, fresh)
 
 
-def _check_files(run: RunFolder, recorded: Loaded, loaded: Loaded) -> None:
+def _check_files(run: RunFolder, recorded: RunInputs, replayed: RunInputs) -> None:
     """ScenarioError for a file of the fleet that has another content than when the run was made, unless it is replaced
     by one of another name."""
     before, names = run.environment.files, recorded.scenario.fleet.file_names
-    for key, sha256 in fleet_files.hashes(loaded.scenario).items():
-        name = loaded.scenario.fleet.file_names.get(key)
+    for key, sha256 in replayed.file_hashes.items():
+        name = replayed.scenario.fleet.file_names.get(key)
         if name is not None and name == names.get(key) and before.get(key, sha256) != sha256:
             raise ScenarioError(
                 f"{run.folder}: {key} = {name!r}: its content has changed since the run; restore it, or replay with a "
@@ -182,18 +184,17 @@ def _check_files(run: RunFolder, recorded: Loaded, loaded: Loaded) -> None:
             )
 
 
-def _other_members(recorded: Loaded, loaded: Loaded, description: ModelProfile) -> str:
+def _other_members(recorded: Setup, replayed: Setup) -> str:
     """Why aggregators might have averaged other clients than they did; empty if they did not."""
-    tiers = [each.scenario.fleet.tiers for each in (recorded, loaded)]
+    tiers = [setup.scenario.fleet.tiers for setup in (recorded, replayed)]
     if not any(each.count for each in tiers):
         return ""
     if any(each.on_loss == "move" and each.availability.form != "always" for each in tiers):
         return "fleet.tiers.on_loss = move: which aggregator a client trains with depends on times"
     before, now = tiers
-    if (before.count, before.above.count) == (now.count, now.above.count):
-        members = (builder.aggregator_of(each, description) for each in (recorded, loaded))
-        if np.array_equal(next(members), next(members)):
-            return ""
+    are_as_many = (before.count, before.above.count) == (now.count, now.above.count)
+    if are_as_many and np.array_equal(recorded.aggregator_of, replayed.aggregator_of):
+        return ""
     return "fleet.tiers: clients would belong to other aggregators"
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from coordinator.aggregation.download_codec import DownloadCodec
 from coordinator.aggregation.server import Download, ServerStrategy
 from coordinator.records.history_replay import DecisionOnlyServer, RecordedEvaluation, RecordedTraining, placeholders
 from coordinator.records.round_record import EvalResult, RoundRecord
@@ -34,7 +33,7 @@ from coordinator.records.schema import (
     VisitRow,
     payloads_of,
 )
-from coordinator.rounds.budget import CLIENTS, CONVERGED, EARLY, FLEET_RULES, ROUNDS, SECONDS, TARGET, Budget
+from coordinator.rounds.budget import CLIENTS, CONVERGED, EARLY, FLEET_RULES, ROUNDS, SECONDS, TARGET
 from coordinator.rounds.ports import PendingCommit, PendingEvaluation, RunMemory, Snapshot
 from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.run import FederatedRun
@@ -44,13 +43,13 @@ from coordinator.workers.task import TaskGroup
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_seconds
-from edge.protocol.config import ModelProfile
 from edge.protocol.messages import Totals, Update, numbers_of_loss
 from edge.protocol.payload import Payload
 from scenarios.config import plugin_errors
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.report.run_reader import RecordedRun
-from scenarios.run import builder
+from scenarios.run.federation import budget
+from scenarios.run.setup import Setup
 from scenarios.studies.forecast.typical_visits import server_of_zeros
 
 BUDGETS = (*FLEET_RULES, SECONDS)
@@ -124,17 +123,21 @@ class PreparedReplay:
     """A run that is read once, and can be replayed on several fleets."""
 
     record: RecordedRounds
-    loaded: Loaded
+    setup: Setup
     """The scenario with the overrides"""
     target: float | None
     """The recorded scenario's target accuracy, which may have ended the run"""
-    description: ModelProfile
-    fleet: Fleet
-    """As the scenario draws it"""
-    refused: Mapping[int, str]
-    """Client -> why it cannot take part"""
     fresh: str
     """The command that trains anew"""
+
+    @property
+    def loaded(self) -> Loaded:
+        return self.setup.loaded
+
+    @property
+    def fleet(self) -> Fleet:
+        """As the scenario draws it"""
+        return self.setup.fleet
 
     def play(self, fleet: Fleet, may_end_elsewhere: bool = False) -> RetimedRun:
         """The run, replayed to its end on a fleet.
@@ -171,14 +174,14 @@ class RetimedRun:
 
     def __init__(self, ready: PreparedReplay, fleet: Fleet) -> None:
         self.record, self.loaded, self.fresh = ready.record, ready.loaded, ready.fresh
-        loaded, description = ready.loaded, ready.description
+        loaded, setup = ready.loaded, ready.setup
         self.rounds_done: list[RoundRow] = []
         self.visits_done: list[VisitRow] = []
         self.evaluations_done: list[EvaluationRow] = []
         self.messages_done: list[AggregatorRow] = []
         self.other_end: str | None = None
         """The difference, if a budget ends the replay before the record's end, or does not end it there"""
-        server_side = server_of_zeros(loaded, description)
+        server_side = server_of_zeros(setup)
         self.server = RetimedServer(server_side)
 
         def is_stopped() -> bool:
@@ -188,33 +191,26 @@ class RetimedRun:
 
         # A target ends the replay only if it ended the run.
         ending = ready.target if self.record.stopped_by == TARGET else None
-        job = builder.job(loaded, description, "cpu", Path())
         self.run = FederatedRun(
-            job=job,
+            job=setup.job,
             method=loaded.method,
             options=loaded.options,
-            description=description,
+            description=setup.description,
             server=self.server,
             clock=Clock(fleet),
             trainer=self,
             evaluator=self,
             recorder=self,
             states=None,  # no training, so no client state
-            budget=Budget(
-                loaded.scenario.budget,
-                loaded.scenario.rounds.max,
-                ending,
-                loaded.scenario.stop.patience,
-                loaded.scenario.fleet.price,
-            ),
+            budget=budget(setup, ending),
             rules=loaded.scenario.rounds,
-            selection=builder.client_selection(loaded, description),
-            downloads=DownloadCodec(job.codec, job.seed, description.tensors, job.kept_blocks, description.axes),
+            selection=setup.selection(),
+            downloads=setup.downloads(),
             eval_every=loaded.scenario.eval.every,
             on_round=lambda progress: None,
             is_stopped=is_stopped,
-            refused=ready.refused,
-            tiers=builder.tiers(loaded, job, description, server_side, fleet.config.scale),
+            refused=setup.refused,
+            tiers=setup.tiers(server_side, fleet.config.scale),
         )
 
     @property

@@ -21,9 +21,9 @@ from scenarios.report import labels, terminal
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECONDS, Quantity, cells
 from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.report.tables import of_texts
-from scenarios.run import builder
 from scenarios.run.metadata import SUMMED
 from scenarios.run.run_folder import RunFolder, resolved_keys
+from scenarios.run.setup import on_device
 from scenarios.studies.run_list import entry
 
 ENVIRONMENT = ("python", "versions", "platform", "processor", "cores", "device", "workers", "computes")
@@ -89,7 +89,7 @@ def difference(a: Source, b: Source) -> RunDifference:
     for side, run in zip((a, b), runs, strict=True):
         if run is None:  # beside a run, with the defaults of the device that this run was on
             loaded = load(side)
-            loaded = loaded if device is None else builder.on_device(loaded, device)
+            loaded = loaded if device is None else on_device(loaded, device)
         settings.append(resolved_keys(loaded.scenario) if run is None else run.settings)
     keys = _differing(*settings)
     first, second = runs

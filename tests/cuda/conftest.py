@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from edge.training.trainer import LocalTrainer
-from scenarios.config.cache import cache_folder
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
-from scenarios.run import builder
+from scenarios.run.setup import RunInputs, Setup, on_device
 
 DEVICE = "cuda:0"
 
@@ -41,9 +40,9 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def trainer(scenario: str, device: str, *overrides: str) -> LocalTrainer:
     """A worker's trainer in this process."""
-    loaded = builder.on_device(load(scenario, parse_all(list(overrides))), device)
-    profile, _ = LocalTrainer(builder.job(loaded, None, device, cache_folder())).describe(True)
-    return LocalTrainer(builder.job(loaded, profile, device, cache_folder()))
+    loaded = on_device(load(scenario, parse_all(list(overrides))), device)
+    profile, _ = LocalTrainer(RunInputs(loaded, device).job).describe(True)
+    return LocalTrainer(Setup.of(loaded, profile, device).job)
 
 
 class Called:

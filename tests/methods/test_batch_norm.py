@@ -21,7 +21,7 @@ from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, Norm, PartitionConfig, TrainConfig
 from edge.protocol.payload import MODEL, Floats
 from scenarios.config.load import ScenarioError
-from scenarios.run import builder
+from scenarios.run.setup import Setup
 from tests.ledgers import virtual_rows
 from tests.toy import (
     Run,
@@ -139,11 +139,11 @@ def test_corrections_act_on_parameters_and_running_statistics_are_averaged(metho
 
 
 def test_running_statistics_that_are_never_uploaded_are_refused_unless_clients_models_are_evaluated() -> None:
-    layout = described(model("batch"), loaded().scenario.data, 0)[0].layout
+    description = described(model("batch"), loaded().scenario.data, 0)[0]
     how: dict[str, Any] = {"model": model("batch"), "travels": (None, "last:2")}
     with pytest.raises(ScenarioError, match=r"model.norm = 'batch': the running statistics of conv1, conv2 are never"):
-        builder.travels(loaded(**how), layout)
-    _, up = builder.travels(loaded(**how, evaluation={"on": "clients"}), layout)
+        _ = Setup.of(loaded(**how), description).travels
+    _, up = Setup.of(loaded(**how, evaluation={"on": "clients"}), description).travels
     assert up == ("conv3", "conv3.buffers", "head")
 
 

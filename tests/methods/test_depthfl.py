@@ -25,8 +25,8 @@ from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build, method_blocks
 from edge.training.exits import depth_axes, exit_logits, shortened, with_exits
 from edge.training.trainer import LocalTrainer
-from scenarios.run import builder
-from tests.toy import CPU, DIGITS_CNN, Run, batch, cache_folder, loaded, play, tower_blocks, visit, whole
+from scenarios.run.setup import RunInputs
+from tests.toy import CPU, DIGITS_CNN, Run, batch, loaded, play, tower_blocks, visit, whole
 
 LINEAR = DepthFLOptions(exits="linear")
 SIZES = {"conv1": 40 + 50, "conv2": 296 + 90, "conv3": 584, "head": 330}
@@ -304,4 +304,4 @@ def test_models_without_exits_are_refused(blocks: Any, reason: str) -> None:
 def test_without_exits_nobody_can_have_fewer_blocks() -> None:
     known = loaded("depthfl", exits="none", submodel={"rate": 0.5})
     with pytest.raises(ValueError, match="'digits-cnn': has no sub-models: no block has an exit but the last"):
-        LocalTrainer(builder.job(known, None, "cpu", Path(cache_folder()))).describe(False)
+        LocalTrainer(RunInputs(known).job).describe(False)

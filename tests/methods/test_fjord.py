@@ -29,7 +29,7 @@ from edge.training.client_update import NarrowerPart
 from edge.training.narrowed import add_statistics, model_axes
 from edge.training.sgd import Sgd
 from edge.training.trainer import LocalTrainer
-from scenarios.run import builder
+from scenarios.run.setup import Setup
 from tests.toy import CPU, direct, federation, loaded, model_sha256, play, visit
 
 NARROW = ModelConfig("digits-cnn", width=5)
@@ -196,7 +196,7 @@ def test_steps_of_narrow_layers_take_their_devices_time(tmp_path: Path) -> None:
         "fleet": {"devices": {"raspberry-pi-4": 1}},
     }
     run, known = federation(tmp_path, "fjord", **how), loaded("fjord", **how)
-    fleet = builder.with_operations(known, builder.fleet(known), run.description)
+    fleet = Setup.of(known, run.description).fleet
     samples, visit, conditions = int(run.description.samples[0]), run.prepare(0, 0), fleet.conditions([0], 0)
     drawn = draw_rates(keyed_generator(0, WIDTHS, 0, 0), [1.0, 0.75, 0.5], -(-samples // 32))
     sizes = [32] * (samples // 32) + [samples % 32] * (samples % 32 > 0)

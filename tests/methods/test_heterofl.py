@@ -16,11 +16,11 @@ from edge.protocol.config import ModelConfig, ModelProfile, PartitionConfig, Tra
 from edge.protocol.submodels import SliceMap
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.run import builder, visits
+from scenarios.run import visits
+from scenarios.run.setup import RunInputs, Setup
 from tests.ledgers import virtual_rows
 from tests.toy import (
     broken_off,
-    cache_folder,
     federation,
     loaded,
     model_sha256,
@@ -38,13 +38,13 @@ HALF = {"conv1": 20, "conv2": 76, "conv3": 148, "head": 170}
 
 
 def described(known: Loaded) -> ModelProfile:
-    return LocalTrainer(builder.job(known, None, "cpu", Path(cache_folder()))).describe(True)[0]
+    return LocalTrainer(RunInputs(known).job).describe(True)[0]
 
 
 def rates(**how: Any) -> list[float]:
     """Of four clients."""
     known = loaded("heterofl", **how)
-    own = builder.submodel_rates(known, described(known))[1]
+    own = Setup.of(known, described(known)).rates.of_client
     return [own(client) for client in range(4)]
 
 
@@ -123,12 +123,12 @@ def test_rates_are_fixed_by_device_drawn_by_shares_or_one_for_all() -> None:
     assert sorted(rates(submodel=by_device)) == [0.25, 0.25, 1.0, 1.0]
     known = loaded("heterofl", submodel={"rate": {"raspberry-pi-5": 1.0}})
     with pytest.raises(ScenarioError, match=r"submodel\.rate: no rate for the device 'raspberry-pi-4' of the fleet"):
-        builder.submodel_rates(known, described(known))
+        _ = Setup.of(known, described(known)).rates
 
 
 def test_drawn_rates_differ_between_rounds_and_depend_on_seed_round_and_client_alone() -> None:
     known = loaded("heterofl", submodel={"rate": "round", "rates": (1.0, 0.5, 0.25), "shares": (0, 1, 1)})
-    rate, own = builder.submodel_rates(known, described(known))
+    rate, own = Setup.of(known, described(known)).rates
     drawn = [[rate(client, round) for client in range(4)] for round in range(50)]
     assert {each for row in drawn for each in row} == {0.5, 0.25}
     assert drawn == [[rate(client, round) for client in range(4)] for round in range(50)]
@@ -138,12 +138,12 @@ def test_drawn_rates_differ_between_rounds_and_depend_on_seed_round_and_client_a
 def test_memory_chooses_the_largest_part_that_fits() -> None:
     known = loaded("heterofl", model=ModelConfig("resnet18", width=64), train=TrainConfig(batch=32))
     profile = described(loaded("heterofl", model=ModelConfig("resnet18", width=64), submodel={"rate": "memory"}))
-    fits = builder.fitting_rates(
+    fits = Setup.of(
         loaded("heterofl", model=ModelConfig("resnet18", width=64), submodel={"rate": "memory"}), profile
-    )
+    ).fitting_rates
     assert known.scenario.submodel.levels == (1.0,)
     assert fits(1e12) == (1.0, 0.5, 0.25, 0.125, 0.0625)
-    needed = builder.training_nbytes(known, profile) / 0.7
+    needed = Setup.of(known, profile).training_nbytes() / 0.7
     assert fits(needed) == (1.0, 0.5, 0.25, 0.125, 0.0625)
     assert fits(0.9 * needed) == (0.5, 0.25, 0.125, 0.0625)
     assert fits(1000) == ()
@@ -198,7 +198,7 @@ def test_visits_that_do_not_count_have_the_rate_that_they_began_with(tmp_path: P
     how = unsteady_world("over_select") | {"rounds": 4, "submodel": {"rate": "round", "rates": (1.0, 0.5, 0.25)}}
     run = play(tmp_path, "heterofl", **how)
     rows = run.rows("SELECT client, round, kind, rate FROM visits")
-    draws = builder.submodel_rates(loaded("heterofl", **how), run.federation.description)[0]
+    draws = Setup.of(loaded("heterofl", **how), run.federation.description).rates.of_visit
     assert [rate for *_, rate in rows] == [draws(client, round) for client, round, _, _ in rows]
     assert {kind for _, _, kind, _ in rows} == {"train", "lost"}
     assert len({rate for _, _, kind, rate in rows if kind == "lost"}) > 1
@@ -296,7 +296,7 @@ def test_static_statistics_do_not_travel_and_make_the_model_good_for_evaluation(
 
 def test_narrow_layers_take_longer_per_flop_where_the_device_is_calibrated() -> None:
     known = loaded("heterofl", submodel=BY_CLIENT, fleet={"devices": {"raspberry-pi-4": 1.0}})
-    fleet = builder.with_operations(known, builder.fleet(known), described(known))
+    fleet = Setup.of(known, described(known)).fleet
     conditions = fleet.conditions([0, 1], 0)
     parts = fleet.of_parts(conditions, [{1.0: 1.0}, {0.5: 1.0}])
     slower = conditions.flops_per_second / parts.flops_per_second
@@ -304,7 +304,7 @@ def test_narrow_layers_take_longer_per_flop_where_the_device_is_calibrated() -> 
         1.95, abs=0.01
     )  # 2 and 4 filters fill 16 places, as 4 and 8 do
     phones = loaded("heterofl", submodel=BY_CLIENT, fleet={"devices": {"phone-mid": 1.0}})
-    same = builder.with_operations(phones, builder.fleet(phones), described(phones))
+    same = Setup.of(phones, described(phones)).fleet
     assert np.array_equal(
         same.of_parts(conditions, [{1.0: 1.0}, {0.5: 1.0}]).flops_per_second, conditions.flops_per_second
     )

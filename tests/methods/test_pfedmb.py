@@ -39,8 +39,8 @@ from edge.training.sgd import Sgd
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
-from scenarios.run import builder
-from tests.toy import CPU, Run, batch, cache_folder, loaded, play, state_file, tower_blocks, vector, visit
+from scenarios.run.setup import RunInputs, Setup
+from tests.toy import CPU, Run, batch, loaded, play, state_file, tower_blocks, vector, visit
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 IID = PartitionConfig("iid")
@@ -248,12 +248,12 @@ def test_one_update_per_step_needs_a_plain_mean() -> None:
 def test_memory_of_all_branches_is_checked() -> None:
     """Parameters, their copy and their gradients are B-fold, but for those of GroupNorm; activations are not."""
     known = loaded("pfedmb", model=ModelConfig("resnet18", width=2), branches=5)
-    description, _ = LocalTrainer(builder.job(known, None, "cpu", Path(cache_folder()))).describe(False)
+    description, _ = LocalTrainer(RunInputs(known).job).describe(False)
     convolutions = 9 * (2 + 4 * 4 + 8 + 3 * 16 + 32 + 3 * 64 + 128 + 3 * 256) + (8 + 32 + 128)
     linear, norms = convolutions + 17 * 10, 2 * (5 * 2 + 5 * 4 + 5 * 8 + 5 * 16)
     activations = known.scenario.train.batch * float(description.activations.sum())
     parameters = 5 * linear + norms + 21 * 5
-    assert builder.training_nbytes(known, description) == 4 * (3 * parameters + activations)
+    assert Setup.of(known, description).training_nbytes() == 4 * (3 * parameters + activations)
 
 
 # --- the client side --------------------------------------------------------------------------------------------------

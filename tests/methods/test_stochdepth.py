@@ -28,6 +28,7 @@ from edge.training.sgd import Loss, Sgd
 from scenarios.run.environment import Environment
 from scenarios.run.host import Host
 from scenarios.run.metadata import environment
+from scenarios.run.setup import Setup
 from tests.edge.protocol.mutations import DESCRIPTION as PROFILE
 from tests.plugins import residual_net
 from tests.toy import CPU, loaded, play, visit, whole
@@ -71,7 +72,7 @@ def test_it_joins_all_that_sends_the_whole_model(name: str, how: dict[str, Any],
 def test_the_environment_of_a_run_has_its_units_for_a_replay(tmp_path: Path) -> None:
     known = loaded("stochdepth", model=MODEL)
     profile = replace(PROFILE, unit_blocks=np.array([0, 1]), unit_flops=np.arange(8.0).reshape(2, 4))
-    text = json.dumps(environment(known, profile, Host(tmp_path, 1, "cpu"), {}, True, {}).tables())
+    text = json.dumps(environment(Setup.of(known, profile), Host(tmp_path, 1, "cpu"), {}, True, {}).tables())
     again = Environment.model_validate_json(text).profile(known.model.family)
     assert again.unit_blocks.tolist() == [0, 1]
     assert again.unit_flops.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]

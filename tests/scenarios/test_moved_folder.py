@@ -29,7 +29,7 @@ CHECKPOINT = ("coordinator.records.checkpoints:write_vectors", "before", 2)
 LEDGER = ("coordinator.records.store:Ledger.commit", "before", 2)
 TRAINING = ("coordinator.rounds.pool_trainer:PoolTrainer.submit", "before", 2)
 SUMMARY = ("coordinator.records.store:Ledger.finish", "before", 1)
-DESCRIBED = ("scenarios.run.builder:with_operations", "after", 1)
+DESCRIBED = ("scenarios.run.evaluated_clients:check_validation", "after", 1)
 """The moments of a run: before the second round is committed, its checkpoint written, and its rows; before its visits
 are trained; before the run's end is recorded; and before the ledger is made."""
 

@@ -166,7 +166,7 @@ def forecasts(candidates: Sequence[Candidate], objective: Objective) -> dict[str
     with interrupt.watching(), WorkerLauncher(instructions=first) as launcher:
         profiles = Profiles(DEVICE, launcher, interrupt)
         for candidate in candidates:
-            costs = estimate(TypicalVisits(candidate.loaded, profiles.of(candidate.loaded)))
+            costs = estimate(TypicalVisits.of(candidate.loaded, profiles.of(candidate.loaded)))
             left = candidate.loaded.scenario.data.clients - sum(each.clients for each in costs.refused_clients)
             if not left:
                 found[candidate.row.name] = f"no client can take part: {costs.refused_clients[0].why}"

@@ -30,10 +30,10 @@ from scenarios.experiment.experiment import Experiment, ExperimentPage, Experime
 from scenarios.experiment.grid import Grid, cell_name, folder_name, label
 from scenarios.experiment.run_set import BUDGETS, PlannedRun, RunSet, folder_of
 from scenarios.experiment.tune import on_validation
-from scenarios.run import builder
 from scenarios.run.host import Host
 from scenarios.run.progress import TARGET, ProgressPoint, Trail, with_interval
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.setup import RunInputs, on_device
 from scenarios.studies.decide import analysis, analysis_file, evidence, halving, pages, variations
 from scenarios.studies.decide.analysis import Finalist
 from scenarios.studies.decide.candidates import Candidate, forecasts, overrides_of, share_training
@@ -202,7 +202,7 @@ class Decision(Experiment):
         try:
             fleet = prepared(path, overrides).fleet
         except ScenarioError:  # a run that cannot be replayed; aggregators that look at labels are not known
-            fleet = builder.fleet(candidate.loaded)
+            fleet = RunInputs(candidate.loaded).drawn_fleet
         for change, gone in variations.absent(fleet).items():
             file = folder / f"{self._run_of(candidate, change)}.csv"
             if not file.is_file():
@@ -521,7 +521,7 @@ class Decision(Experiment):
             cut = {seed for seed, path in runs.items() if stopped_by[path.name] == BUDGETS}
             finalists.append(Finalist(name, candidate.loaded, runs, overrides, trails, candidate.rounds, cut))
         scored = {
-            seed: (builder.on_device(self.load_row(row, seed), host.device), folder / name, rounds)
+            seed: (on_device(self.load_row(row, seed), host.device), folder / name, rounds)
             for seed, (name, row, rounds) in self._to_score(walk, folder).items()
             if rounds - 1 in stored_rounds(folder / name)  # the run up to there may have failed, or been stopped
         }
@@ -644,7 +644,7 @@ def _asks(rows: Sequence[ExperimentRow], scenarios: Sequence[Loaded], objective:
     for row, loaded in zip(rows, scenarios, strict=True):
         settings = dict(row.settings)
         for key in settings.keys() & {*fleet_files.KEYS}:
-            content = fleet_files.hashes(loaded.scenario).get(key, "")[:8]
+            content = RunInputs(loaded).file_hashes.get(key, "")[:8]
             settings[key] = f"{Path(str(settings[key])).name} ({content})"
         candidates.append(label(settings))
     aims = {

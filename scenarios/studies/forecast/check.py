@@ -37,9 +37,10 @@ from edge.protocol.submodels import RATE, part_profile
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.run import builder, evaluated_clients, run_problems, runner
+from scenarios.run import evaluated_clients, run_problems, runner
 from scenarios.run.app_folder import flower_app
 from scenarios.run.host import StopFlag, choose_device, default_workers, logging_to
+from scenarios.run.setup import RunInputs, Setup, on_device
 from scenarios.studies.forecast.estimate import Ends, Estimate, disk_files, estimate
 from scenarios.studies.forecast.pace import earlier_run
 from scenarios.studies.forecast.typical_visits import DEVICE, TypicalVisits
@@ -146,6 +147,7 @@ def run_check(loaded: Loaded, out: Path) -> Check:
             f"{loaded.name}: method = {scenario.method!r}: what a Flower app sends and computes is known when it runs; "
             "fedbr flower run APP with a small num-server-rounds shows it"
         )
+    inputs = RunInputs(loaded, DEVICE)
     source = find_data(scenario.data.name, scenario.data.root, cache_folder())
     offline = scenario.model_copy(update={"data": replace(scenario.data, download=False)})
     interrupt = StopFlag()
@@ -154,25 +156,26 @@ def run_check(loaded: Loaded, out: Path) -> Check:
         scratch() as logs,
         logging_to(logs / "coordinator.log"),
         WorkerLauncher(instructions=scenario.train.instructions) as launcher,
-        runner.probe_worker(replace(loaded, scenario=offline), DEVICE, launcher, logs, interrupt) as pool,
+        runner.probe_worker(RunInputs(replace(loaded, scenario=offline), DEVICE), launcher, logs, interrupt) as pool,
     ):
         description, _ = pool.describe(data=False)
-        check_disk(TypicalVisits(loaded, description), out)
+        visits = TypicalVisits(Setup(inputs, description))
+        check_disk(visits, out)
         if source is not None:
             description, _ = pool.describe(data=True)
-            evaluated_clients.check_validation(loaded, description)
+            visits = TypicalVisits(Setup(inputs, description))
+            evaluated_clients.check_validation(visits.setup)
         memory = _resident_nbytes()
     with plugin_errors.named(scenario.model_dump(), ScenarioError, loaded.name):
-        visits = TypicalVisits(loaded, description)
-        resolved = builder.on_device(loaded, choose_device("auto", [loaded])).scenario.model_dump()
+        resolved = on_device(loaded, choose_device("auto", [loaded])).scenario.model_dump()
         notes = [
-            *builder.fleet_notes(loaded),
-            *run_problems.notes(loaded, description),
-            *run_problems.foreseen(loaded, description, "cpu"),
+            *inputs.fleet_notes,
+            *run_problems.notes(visits.setup),
+            *run_problems.foreseen(visits.setup, DEVICE),
         ]
-        totals, data = estimate(visits), data_source(loaded, description, source)
+        totals, data = estimate(visits), data_source(visits.setup, source)
         notes += _of_deadline(loaded, totals)
-        costs = _machine_costs(visits, totals, out, memory)
+        costs = _machine_costs(loaded, visits, totals, out, memory)
         reasons = list(refusals(loaded, totals, data, costs))
         of_alpha = alphas(visits) if hasattr(loaded.options, "alpha") else []
         return Check(resolved, blocks(description), of_alpha, parts(visits), notes, totals, data, costs, reasons)
@@ -190,8 +193,9 @@ def _of_deadline(loaded: Loaded, totals: Estimate) -> list[str]:
     return [f"rounds.deadline = {format_seconds(rules.deadline)}: {found}"]
 
 
-def data_source(loaded: Loaded, description: ModelProfile, source: str | None) -> DataSource:
+def data_source(setup: Setup, source: str | None) -> DataSource:
     """The place of the data set as a worker describes it, which has read it; ``source``: where it was found."""
+    loaded, description = setup.loaded, setup.description
     if source is not None:
         return DataSource(description.data_source or source, description.data_sha256 or None, None, None)
     places = search_paths(loaded.scenario.data.root, cache_folder())
@@ -270,7 +274,7 @@ def parts(visits: TypicalVisits) -> list[Row]:
                 "message_down_nbytes": price.work.bytes_down,
                 "message_up_nbytes": price.work.bytes_up,
                 "flops_per_example": step_flops(part.flops),
-                "training_nbytes": builder.training_nbytes(loaded, part),
+                "training_nbytes": visits.setup.training_nbytes(choice[RATE]),
             }
         )
     return rows
@@ -288,9 +292,14 @@ def _resident_nbytes() -> tuple[int, int]:
     return own.memory_info().rss, max(children)
 
 
-def _machine_costs(visits: TypicalVisits, totals: Estimate, out: Path, memory: tuple[int, int]) -> MachineCosts:
-    """Wall times are those of an earlier run in ``out``, or None; ``memory``: of coordinator and worker by now."""
-    loaded, device, server = visits.loaded, choose_device("auto", [visits.loaded]), visits.server
+def _machine_costs(
+    loaded: Loaded, visits: TypicalVisits, totals: Estimate, out: Path, memory: tuple[int, int]
+) -> MachineCosts:
+    """Wall times are those of an earlier run in ``out``, or None; ``memory``: of coordinator and worker by now.
+
+    ``loaded``: the scenario without the defaults of any device.
+    """
+    device, server = choose_device("auto", [loaded]), visits.server
     earlier, (_, rounds) = earlier_run(loaded, out, device), totals.rounds
     seconds = None if earlier is None else earlier.seconds_per_round
     vectors = [vector.data for model in server.models.values() for vector in model.values()]
@@ -308,7 +317,7 @@ def _machine_costs(visits: TypicalVisits, totals: Estimate, out: Path, memory: t
         device,
         disk_nbytes=kept + totals.state_disk_nbytes + totals.vectors_disk_nbytes + ledger + REPORT_NBYTES,
         coordinator_nbytes=memory[0] + COORDINATOR_MODELS * models,
-        worker_nbytes=memory[1] + builder.training_nbytes(loaded, visits.description),
+        worker_nbytes=memory[1] + visits.setup.training_nbytes(),
     )
 
 

@@ -26,7 +26,7 @@ from coordinator.rounds.tier_schedule import TierSchedule
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Stopped
 from costmodel.units import format_bytes, format_seconds
-from edge.protocol.config import CPU, ModelProfile, scored_examples
+from edge.protocol.config import CPU, scored_examples
 from edge.protocol.payload import FORWARD
 from edge.protocol.rng import keyed_generator
 from edge.protocol.scratch import scratch
@@ -34,13 +34,14 @@ from edge.runtime.numerics import fingerprint
 from scenarios.config.load import Loaded
 from scenarios.experiment.run_set import PlannedRun, RunSet, known_folder, pending
 from scenarios.report.tables import Table, of_texts
-from scenarios.run import builder, evaluated_clients, runner
+from scenarios.run import evaluated_clients, runner
 from scenarios.run.host import Host, StopFlag, choose_device
 from scenarios.run.observer import InnerRun, RunObserver
 from scenarios.run.progress import AMOUNTS, TARGET
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import read_json
 from scenarios.run.session import choose_workers
+from scenarios.run.setup import Setup, on_device
 from scenarios.studies.forecast.estimate import Estimate, estimate
 from scenarios.studies.forecast.pace import (
     Pace,
@@ -98,14 +99,14 @@ class Durations:
 
     def of(self, run: PlannedRun) -> RunDuration:
         """The expected duration of a run from its beginning; ScenarioError, RunFailed, PoolError, Stopped."""
-        loaded = builder.on_device(run.loaded, self.host.device)
-        visits = TypicalVisits(loaded, self._profiles.of(loaded))
+        loaded = on_device(run.loaded, self.host.device)
+        visits = TypicalVisits.of(loaded, self._profiles.of(loaded))
         work = round_work(visits)
         short = short_scenario(visits, work, self.host)
         kind = kind_of(loaded, self.host.device, is_cut=short.scenario.train != loaded.scenario.train)
         if kind not in self._paces:
             self.tell(f"measuring rounds of {loaded.scenario.method} on {loaded.scenario.data.name}")
-            self._paces[kind] = self._measured(short, visits.description)
+            self._paces[kind] = self._measured(Setup.of(short, visits.description, self.host.device))
         costs = estimate(visits)
         rounds, most = expected_rounds(run, visits, costs), loaded.scenario.rounds.max
         seconds = self._paces[kind].round_seconds(work, self.host.workers)
@@ -115,8 +116,9 @@ class Durations:
     def _profiles(self) -> Profiles:
         return Profiles(self.host.device, self.launcher, self.stopped)
 
-    def _measured(self, short: Loaded, profile: ModelProfile) -> Pace:
+    def _measured(self, setup: Setup) -> Pace:
         """The pace of a short run, which ends as soon as its rounds are enough."""
+        short = setup.loaded
         with scratch() as folder:
             observers = (InnerRun(self.host.observers), EnoughRounds())
             host = replace(self.host, out=folder, run_id=None, observers=observers, remote_access=None)
@@ -131,7 +133,7 @@ class Durations:
             raise RunFailed(f"{short.name}: its duration cannot be measured: {reason} ends it within its first rounds")
         if {each.is_evaluated for each in pairs if any(each.flops)} != {False, True}:
             raise RunFailed(f"{short.name}: its duration cannot be measured: in its first rounds no visit is trained")
-        return Pace.of(pairs, self.host.workers, evaluation_flops(short, profile))
+        return Pace.of(pairs, self.host.workers, evaluation_flops(setup))
 
 
 def measure_here(loaded: Loaded) -> tuple[float, int]:
@@ -192,10 +194,10 @@ def short_scenario(visits: TypicalVisits, work: RoundWork, host: Host) -> Loaded
         if not rounds.is_asynchronous:
             rounds = replace(rounds, participants=min(workers, rounds.participants))
     evaluation = replace(scenario.eval, every=2)
-    is_global = evaluated_clients.evaluation_scope(loaded, visits.description).on == "global"
+    is_global = evaluated_clients.evaluation_scope(visits.setup).on == "global"
     if work.evaluation > long * workers and is_global:
         batch = min(EVALUATED_BATCH, evaluation.batch)
-        evaluation = replace(evaluation, batch=batch, subset=min(batch * workers, _scored(loaded, visits.description)))
+        evaluation = replace(evaluation, batch=batch, subset=min(batch * workers, _scored(visits.setup)))
     # With aggregators the model is evaluated after steps of the server alone, here after each round.
     tiers = replace(TierSchedule(), participants=scenario.tiers.participants)
     settings = {"train": train, "rounds": rounds, "tiers": tiers, "eval": evaluation, "budget": RunLimits()}
@@ -215,26 +217,27 @@ def round_work(visits: TypicalVisits) -> RoundWork:
         return fmean(visit.price.work.flops for visit in visits.training(examples))
 
     work = [[flops(int(samples[client])) for client in cohort] for cohort in cohorts]
-    return RoundWork(work, evaluation_flops(visits.loaded, visits.description), scenario.eval.every)
+    return RoundWork(work, evaluation_flops(visits.setup), scenario.eval.every)
 
 
-def evaluation_flops(loaded: Loaded, profile: ModelProfile) -> float:
+def evaluation_flops(setup: Setup) -> float:
     """FLOPs of one evaluation, of the global model, of the clients' models or of both; with aggregators, the mean."""
-    config, on = loaded.scenario.eval, evaluated_clients.evaluation_scope(loaded, profile).on
-    examples = float(_scored(loaded, profile)) if on != "clients" else 0.0
+    loaded, profile, config = setup.loaded, setup.description, setup.scenario.eval
+    on = evaluated_clients.evaluation_scope(setup).on
+    examples = float(_scored(setup)) if on != "clients" else 0.0
     if config.aggregators:  # of those that have models of their own, in the share of rounds in which they do
         cycle = loaded.scenario.tiers.cycle
         examples *= 1 + loaded.scenario.fleet.tiers.count * (1 - 1 / cycle if cycle else 1)
     if on != "global":
         adapted = TRAINING_PASSES * config.adapt.epochs * profile.samples
-        examples += float((evaluated_clients.examples_of_clients(loaded, profile) + adapted).sum())
+        examples += float((evaluated_clients.examples_of_clients(setup) + adapted).sum())
     return examples * float(profile.flops[:, FORWARD].sum())
 
 
-def _scored(loaded: Loaded, profile: ModelProfile) -> int:
+def _scored(setup: Setup) -> int:
     """Test examples of one evaluation of the global model."""
-    evaluation, batch = loaded.scenario.eval, loaded.scenario.train.batch
-    return scored_examples(profile.test_count, evaluation.subset, batch if evaluation.drop_last else 1)
+    evaluation, batch = setup.scenario.eval, setup.scenario.train.batch
+    return scored_examples(setup.description.test_count, evaluation.subset, batch if evaluation.drop_last else 1)
 
 
 # --- rounds that a run needs ------------------------------------------------------------------------------------------

@@ -31,14 +31,13 @@ from costmodel.clock import Clock
 from costmodel.config import FleetConfig, TierConfig
 from costmodel.fleet.availability import Always
 from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.traces import RecordedDays
 from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.config import TrainingPlan
 from edge.protocol.payload import ITEM_NBYTES
 from edge.protocol.submodels import RATE
-from scenarios.config import fleet_files
 from scenarios.config.schema import Scenario
-from scenarios.run import builder
 from scenarios.run.host import time_limit
 from scenarios.studies.forecast.typical_visits import EvaluationVisits, PricedVisit, TypicalVisits, payload_nbytes
 
@@ -119,8 +118,7 @@ def estimate(visits: TypicalVisits) -> Estimate:
 
     cheapest, dearest = min(priced, key=cost), max(priced, key=cost)
     totals = _bytes(visits, cheapest.price, dearest.price, evaluation)
-    fleet = builder.with_operations(loaded, builder.fleet(loaded), visits.description)
-    refused = Counter(builder.refused(loaded, fleet, visits.description).values())
+    fleet, refused = visits.setup.fleet, Counter(visits.setup.refused.values())
     untimed = None
     if len(visits.description.samples):
         trained = visits.per_round * loaded.scenario.rounds.max + visits.cut_at_end
@@ -134,7 +132,7 @@ def estimate(visits: TypicalVisits) -> Estimate:
                 own = _prices_of_parts(visits)
                 totals |= _timed(visits, fleet, own or [price] * len(visits.cohort), evaluation)
         except TimeoutError:
-            why = _why_long(loaded.scenario, visits.cohort, fleet, dearest.price)
+            why = _why_long(visits, dearest.price)
             untimed = f"not computed within {PATIENCE_SECONDS:g} s: {why}"
     limit, meetings = loaded.scenario.rounds.max, _meetings(visits)
     if meetings is not None:
@@ -180,11 +178,11 @@ def estimate(visits: TypicalVisits) -> Estimate:
         rounds=rounds,
         ended_by=ended_by,
         per_round=per_round,
-        varied_by=varied_by(loaded.scenario),
+        varied_by=varied_by(loaded.scenario, visits.setup.inputs.files),
     )
 
 
-def varied_by(scenario: Scenario) -> list[str]:
+def varied_by(scenario: Scenario, files: FleetInputs) -> list[str]:
     """Keys of the fleet by which rounds differ from a typical one, but for the jitter of every fleet."""
     fleet, tiers = scenario.fleet, scenario.fleet.tiers
     tables: list[tuple[str, FleetConfig | TierConfig]] = [("fleet", fleet)]
@@ -197,7 +195,7 @@ def varied_by(scenario: Scenario) -> list[str]:
             ("bandwidth", each.bandwidth.form != "constant" or each.bandwidth.outages),
         )
     ]
-    recorded = isinstance(fleet_files.read_inputs(scenario).trace, RecordedDays)
+    recorded = isinstance(files.trace, RecordedDays)
     own = {
         "fleet.trace": recorded,
         "fleet.gateways.bandwidth": fleet.gateways.count > 0 and fleet.gateways.bandwidth.form != "constant",
@@ -211,15 +209,16 @@ def varied_by(scenario: Scenario) -> list[str]:
     return [key for key, is_used in (*of_links, *own.items()) if is_used]
 
 
-def _why_long(scenario: Scenario, clients: Sequence[int], fleet: Fleet, price: VisitPrice) -> str:
+def _why_long(visits: TypicalVisits, price: VisitPrice) -> str:
     """What makes the events of a round many: messages that last for long on links that change, or what else varies."""
+    clients, fleet = visits.cohort, visits.setup.fleet
     rates = fleet.down[clients], fleet.up[clients]
     slowest = min(float(each.min()) for each in rates)
     seconds = 8 * max(price.work.bytes_down, price.work.bytes_up) / slowest
     if fleet.config.bandwidth.form != "constant" and seconds > LONG_SECONDS:
         took = f"at {units.format_rate(slowest)} a message takes {units.format_seconds(seconds)}"
         return f"{took}, in which the rates of fleet.bandwidth change again and again"
-    of = ", ".join(varied_by(scenario)) or f"{len(clients):,} visits"
+    of = ", ".join(varied_by(visits.setup.scenario, visits.setup.inputs.files)) or f"{len(clients):,} visits"
     return f"a round has too many events, of {of}"
 
 
@@ -233,7 +232,7 @@ class _Meetings(NamedTuple):
 
 def _meetings(visits: TypicalVisits) -> _Meetings | None:
     """Of all aggregators, whose rounds take no time themselves; None without any."""
-    tiers = builder.tiers(visits.loaded, visits.job, visits.description, visits.server)
+    tiers = visits.setup.tiers(visits.server)
     if tiers is None:
         return None
     end, record = 0.0, RoundRecord(0, 0.0)

@@ -136,7 +136,7 @@ def _visits(name: str) -> TypicalVisits:
         outputs=OUTPUTS,
         unit_flops=UNIT_MACS,
     )
-    return TypicalVisits(replace(_setting(), name=name, method=method, options=options), description, visited=True)
+    return TypicalVisits.of(replace(_setting(), name=name, method=method, options=options), description, visited=True)
 
 
 @cache

@@ -18,8 +18,8 @@ from typing import Any
 from coordinator.records.schema import TRAINED
 from edge.runtime.numerics import processor
 from scenarios.config.load import Loaded
-from scenarios.run import builder
 from scenarios.run.run_folder import RunFolder, resolved_keys
+from scenarios.run.setup import on_device
 
 MOST_FOLDERS = 20
 """Newest run folders that are looked at"""
@@ -120,7 +120,7 @@ class EarlierRun:
 
 def pace_keys(loaded: Loaded, device: str) -> dict[str, Any]:
     """The keys of a run on a device that decide how long a round takes."""
-    return _of_pace(resolved_keys(builder.on_device(loaded, device).scenario))
+    return _of_pace(resolved_keys(on_device(loaded, device).scenario))
 
 
 def _of_pace(keys: Mapping[str, Any]) -> dict[str, Any]:

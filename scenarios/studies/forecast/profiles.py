@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import ModelProfile
 from edge.protocol.scratch import scratch
-from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded
-from scenarios.run import builder, runner
+from scenarios.run import runner
 from scenarios.run.host import logging_to
+from scenarios.run.setup import RunInputs
 from scenarios.studies.forecast.typical_visits import DEVICE
 
 
@@ -26,13 +26,13 @@ class Profiles:
 
     def of(self, loaded: Loaded) -> ModelProfile:
         """The profile of a scenario; ScenarioError, RunFailed, PoolError, Stopped."""
-        job = builder.job(loaded, None, DEVICE, cache_folder())
+        job = RunInputs(loaded, DEVICE).job
         key = repr((job.data, job.model, job.wrap_model, job.variants, job.initial_models, job.by_layer))
         if key not in self._found:
             with (
                 scratch() as logs,
                 logging_to(logs / "coordinator.log"),
-                runner.probe_worker(loaded, self.device, self.launcher, logs, self.stopped) as pool,
+                runner.probe_worker(RunInputs(loaded, self.device), self.launcher, logs, self.stopped) as pool,
             ):
                 self._found[key], _ = pool.describe(data=True)
         return self._found[key]

@@ -10,7 +10,6 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
@@ -24,7 +23,8 @@ from edge.protocol.messages import Choice
 from edge.protocol.payload import Shapes, Vector, initial_slot
 from edge.protocol.rng import keyed_generator
 from scenarios.config.load import Loaded
-from scenarios.run import builder, evaluated_clients
+from scenarios.run import evaluated_clients
+from scenarios.run.setup import Setup
 
 DEVICE = "cpu"
 """Blocks and FLOPs are the same on every device."""
@@ -67,22 +67,23 @@ NO_EVALUATION_VISITS = EvaluationVisits([], Work(0, 0, 0.0), 0)
 """Where evaluations are not charged."""
 
 
-def server_of_zeros(loaded: Loaded, description: ModelProfile, visited: bool = False) -> ServerStrategy:
+def server_of_zeros(setup: Setup, visited: bool = False) -> ServerStrategy:
     """The server side with models of zeros; without the data set, each client has one example.
 
     ``visited``: the server stores vectors of all clients, and `ANY` has received a download. There are no files with
     these vectors, so that shapes alone can be read.
     """
-    clients = loaded.scenario.data.clients
+    clients, description = setup.scenario.data.clients, setup.description
     if not len(description.samples):
         description = replace(
             description,
             samples=np.ones(clients, np.int64),
             histogram=np.zeros((clients, description.classes), np.int64),
         )
+        setup = Setup(setup.inputs, description)
     zeros = {key: Vector(np.zeros(size, np.float32)) for key, size in description.layout.sizes.items()}
-    models = loaded.method.objective.model.initial_models(loaded.options)
-    server = builder.server(loaded, description, {initial_slot(index): zeros for index in range(models)})
+    models = setup.loaded.method.objective.model.initial_models(setup.loaded.options)
+    server = setup.server({initial_slot(index): zeros for index in range(models)})
     if visited:
         server.received(0, [server.download(ANY, 0)])
         server.store.restore({(client, slot): NO_FILE for client in range(clients) for slot in server.store_shapes()})
@@ -93,25 +94,35 @@ def server_of_zeros(loaded: Loaded, description: ModelProfile, visited: bool = F
 class TypicalVisits:
     """The visits of a run, from a worker's description of its model and data."""
 
-    loaded: Loaded
-    description: ModelProfile
+    setup: Setup
     visited: bool = False
     """Whether clients have been visited before"""
 
+    @classmethod
+    def of(cls, loaded: Loaded, description: ModelProfile, visited: bool = False) -> TypicalVisits:
+        """The visits of a scenario whose model and data are described."""
+        return cls(Setup.of(loaded, description, DEVICE), visited)
+
+    @property
+    def loaded(self) -> Loaded:
+        return self.setup.loaded
+
+    @property
+    def description(self) -> ModelProfile:
+        return self.setup.description
+
     @cached_property
     def job(self) -> Job:
-        job = builder.job(self.loaded, self.description, DEVICE, Path())
-        return replace(job, train=job.train.of_typical_visit())
+        return replace(self.setup.job, train=self.setup.job.train.of_typical_visit())
 
     @cached_property
     def server(self) -> ServerStrategy:
         """As of `server_of_zeros`; never stepped."""
-        return server_of_zeros(self.loaded, self.description, self.visited)
+        return server_of_zeros(self.setup, self.visited)
 
     @cached_property
     def _pricing(self) -> VisitPricing:
-        loaded = self.loaded
-        return VisitPricing(self.job, loaded.method, loaded.options, self.description, self.server.up_shapes())
+        return self.setup.pricing(self.job, self.server.up_shapes())
 
     @property
     def is_fixed_length(self) -> bool:
@@ -210,14 +221,14 @@ class TypicalVisits:
             return NO_EVALUATION_VISITS
         median, samples = 0, 0
         if len(description.samples):
-            evaluated_clients.evaluation_scope(loaded, description)  # refuses a split without examples
-            examples = evaluated_clients.examples_of_clients(loaded, description)
+            evaluated_clients.evaluation_scope(self.setup)  # refuses a split without examples
+            examples = evaluated_clients.examples_of_clients(self.setup)
             clients = np.flatnonzero(examples).tolist()
             median, samples = (int(np.median(counts[clients])) for counts in (examples, description.samples))
         shapes = payload_shapes(self.server.evaluation_model(ANY))
         later = shapes
         with suppress(OSError):  # a model that takes the client's vectors, of which there are no files
-            visited = server_of_zeros(loaded, description, visited=True)
+            visited = server_of_zeros(self.setup, visited=True)
             later = payload_shapes(visited.evaluation_model(ANY))
         pricing = self._pricing.of_visit(self.server.evaluation_choice(ANY, 0))
         first, kept = (pricing.evaluation(each, median, samples).work for each in (shapes, later))

@@ -19,6 +19,7 @@ from edge.protocol.messages import GLOBAL, Score
 from edge.protocol.payload import MODEL
 from scenarios.config.load import ScenarioError
 from scenarios.run import evaluated_clients
+from scenarios.run.setup import Setup
 from tests.ledgers import virtual_rows
 from tests.toy import Run, loaded, play, state_file
 
@@ -137,8 +138,8 @@ def test_clients_without_examples_of_the_split_are_refused_by_key(tmp_path: Path
     none = replace(description, test_samples=np.zeros_like(description.test_samples))
     asked = loaded("fedavg", evaluation={"on": "both"})
     with pytest.raises(ScenarioError, match=r'toy: eval\.on = "both": no client has test examples'):
-        evaluated_clients.evaluation_scope(asked, none)
-    assert evaluated_clients.evaluation_scope(loaded("fedavg"), none) == EvaluationScope(
+        evaluated_clients.evaluation_scope(Setup.of(asked, none))
+    assert evaluated_clients.evaluation_scope(Setup.of(loaded("fedavg"), none)) == EvaluationScope(
         metrics=frozenset({"accuracy", "loss"})
     )
 

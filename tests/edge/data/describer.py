@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from edge.runtime.descendants import end_with_parent
 from edge.training import counts
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import load
-from scenarios.run.builder import job
+from scenarios.run.setup import RunInputs
 
 
 def work(folder: Path, stuck: str, told: Connection) -> None:
@@ -44,7 +45,7 @@ def work(folder: Path, stuck: str, told: Connection) -> None:
     noted(scikit_learn, "read")
     noted(partitioning, "partition_data")
     end_with_parent(os.getppid())
-    trainer = LocalTrainer(job(load("digits", {}), None, "cpu", folder / "cache"))
+    trainer = LocalTrainer(replace(RunInputs(load("digits", {})).job, cache=str(folder / "cache")))
     told.send("ready")
     told.recv()
     told.send(trainer.describe(True)[0].data_sha256)

@@ -11,9 +11,9 @@ from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.run import run_problems
-from scenarios.run.builder import on_device
 from scenarios.run.host import choose_device
 from scenarios.run.run_problems import check_machine
+from scenarios.run.setup import on_device
 
 NATIVE = "train.instructions=native"
 WIDE = ["model.name=resnet18", "model.width=64", "data.name=cifar10"]

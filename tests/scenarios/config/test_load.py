@@ -22,8 +22,8 @@ from scenarios.config.quantities import scenario_text
 from scenarios.config.tables import value_at
 from scenarios.config.toml_source import shipped
 from scenarios.config.toml_writer import toml_text
-from scenarios.run.builder import identity
 from scenarios.run.evaluated_clients import check_validation
+from scenarios.run.setup import RunInputs, Setup
 from tests.scenarios.runs import refused
 
 
@@ -208,7 +208,8 @@ def test_partition_and_fleet_have_the_runs_seed_unless_they_are_given_one(key: s
 
 def test_a_fleet_that_follows_the_runs_seed_leaves_chains_and_run_ids_as_they_were() -> None:
     follows, same, fixed = (
-        identity(load("digits", parse_all(["seed=3", *more]))) for more in ([], ["fleet.seed=3"], ["fleet.seed=4"])
+        RunInputs(load("digits", parse_all(["seed=3", *more]))).identity
+        for more in ([], ["fleet.seed=3"], ["fleet.seed=4"])
     )
     assert "seed" not in follows["fleet"]
     assert same == follows
@@ -261,11 +262,14 @@ def test_toml_text_is_read_back_as_it_was(table: dict[str, Any]) -> None:
     ],
 )
 def test_a_default_or_preset_that_is_written_out_changes_no_chain(overrides: list[str], others: list[str]) -> None:
-    one, other = identity(load("digits", parse_all(overrides))), identity(load("digits", parse_all(others)))
+    one, other = (
+        RunInputs(load("digits", parse_all(overrides))).identity,
+        RunInputs(load("digits", parse_all(others))).identity,
+    )
     assert one == other
     assert "norm" not in one["model"]
     assert "preset" not in one["method_options"]
-    assert one != identity(load("digits", parse_all([*overrides, "model.norm=batch"])))
+    assert one != RunInputs(load("digits", parse_all([*overrides, "model.norm=batch"]))).identity
 
 
 def test_a_preset_is_written_out_and_goes_with_no_other_values() -> None:
@@ -291,9 +295,9 @@ def test_fedfomo_needs_validation_examples_only_if_it_has_peers() -> None:
     assert load("digits", parse_all(alone)).scenario.data.validation == 0.2, "the same training examples as with peers"
     assert load("digits", parse_all([*alone, "data.validation=0"])).scenario.data.validation == 0
     three_and_none: Any = SimpleNamespace(samples=np.array([3]), validation_samples=np.array([0]))
-    check_validation(load("digits", parse_all(alone)), three_and_none)
+    check_validation(Setup.of(load("digits", parse_all(alone)), three_and_none))
     with pytest.raises(ScenarioError, match="holds out no example of client 0, which has 3; raise it"):
-        check_validation(load("digits", parsed(["method=fedfomo"])), three_and_none)
+        check_validation(Setup.of(load("digits", parsed(["method=fedfomo"])), three_and_none))
 
 
 @pytest.mark.usefixtures("warm_workers")

@@ -11,7 +11,7 @@ from scenarios.config import fleet_files
 from scenarios.config.load import Loaded, load
 from scenarios.config.overrides import parse_all
 from scenarios.experiment.sweep_file import read_file
-from scenarios.run import builder
+from scenarios.run.setup import RunInputs
 
 LINK = 'fleet.bandwidth = { kind = "trace", file = "t.csv" }'
 
@@ -56,7 +56,7 @@ def test_a_run_is_known_by_the_content_of_its_files_and_not_by_their_names(place
     def named(file: str) -> Loaded:
         return load("digits", parse_all(["fleet.bandwidth.kind=trace", f"fleet.bandwidth.file={place / file}"]))
 
-    first, copy, other = (builder.identity(named(name)) for name in ("t.csv", "sub/../copy.csv", "other.csv"))
+    first, copy, other = (RunInputs(named(name)).identity for name in ("t.csv", "sub/../copy.csv", "other.csv"))
     assert first == copy
     assert first != other
 

@@ -15,9 +15,9 @@ from unittest.mock import patch
 
 from scenarios.experiment import run_process
 from scenarios.experiment.run_set import PlannedRun, named_summary
-from scenarios.run import builder
 from scenarios.run.host import Host
 from scenarios.run.run_folder import RunFolder, resolved_keys
+from scenarios.run.setup import on_device
 
 RECORDED = "RECORDED_RUNS"
 """The environment variable that names the folder of the run folders"""
@@ -26,7 +26,7 @@ RECORDED = "RECORDED_RUNS"
 def make_run(run: PlannedRun, path: Path, host: Host, launcher: object, stopped: Callable[[], bool]) -> dict[str, Any]:
     """In the place of `scenarios.experiment.run_set.make_run`."""
     recorded = RunFolder(Path(os.environ[RECORDED], run.name))
-    assert recorded.keys() == resolved_keys(builder.on_device(run.loaded, host.device).scenario)
+    assert recorded.keys() == resolved_keys(on_device(run.loaded, host.device).scenario)
     assert recorded.summary is not None
     shutil.copytree(recorded.folder, path)
     return named_summary(run, path, recorded.summary)

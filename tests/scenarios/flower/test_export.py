@@ -43,8 +43,9 @@ from scenarios.flower.device_grid import DeviceSettings
 from scenarios.flower.device_server import COLUMNS, serve
 from scenarios.flower.export import export
 from scenarios.flower.wall_clock import MeasuredTimes, WallClock
-from scenarios.run import builder, runner
+from scenarios.run import runner
 from scenarios.run.host import Host
+from scenarios.run.setup import RunInputs
 from tests.scenarios.flower.flower_grid import FIRST_NODE, LocalGrid, nodes
 from tests.scenarios.runs import check_message, never, refused
 
@@ -513,7 +514,7 @@ def object_array() -> bytes:
 
 def test_the_clock_gives_measured_visits_their_times() -> None:
     loaded = load("digits", parse_all([*SMALL, "fleet.server.visit=1 s"]))
-    fleet: Fleet = builder.fleet(loaded)
+    fleet: Fleet = RunInputs(loaded).drawn_fleet
     clock = WallClock(fleet, lambda client: True, lambda: True, lambda: None)
     clock.advance(10.0)
     clock.measured = {

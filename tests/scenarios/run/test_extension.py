@@ -14,8 +14,8 @@ from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.run import extension, runner
-from scenarios.run.builder import identity
 from scenarios.run.host import Host
+from scenarios.run.setup import RunInputs
 from scenarios.studies.verify import verify
 from tests.ledgers import virtual_rows
 from tests.scenarios.in_this_process import pool_in_this_process, resume, run
@@ -193,7 +193,7 @@ def test_a_constant_schedule_spans_the_new_rounds_and_the_chain_still_begins_wit
     ).scenario
     assert longer.scenario.train.lr_rounds == fresh.train.lr_rounds == 4
     assert longer.began["train"] == {"lr_rounds": 2}
-    assert identity(longer) == identity(again)
+    assert RunInputs(longer).identity == RunInputs(again).identity
     with WorkerLauncher() as launcher:
         checked = verify(longer, folder, Host(tmp_path, 1, device), launcher, lambda: False)
     assert (checked["rounds"], checked["same"]) == (4, True)

@@ -12,7 +12,7 @@ from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.tcp import WIRE_FACTOR
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
-from scenarios.run import builder
+from scenarios.run.setup import RunInputs
 
 HOUR, DAY = 3600.0, 86400.0
 # Of 40 s. The first client is away from 20 s to 30 s; the other's link has an outage down from 10 s to 20 s.
@@ -54,12 +54,12 @@ def present(fleet: Fleet, client: int, end: float) -> list[tuple[float, float]]:
 
 def refusal(*overrides: str) -> str:
     with pytest.raises(ScenarioError) as caught:
-        builder.fleet(load("digits", parse_all(overrides)))
+        _ = RunInputs(load("digits", parse_all(overrides))).drawn_fleet
     return str(caught.value).removeprefix("digits: ")
 
 
 def test_a_recorded_day_drives_speed_link_and_presence_of_each_client_together() -> None:
-    fleet = builder.fleet(load("digits", parse_all(["fleet.trace=days.csv", *TWO])))
+    fleet = RunInputs(load("digits", parse_all(["fleet.trace=days.csv", *TWO]))).drawn_fleet
     assert rate(fleet, 0, DOWN, 25.0) == pytest.approx((4e6, 30.0))
     assert rate(fleet, 0, DOWN, 35.0) == pytest.approx((2e6, 40.0))
     assert rate(fleet, 0, DOWN, 45.0) == pytest.approx((4e6, 70.0))
@@ -76,7 +76,7 @@ def test_a_recorded_day_drives_speed_link_and_presence_of_each_client_together()
 def test_rows_meet_clients_in_order_and_again_from_the_first(folder: Path) -> None:
     (folder / "f").write_text("client,seconds,factor\na,0,1\na,10,2\nb,0,3\nb,10,4\nc,0,5\nc,10,0\n")
     settings = ("fleet.bandwidth.kind=trace", "fleet.bandwidth.file=f", "fleet.trace_assign=by_client")
-    variation = builder.fleet(load("digits", parse_all(settings))).behaviour.variation
+    variation = RunInputs(load("digits", parse_all(settings))).drawn_fleet.behaviour.variation
     assert [variation.factor(client, UP, 0.0) for client in range(4)] == [(1, 10), (3, 10), (5, 10), (1, 10)]
     assert variation.factor(2, DOWN, 10.0) == (0.0, 20.0)
 
@@ -84,8 +84,8 @@ def test_rows_meet_clients_in_order_and_again_from_the_first(folder: Path) -> No
 def test_a_repeated_trace_of_windows_begins_with_its_first_day(folder: Path) -> None:
     (folder / "w").write_text("device,start_s,end_s\na,100,200\na,113600,113700\n")
     trace = ("fleet.availability.kind=trace", "fleet.availability.file=w")
-    assert present(builder.fleet(load("digits", parse_all(trace))), 0, DAY) == [(100.0, 200.0)]
-    hour = builder.fleet(load("digits", parse_all([*trace, "fleet.availability.start_hour=1"])))
+    assert present(RunInputs(load("digits", parse_all(trace))).drawn_fleet, 0, DAY) == [(100.0, 200.0)]
+    hour = RunInputs(load("digits", parse_all([*trace, "fleet.availability.start_hour=1"]))).drawn_fleet
     assert present(hour, 0, 2 * DAY) == [(110000.0, 110100.0), (2 * DAY - 3500.0, 2 * DAY - 3400.0)]
 
 
@@ -93,12 +93,12 @@ def test_a_packet_series_gives_its_mean_rate_and_another_one_uploads(folder: Pat
     (folder / "down").write_text("100\n100\n200\n")
     (folder / "up").write_text("100\n")
     settings = ("fleet.bandwidth.kind=trace", "fleet.bandwidth.file=down", "fleet.bandwidth.up_file=up")
-    fleet = builder.fleet(load("digits", parse_all([*settings, "fleet.trace_assign=by_client"])))
+    fleet = RunInputs(load("digits", parse_all([*settings, "fleet.trace_assign=by_client"]))).drawn_fleet
     # 3 packets in 0.2 s, each a frame of 1514 bytes.
     assert fleet.down.tolist() == pytest.approx([3 * 8 * 1514 / 0.2] * 10)
     assert rate(fleet, 4, DOWN, 0.05) == pytest.approx((2 * 8 * 1448 / 0.1, 0.1))
     assert rate(fleet, 4, UP, 0.05) == pytest.approx((8 * 1448 / 0.1, float("inf")))
-    shuffled = builder.fleet(load("digits", parse_all(settings)))
+    shuffled = RunInputs(load("digits", parse_all(settings))).drawn_fleet
     assert len({shuffled.behaviour.variation.factor(client, DOWN, 0.0)[1] for client in range(10)}) == 10
 
 
@@ -107,10 +107,10 @@ def test_the_identity_of_a_run_has_all_files_that_its_recordings_come_from(folde
     (folder / "m").write_text(text)
     (folder / "cell").write_text("100\n")
     loaded = load("digits", parsed(["fleet.trace=m"]))
-    before = builder.identity(loaded)
+    before = RunInputs(loaded).identity
     assert list(before["files"]) == ["fleet.trace", "fleet.trace, cell"]
     (folder / "cell").write_text("101\n")
-    assert builder.identity(loaded)["files"] != before["files"]
+    assert RunInputs(loaded).identity["files"] != before["files"]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_identity_of_a_run_has_all_files_that_its_recordings_come_from(folde
     ],
 )
 def test_how_rows_meet_clients_is_said(overrides: list[str], said: list[str]) -> None:
-    notes = builder.fleet_notes(load("digits", parse_all(overrides)))
+    notes = RunInputs(load("digits", parse_all(overrides))).fleet_notes
     assert [text[: len(start)] for text, start in zip(notes, said, strict=True)] == said
 
 

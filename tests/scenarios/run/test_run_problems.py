@@ -14,7 +14,8 @@ from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.report import terminal
 from scenarios.report.run_reader import open_runs
-from scenarios.run import builder, run_problems
+from scenarios.run import run_problems
+from scenarios.run.setup import Setup
 from tests.observers import Listener
 from tests.scenarios.in_this_process import pool_in_this_process, summary_of_run
 
@@ -127,9 +128,9 @@ def test_more_threads_than_cores_are_told_and_far_more_are_refused(monkeypatch: 
         run_problems.check_machine(many, "cpu")
     run_problems.check_machine(few, "cpu")
     run_problems.check_machine(many, "cuda:0")  # which uses none of them
-    monkeypatch.setattr(builder, "travels", lambda loaded, layout: (("head",), ("head",)))
+    monkeypatch.setattr(Setup, "travels", (("head",), ("head",)))
     profile: ModelProfile = SimpleNamespace(layout=None)  # type: ignore[assignment]
-    assert run_problems.foreseen(few, profile, "cpu") == [
+    assert run_problems.foreseen(Setup.of(few, profile), "cpu") == [
         "train.threads = 3: there are only 2 cores, so that rounds take longer than with 2"
     ]
 
@@ -137,7 +138,7 @@ def test_more_threads_than_cores_are_told_and_far_more_are_refused(monkeypatch: 
 def test_clients_without_examples_are_named() -> None:
     def notes(*samples: int) -> list[str]:
         profile: ModelProfile = SimpleNamespace(samples=np.array(samples))  # type: ignore[assignment]
-        return run_problems.notes(load("digits", parsed(["method=fedavg"])), profile)
+        return run_problems.notes(Setup.of(load("digits", parsed(["method=fedavg"])), profile))
 
     assert notes(4, 1) == []
     assert notes(4, 0, 1) == ["data.partition: client 1 has no training examples, and never takes part"]

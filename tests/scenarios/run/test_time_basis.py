@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.config.load import load
+from scenarios.config.load import Loaded, load
 from scenarios.config.overrides import parse_all
-from scenarios.run import builder, visits
+from scenarios.run import visits
+from scenarios.run.setup import RunInputs
+
+
+def row_bases(loaded: Loaded) -> dict[str, dict[str, dict[str, str]]]:
+    inputs = RunInputs(loaded)
+    return visits.row_bases(inputs.scenario, inputs.files, inputs.families)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +30,7 @@ from scenarios.run import builder, visits
 def test_a_basis_is_the_weakest_of_the_figures_that_the_run_uses(
     override: str, device: str, network: tuple[str, str]
 ) -> None:
-    found = visits.row_bases(load("digits", parse_all(["fleet.networks={wifi-4=1}", override])))
+    found = row_bases(load("digits", parse_all(["fleet.networks={wifi-4=1}", override])))
     assert {parts["compute"] for parts in found["devices"].values()} >= {device}
     assert found["networks"] == {"wifi-4": {"down": network[0], "up": network[1]}}
 
@@ -35,7 +41,7 @@ def test_a_file_of_machines_gives_rates_and_throughputs_and_a_row_the_step(tmp_p
     )
     options = [f"fleet.trace={tmp_path / 'own.csv'}", "fleet.networks={lte=1}"]
     for device, expected in (("phone-low", "derived"), ("server-gpu", "assumed"), ("phone-high", "read")):
-        found = visits.row_bases(load("digits", parse_all([*options, f"fleet.devices={{{device}=1}}"])))
+        found = row_bases(load("digits", parse_all([*options, f"fleet.devices={{{device}=1}}"])))
         assert found == {
             "devices": {device: {"compute": expected}},
             "networks": {"lte": {"down": "read", "up": "read"}},
@@ -58,14 +64,14 @@ def test_recorded_rates_of_links_are_the_scenarios_own(
     link = ["bandwidth.kind=trace", f"bandwidth.file={tmp_path / 'down.csv'}"]
     link += [f"bandwidth.up_file={tmp_path / 'up.csv'}"] if up_file else []
     own = load("digits", parse_all(["fleet.networks={wifi-4=1}", *(f"fleet.{word}" for word in link)]))
-    assert visits.row_bases(own)["networks"]["wifi-4"] == dict(zip(("down", "up"), expected, strict=True))
+    assert row_bases(own)["networks"]["wifi-4"] == dict(zip(("down", "up"), expected, strict=True))
     # Draws vary what rests on rows, and nothing else.
-    traced = builder.fleet(own).traced
+    traced = RunInputs(own).drawn_fleet.traced
     assert traced == {way for way in ("down", "up") if column == "bits_per_second" or (way == "up" and up_file)}
     tiers = ["fleet.tiers.count=2", "fleet.tiers.networks={wifi-4=1}", *(f"fleet.tiers.{word}" for word in link)]
     above = load("digits", parse_all(tiers))
-    assert visits.row_bases(above)["aggregators"]["wifi-4"] == dict(zip(("down", "up"), expected, strict=True))
-    (fleet,) = builder.tier_clock(above).fleets
+    assert row_bases(above)["aggregators"]["wifi-4"] == dict(zip(("down", "up"), expected, strict=True))
+    (fleet,) = RunInputs(above).tier_clock().fleets
     assert fleet.traced == traced
 
 
@@ -74,14 +80,14 @@ def test_a_recorded_gateway_is_the_basis_of_transfers_that_it_is_too_slow_for(tm
     # Wi-Fi 4 has 40 Mbit/s down and 25 up: the gateway is narrower downwards alone.
     log.write_text("seconds,gateway,down_mbps,up_mbps\n0,a,10,50\n10,a,20,50\n")
     words = [f"fleet.gateways={{count=1, bandwidth={{file='{log}'}}}}", "fleet.networks={wifi-4=1}"]
-    found = visits.row_bases(load("digits", parse_all(words)))
+    found = row_bases(load("digits", parse_all(words)))
     assert found["networks"] == {"wifi-4": {"down": "read", "up": "assumed"}}
 
 
 def test_a_file_that_is_named_is_followed_without_a_kind(tmp_path: Path) -> None:
     (tmp_path / "day.csv").write_text("seconds,bits_per_second\n0,1e6\n1,2e6\n")
     words = ["fleet.networks={lte=1}", f"fleet.bandwidth.file={tmp_path / 'day.csv'}"]
-    assert visits.row_bases(load("digits", parse_all(words)))["networks"]["lte"] == {"down": "read", "up": "read"}
+    assert row_bases(load("digits", parse_all(words)))["networks"]["lte"] == {"down": "read", "up": "read"}
     (tmp_path / "there.csv").write_text("device,start_s,end_s\n0,5,100\n")
-    fleet = builder.fleet(load("digits", parse_all([f"fleet.availability.file={tmp_path / 'there.csv'}"])))
+    fleet = RunInputs(load("digits", parse_all([f"fleet.availability.file={tmp_path / 'there.csv'}"]))).drawn_fleet
     assert fleet.behaviour.availability.interval(0, 200.0)[0] is False

@@ -21,7 +21,7 @@ from scenarios.cli import main
 from scenarios.config.errors import ReportError
 from scenarios.report import stages
 from scenarios.report.run_reader import open_runs
-from scenarios.run.builder import RUN_ID_BYTES
+from scenarios.run.setup import RUN_ID_BYTES
 from scenarios.studies.audit import audit, spent_by
 from tests import warm
 from tests.ledgers import visit_row

@@ -20,12 +20,11 @@ from coordinator.records.store import evaluations, read
 from costmodel.fleet import devices as device
 from edge.training.trainer import LocalTrainer
 from scenarios.cli import main
-from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ReportError
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
-from scenarios.run import builder
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.setup import RunInputs
 from scenarios.studies import replay as study
 from scenarios.studies.replay import replay, replayed
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -210,7 +209,7 @@ def test_beyond_its_target_a_run_of_a_comparison_is_replayed_to_its_end(tmp_path
 
 def test_the_environment_says_all_that_a_visit_is_reckoned_from(plain: Path) -> None:
     loaded = load(str(plain / "scenario.toml"))
-    known, _ = LocalTrainer(builder.job(loaded, None, "cpu", cache_folder())).describe(True)
+    known, _ = LocalTrainer(RunInputs(loaded).job).describe(True)
     found = RunFolder(plain).environment.profile(loaded.model.family)
 
     assert found.layout == known.layout

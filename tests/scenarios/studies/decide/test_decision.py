@@ -15,8 +15,8 @@ from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
 from scenarios.config.overrides import parsed
 from scenarios.experiment.grid import grid_of
-from scenarios.run import builder
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.setup import RunInputs
 from scenarios.studies import measure
 from scenarios.studies.decide import analysis, decision, evidence, variations
 from scenarios.studies.decide.candidates import starter
@@ -204,7 +204,7 @@ def test_the_two_best_are_trained_without_a_gateway_and_its_clients(
 
 def test_all_links_on_the_way_to_the_server_are_varied_together() -> None:
     settings = ["fleet.server.up=8 Mbit/s", "fleet.gateways.count=2", "fleet.gateways.down=4 Mbit/s"]
-    fleet = builder.fleet(load("digits", parsed(settings)))
+    fleet = RunInputs(load("digits", parsed(settings))).drawn_fleet
     halved = variations.with_links(fleet, 0.5)
     assert (halved.links.up, halved.links.site_down, halved.links.site_up) == (4e6, (2e6, 2e6), (5e8, 5e8))
     assert halved.up.tolist() == (fleet.up / 2).tolist()

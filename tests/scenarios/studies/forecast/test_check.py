@@ -15,6 +15,7 @@ from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
 from scenarios.report import terminal
+from scenarios.run.setup import Setup
 from scenarios.studies.forecast import check
 from scenarios.studies.forecast.check import Check, DataSource, MachineCosts
 from scenarios.studies.forecast.estimate import Estimate, RefusedClients, estimate
@@ -40,7 +41,7 @@ HERE = DataSource("here", None, None, None)
 def checked(*overrides: str, **changes: Any) -> Check:
     """A check of the digits as it would be, with these costs in place of those of this machine."""
     loaded = load("digits", parse_all(["method=fedavg", "method_options={}", *overrides]))
-    found = estimate(TypicalVisits(loaded, replace(profile(samples=32), test_samples=np.full(10, 8))))
+    found = estimate(TypicalVisits.of(loaded, replace(profile(samples=32), test_samples=np.full(10, 8))))
     return Check({}, [], [], [], [], replace(found, **changes), HERE, COSTS, [])
 
 
@@ -84,7 +85,7 @@ def test_the_blocks_of_resnet18_weigh_and_cost_what_its_shapes_say_and_a_message
 
 
 def test_two_blocks_by_hand() -> None:
-    (row,) = check.alphas(TypicalVisits(load("digits", parse_all(["model.blocks=balanced:2"])), profile()))
+    (row,) = check.alphas(TypicalVisits.of(load("digits", parse_all(["model.blocks=balanced:2"])), profile()))
 
     # A plain step: 3 x 1200 less the first block's input gradient; the pathway adds 200 forward and 200 back.
     assert row["flops_ratio"] == (2600 + 400) / 2600
@@ -107,9 +108,11 @@ def test_a_missing_data_set_is_a_warning_and_leaves_out_what_depends_on_it(cifar
 
 
 def test_missing_data_that_can_be_downloaded_are_said_to_be() -> None:
-    get = check.data_source(load("cifar10-cnn"), profile(), None).get or ""
+    get = check.data_source(Setup.of(load("cifar10-cnn"), profile()), None).get or ""
     assert get.startswith("the first run downloads it with torchvision (data.download = true); if you have it, put ")
-    assert check.data_source(load("digits"), profile(), "scikit-learn") == DataSource("scikit-learn", None, None, None)
+    assert check.data_source(Setup.of(load("digits"), profile()), "scikit-learn") == DataSource(
+        "scikit-learn", None, None, None
+    )
 
 
 def test_a_data_set_of_ones_own_is_looked_for_by_its_place_and_not_by_the_name_in_its_row(
@@ -199,7 +202,7 @@ def test_what_clients_of_fedbr_keep_is_refused_with_the_sum_where_the_disk_canno
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(check, "free_nbytes", lambda out: 5999)
-    visits = TypicalVisits(load("digits", parse_all(["model.blocks=balanced:2"])), profile())
+    visits = TypicalVisits.of(load("digits", parse_all(["model.blocks=balanced:2"])), profile())
     with pytest.raises(ScenarioError) as caught:
         check.check_disk(visits, tmp_path)
 

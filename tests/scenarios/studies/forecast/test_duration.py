@@ -20,6 +20,7 @@ from scenarios.papers import reproduce
 from scenarios.report import html
 from scenarios.report.run_reader import open_runs
 from scenarios.run.host import Host, Piece, piece_seconds
+from scenarios.run.setup import Setup
 from scenarios.studies.forecast import duration
 from scenarios.studies.forecast.duration import RunDuration, rounds_needed, runs_left
 from scenarios.studies.forecast.profiles import Profiles
@@ -70,7 +71,7 @@ def test_a_short_run_has_whole_rounds_unless_they_are_long(tmp_path: Path, monke
     (run,) = reproduce.plan("fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=FedAvg", "panel=a"]), 1).run_set.runs
     host = Host(tmp_path, 2, "cpu")
     profile = Profiles("cpu", WorkerLauncher(), never).of(run.loaded)
-    visits = TypicalVisits(run.loaded, profile)
+    visits = TypicalVisits.of(run.loaded, profile)
     work = duration.round_work(visits)
 
     assert duration.expected_rounds(run, visits) == 4  # rounds of 1.02 virtual seconds, until 4 s are over
@@ -85,7 +86,7 @@ def test_aggregators_meet_the_server_after_each_round_of_a_short_run() -> None:
     words = ["eval.every=12", "rounds.max=12", "fleet.tiers.count=2"]
     for more in (["tiers.interval=12"], ["fleet.tiers.above.count=1", "tiers.interval=[3,4]"]):
         loaded = load("digits", parse_all([*words, *more]))
-        visits = TypicalVisits(loaded, profile(140))
+        visits = TypicalVisits.of(loaded, profile(140))
         short = duration.short_scenario(visits, duration.round_work(visits), Host(Path(), 1, "cpu")).scenario
         assert (short.tiers.interval, short.eval.every) == (1, 2)  # of the tier above, too: 1 is the default
 
@@ -93,7 +94,9 @@ def test_aggregators_meet_the_server_after_each_round_of_a_short_run() -> None:
 def test_own_models_of_aggregators_are_evaluated_in_rounds_without_a_meeting() -> None:
     words = ["fleet.tiers.count=2", "tiers.interval=4"]
     plain, own = (
-        duration.evaluation_flops(load("digits", parse_all([*words, *more])), replace(profile(140), test_count=100))
+        duration.evaluation_flops(
+            Setup.of(load("digits", parse_all([*words, *more])), replace(profile(140), test_count=100))
+        )
         for more in ([], ["eval.aggregators=true"])
     )
     # Two models more after three of four rounds.

@@ -16,6 +16,7 @@ from edge.protocol.options.base import Options
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
+from scenarios.run.setup import RunInputs
 from scenarios.studies.forecast import estimate as study
 from scenarios.studies.forecast.estimate import Estimate, varied_by
 from scenarios.studies.forecast.typical_visits import TypicalVisits
@@ -27,7 +28,7 @@ def estimated(
 ) -> Estimate:
     """The estimate of a run on the digits, by default of ten clients with 32 examples each."""
     loaded = load("digits", parse_all([f"method={method}", options, *overrides]))
-    return study.estimate(TypicalVisits(loaded, description or profile(samples=32)))
+    return study.estimate(TypicalVisits.of(loaded, description or profile(samples=32)))
 
 
 def test_the_estimate_of_fedavg_by_hand_and_of_fedgkd_with_its_teacher_though_that_is_silent_at_first() -> None:
@@ -201,7 +202,8 @@ def test_the_clients_of_a_typical_round_are_available() -> None:
     ],
 )
 def test_what_makes_rounds_differ_from_a_typical_one_is_named(words: tuple[str, ...], keys: list[str]) -> None:
-    assert varied_by(load("digits", parse_all(["method=fedavg", *words])).scenario) == keys
+    inputs = RunInputs(load("digits", parse_all(["method=fedavg", *words])))
+    assert varied_by(inputs.scenario, inputs.files) == keys
 
 
 class Control(ServerExtension):
@@ -227,7 +229,7 @@ def test_what_a_correction_sends_and_keeps_is_priced_too() -> None:
         client_state=numbers_of_model,
     )
     joined = replace(loaded, method=replace(loaded.method, corrections=(row,)))
-    found = study.estimate(TypicalVisits(joined, profile(samples=32)))
+    found = study.estimate(TypicalVisits.of(joined, profile(samples=32)))
 
     assert found.payload_down_nbytes == (1600 + 1600,) * 2
     assert found.payload_up_nbytes == 1600 + 1600

@@ -25,7 +25,7 @@ from scenarios.config import fleet_files
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
-from scenarios.run import builder
+from scenarios.run.setup import RunInputs, Setup
 
 HOUR, DAY = 3600.0, 86400.0
 CAPACITIES = "client_id,computation_ms_per_sample,communication_kbps\n1,100,1000\n2,200,2000\n3,400,4000\n"
@@ -53,7 +53,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def drawn(*overrides: str) -> Fleet:
-    return builder.fleet(load("digits", parse_all(overrides)))
+    return RunInputs(load("digits", parse_all(overrides))).drawn_fleet
 
 
 def refusal(*overrides: str) -> str:
@@ -435,12 +435,12 @@ SUM = "board: 4 B x (2 x 60 parameters + 60 gradients + 2 x 5 activations) = 760
 def test_a_device_that_is_too_small_is_refused_with_the_sum_and_the_others_take_part(home: Path) -> None:
     write(home / "d.toml", DEVICE.format(name="board"))
     loaded = load("digits", parse_all(HALF_SMALL))
-    fleet = builder.fleet(loaded)
-    out = builder.refused(loaded, fleet, described(60, 5.0))
+    fleet = RunInputs(loaded).drawn_fleet
+    out = Setup.of(loaded, described(60, 5.0)).refused
     assert out == {k: SUM for k, device in enumerate(fleet.device_names(range(10))) if device == "board"}
     assert len(out) == 5
     # 55 parameters take 4 (165 + 10) = 700 bytes, which is just the limit.
-    assert builder.refused(loaded, fleet, described(55, 5.0)) == {}
+    assert Setup.of(loaded, described(55, 5.0)).refused == {}
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ def test_a_residual_takes_as_much_memory_as_the_model(home: Path, stage: str, fe
     write(home / "d.toml", DEVICE.format(name="board"))
     given = [f'codec.up={{kind="{stage}"}}', *([f"codec.error_feedback={feedback}"] if feedback != "null" else [])]
     loaded = load("digits", parse_all([*HALF_SMALL, *given]))
-    out = builder.refused(loaded, builder.fleet(loaded), described(55, 5.0))
+    out = Setup.of(loaded, described(55, 5.0)).refused
     assert len(out) == count
     assert set(out.values()) <= {
         "board: 4 B x (2 x 55 parameters + 55 gradients + 2 x 5 activations + 55 kept) = 920 B, more than 0.7 of 1 kB"
@@ -463,7 +463,7 @@ def test_a_pathway_keeps_its_activations_and_a_teacher_does_not(home: Path, meth
     layout = Layout((BlockShape("body", 50), BlockShape("head", 5)))
     two = replace(described(55, 5.0), layout=layout, activations=np.array([0.0, 5.0]), flops=np.ones((2, 4)))
     loaded = load("digits", parse_all([*HALF_SMALL, f"method={method}"]))
-    assert len(builder.refused(loaded, builder.fleet(loaded), two)) == count
+    assert len(Setup.of(loaded, two).refused) == count
 
 
 def test_a_model_that_no_device_holds_is_refused(home: Path) -> None:
@@ -471,7 +471,7 @@ def test_a_model_that_no_device_holds_is_refused(home: Path) -> None:
     alone = [HALF_SMALL[0], "fleet.devices={board=1}", HALF_SMALL[2]]
     loaded = load("digits", parse_all(alone))
     with pytest.raises(ScenarioError) as caught:
-        builder.refused(loaded, builder.fleet(loaded), described(60, 5.0))
+        _ = Setup.of(loaded, described(60, 5.0)).refused
     assert str(caught.value) == f"digits: fleet.devices: the model fits no device; {SUM}"
 
 
@@ -493,12 +493,12 @@ def test_a_run_is_another_one_when_a_file_that_it_names_says_something_else(
 ) -> None:
     write(home / "file", before)
     loaded = load("digits", parse_all([kind, f"{key}=file"]))
-    known = builder.identity(loaded)
+    known = RunInputs(loaded).identity
     assert list(known["files"]) == [key]
     assert fleet_files.read_inputs(loaded.scenario).sha256 == known["files"]
-    assert builder.identity(load("digits", parse_all([kind, f"{key}=file"]))) == known
+    assert RunInputs(load("digits", parse_all([kind, f"{key}=file"]))).identity == known
     write(home / "file", after)
-    assert builder.identity(load("digits", parse_all([kind, f"{key}=file"])))["files"] != known["files"]
+    assert RunInputs(load("digits", parse_all([kind, f"{key}=file"]))).identity["files"] != known["files"]
 
 
 def test_all_that_depends_on_a_fleets_files_shares_one_record_until_their_content_changes(home: Path) -> None:
@@ -516,9 +516,9 @@ def test_all_that_depends_on_a_fleets_files_shares_one_record_until_their_conten
 def test_a_run_is_another_one_when_its_calibrated_device_is_measured_again() -> None:
     file = cache_folder() / "devices" / "my-board.toml"
     write(file, DEVICE.format(name="my-board"))
-    known = builder.identity(load("digits", parsed(["fleet.devices={my-board=1}"])))
+    known = RunInputs(load("digits", parsed(["fleet.devices={my-board=1}"]))).identity
     write(file, DEVICE.format(name="my-board").replace("conv = 1e9", "conv = 2e9"))
-    assert builder.identity(load("digits", parsed(["fleet.devices={my-board=1}"]))) != known
+    assert RunInputs(load("digits", parsed(["fleet.devices={my-board=1}"]))).identity != known
 
 
 @pytest.mark.parametrize(
@@ -533,12 +533,12 @@ def test_a_run_is_another_one_when_its_calibrated_device_is_measured_again() -> 
 def test_a_file_that_cannot_be_read_is_named_before_a_run_begins(home: Path, key: str, kind: str) -> None:
     loaded = load("digits", parse_all([kind, f"{key}=/proc/self/mem"]))
     with pytest.raises(ScenarioError, match=rf"^{key}: /proc/self/mem: cannot be read: Input/output error$"):
-        builder.identity(loaded)
+        _ = RunInputs(loaded).identity
     (home / "long").touch()
     os.truncate(home / "long", 10**12)
     loaded = load("digits", parse_all([kind, f"{key}=long"]))
     with pytest.raises(ScenarioError, match=rf"^{key}: long: is larger than (16|64),000,000 bytes$"):
-        builder.identity(loaded)
+        _ = RunInputs(loaded).identity
 
 
 # --- recorded traces --------------------------------------------------------------------------------------------------
@@ -555,7 +555,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_shipped_scenario_finds_its_traces_below_the_data_folder(recorded: Path) -> None:
     loaded = load("fedscale-trace")
-    fleet = builder.fleet(loaded)
+    fleet = RunInputs(loaded).drawn_fleet
     assert [file.path for file in fleet_files.read_inputs(loaded.scenario).files] == [
         recorded / "devices" / "fedscale_client_capacity_595.csv",
         recorded / "devices" / "availability_windows.csv",

@@ -1,0 +1,90 @@
+"""Puts a run that trains together: from its `Setup`, a clock, workers and a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coordinator.aggregation.server import ServerStrategy
+from coordinator.records.checkpoints import CheckpointStore
+from coordinator.records.client_states import ClientStates
+from coordinator.records.store import Ledger
+from coordinator.rounds.budget import Budget
+from coordinator.rounds.evaluation import PoolEvaluator
+from coordinator.rounds.pool_trainer import PoolTrainer
+from coordinator.rounds.run import FederatedRun
+from coordinator.workers.task import Workers
+from costmodel.clock import Clock
+from edge.protocol import serialization
+from edge.protocol.codecs.update_codec import UpdateCodec
+from edge.protocol.payload import ITEM_NBYTES
+from scenarios.run.evaluated_clients import evaluation_scope, examples_of_clients
+from scenarios.run.observer import Observers
+from scenarios.run.setup import HEADERS_NBYTES, KEPT_MODELS, Setup
+
+
+def federated_run(
+    setup: Setup,
+    server: ServerStrategy,
+    clock: Clock,
+    workers: Workers,
+    ledger: Ledger,
+    watch: Observers,
+    *,
+    refused: Mapping[int, str],
+    stop_at_target: bool,
+) -> tuple[FederatedRun, CheckpointStore]:
+    """A run that trains, before its first round, and the store of its checkpoints, in the folder of its ledger.
+
+    ``refused``: client -> why it cannot take part.
+    """
+    method, scenario, folder = setup.loaded.method, setup.scenario, ledger.path.parent
+    job, description, downloads = setup.job, setup.description, setup.downloads()
+    codec = UpdateCodec(job.codec, job.seed, description.tensors, description.axes)
+    keeps_slots = method.keeps_slots or bool(codec.client_state(server.up_shapes()))
+    keeps_references = bool(codec.references(job.kept_blocks))
+    states = None
+    if job.kept_blocks or keeps_slots:
+        states = ClientStates(folder, job.kept_blocks, keeps_slots, keeps_references)
+    store = CheckpointStore(ledger, folder, server, states)
+    run = FederatedRun(
+        job=job,
+        method=method,
+        options=setup.loaded.options,
+        description=description,
+        server=server,
+        clock=clock,
+        trainer=PoolTrainer(
+            *(job, method, description, server, workers, folder, scenario.faults, states, downloads.held)
+        ),
+        evaluator=PoolEvaluator(job, evaluation_scope(setup), description, server, workers, states),
+        recorder=store,
+        states=states,
+        budget=budget(setup, scenario.stop.target_accuracy if stop_at_target else None),
+        rules=scenario.rounds,
+        selection=setup.selection(),
+        downloads=downloads,
+        eval_every=scenario.eval.every,
+        on_round=watch.on_round,
+        is_stopped=watch,
+        refused=refused,
+        tiers=setup.tiers(server),
+        charged_examples=examples_of_clients(setup) if scenario.eval.charged else None,
+    )
+    return run, store
+
+
+def budget(setup: Setup, target: float | None) -> Budget:
+    """The budget of a run before its first round; ``target``: the accuracy that ends it."""
+    scenario = setup.scenario
+    return Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience, scenario.fleet.price)
+
+
+def largest_message(setup: Setup, server: ServerStrategy) -> int:
+    """A bound of the bytes of one message of a worker, all of its parts together."""
+    job, description, model = setup.job, setup.description, setup.description.layout.nbytes()
+    up = serialization.update_nbytes(job.run_id, job.reports, server.up_shapes())
+    parts_with_state = sum(part.client_state is not None for part in setup.loaded.method.parts)
+    codec = UpdateCodec(job.codec, job.seed, description.tensors)
+    kept = sum(size for named in codec.client_state(server.up_shapes()).values() for size in named.values())
+    state = 2 * description.layout.nbytes(job.kept_blocks) + KEPT_MODELS * model * parts_with_state + ITEM_NBYTES * kept
+    return max(2 * up, state) + HEADERS_NBYTES  # partial sums have eight bytes where updates have four

@@ -1,0 +1,753 @@
+"""Prepares a run once: its scenario, the files that it names, and the description of its model and data, with whatever
+follows from these. Nothing is trained, sent or written here.
+
+`RunInputs` is what is known before a worker has described model and data, `Setup` what is known from then on. Both are
+frozen; what they derive is computed when it is first asked for, and kept. What changes in a run (the server side, the
+aggregators, the client selection) is made anew by each call, in its state before the first round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.aggregation.download_codec import DownloadCodec
+from coordinator.aggregation.optimizers import server_optimizer
+from coordinator.aggregation.server import GLOBAL, ServerContext, ServerStrategy
+from coordinator.aggregation.submodels import Submodels
+from coordinator.aggregation.tiers import TieredServer
+from coordinator.methods import fedbr
+from coordinator.methods.compute import ComputeContext
+from coordinator.records.chain import initial_hash
+from coordinator.records.client_vectors import ClientVectors
+from coordinator.rounds.asynchronous_tiers import AsynchronousTiers
+from coordinator.rounds.selection import ClientSelection
+from coordinator.rounds.selectors.registry import selector
+from coordinator.rounds.tiers import DOWN_SIDE, UP_SIDE, Tiers
+from coordinator.rounds.visit import VisitPricing
+from costmodel.arrays import Streams
+from costmodel.clock import Clock
+from costmodel.config import Scale
+from costmodel.fleet import model_demand
+from costmodel.fleet.availability import Always
+from costmodel.fleet.devices import Device, Network
+from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.inputs import FleetInputs
+from costmodel.fleet.model_demand import Operations
+from costmodel.network.bandwidth import DOWN, UP
+from costmodel.network.links import Links
+from costmodel.tiers import TierClock, assigned, parents
+from costmodel.units import format_rate
+from edge.protocol import serialization
+from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
+from edge.protocol.config import CPU, CodecConfig, Job, ModelProfile, SubmodelPlan
+from edge.protocol.home import expanded
+from edge.protocol.operations import KINDS
+from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Payload, Shapes, shapes, step_flops
+from edge.protocol.portable import PORTABLE
+from edge.protocol.rng import keyed_generator
+from edge.protocol.submodels import RATE, SliceMap, part_profile
+from scenarios.config import fleet_files
+from scenarios.config.cache import cache_folder
+from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.schema import Scenario
+from scenarios.config.tables import set_value, value_at
+from scenarios.config.validation import evaluated, named_blocks
+
+SUM_NBYTES = 8
+"""Of a number in the sum of updates"""
+RUN_ID_BYTES = 8
+HEADERS_NBYTES = 4 * serialization.MAX_HEADER_NBYTES
+"""Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
+PassFlops = tuple[tuple[float, float, float, float], ...]
+"""FLOPs by type of pass, a row per block or unit"""
+KEPT_MODELS = 4
+"""Bound of the client state of one part of a method, in models; its spec does not say how much it keeps."""
+DEVICE_KEYS = ("precision", "memory_format", "pathways", "graphs")
+"""Keys of ``train`` whose defaults depend on the type of device"""
+
+
+# --- before a worker has described anything ---------------------------------------------------------------------------
+
+
+def on_device(loaded: Loaded, device: str) -> Loaded:
+    """The scenario as it runs on a device, with the defaults that depend on the type of device written out.
+
+    ScenarioError for a precision or instructions that the device does not have.
+    """
+    loaded = _with_device_defaults(loaded, device)
+    kind = device.partition(":")[0]
+    train = loaded.scenario.train
+    if train.instructions == PORTABLE and kind != CPU:
+        raise ScenarioError(
+            f"{loaded.name}: train.instructions = portable: only on the CPU, and this run is on {kind}; choose "
+            "--device cpu, or native"
+        )
+    for key, is_set in (("precision = tf32", train.precision == "tf32"), ("graphs = true", train.graphs)):
+        if is_set and kind != "cuda":
+            raise ScenarioError(f"{loaded.name}: train.{key}: needs a CUDA device; this run is on {kind}")
+    return loaded
+
+
+def _with_device_defaults(loaded: Loaded, device: str) -> Loaded:
+    train = loaded.scenario.train
+    missing = [key for key in DEVICE_KEYS if getattr(train, key) is None]
+    if not missing:
+        return loaded
+    defaults = loaded.model.on(device.partition(":")[0], loaded.scenario.model.width, train.precision)
+    train = replace(train, **{key: getattr(defaults, key) for key in missing})
+    return replace(loaded, scenario=loaded.scenario.model_copy(update={"train": train}))
+
+
+@cache
+def keyed_streams(seed: int) -> Streams:
+    """The random streams of the fleet with a seed."""
+    return lambda purpose, index, client: keyed_generator(seed, purpose, index, client)
+
+
+def drawn_fleet(scenario: Scenario, families: tuple[str, ...], files: FleetInputs) -> Fleet:
+    """The clients' devices and links, drawn with the fleet's seed; a device's throughput is that of the first of these
+    names of a model that it has. ValueError names the key."""
+    section = scenario.fleet
+    streams = keyed_streams(scenario.seed if section.seed is None else section.seed)
+    return Fleet.build(scenario.data.clients, section, streams=streams, families=families, inputs=files)
+
+
+@dataclass(frozen=True, eq=False)
+class RunInputs:
+    """A run before a worker has described its model and data. All properties raise ScenarioError that names the key."""
+
+    loaded: Loaded
+    device: str = CPU
+    """Of its workers; the defaults of ``loaded`` that depend on it are written out"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loaded", _with_device_defaults(self.loaded, self.device))
+
+    @property
+    def scenario(self) -> Scenario:
+        """The resolved scenario."""
+        return self.loaded.scenario
+
+    @cached_property
+    def files(self) -> FleetInputs:
+        """The content of the files of the fleet."""
+        return fleet_files.read_inputs(self.scenario)
+
+    @cached_property
+    def file_hashes(self) -> Mapping[str, str]:
+        """Key -> SHA-256 of each file that the scenario names, and of those beside them."""
+        return fleet_files.hashes(self.scenario, self.files)
+
+    @cached_property
+    def drawn_fleet(self) -> Fleet:
+        """The clients' devices and links, with the speeds that devices have for models of this name and family."""
+        # Nothing is known of a Flower app's model.
+        families = ("conv",) if self.loaded.method.app is not None else self.families
+        with self._named():
+            return drawn_fleet(self.scenario, families, self.files)
+
+    @property
+    def families(self) -> tuple[str, str]:
+        """The names by which devices have a throughput for the run's model."""
+        return self.loaded.model.name, self.loaded.model.family
+
+    @property
+    def fleet_notes(self) -> list[str]:
+        """How shares that look like counts, and rows of recordings, meet clients, where the two differ in number."""
+        with self._named():
+            return self.files.notes(self.scenario.fleet, self.scenario.data.clients)
+
+    def tier_clock(self, scale: Scale | None = None) -> TierClock:
+        """The clock of messages between aggregators and what is above them, at its beginning; ``scale``: in place of
+        ``fleet.scale``."""
+        section = self.scenario.fleet
+        seed = self.scenario.seed if section.seed is None else section.seed
+        section = section if scale is None else replace(section, scale=scale)
+        return TierClock.build(section, streams=keyed_streams(seed), inputs=self.files)
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """The beginning of the hash chain: the resolved scenario, with hashes of files in place of their paths."""
+        loaded = self.loaded
+        scenario = _overlaid(self.scenario.model_dump(), loaded.began)
+        if loaded.method.app is not None:
+            scenario["method"] = loaded.method.objective.name  # its files are in the data's hash
+        del scenario["checkpoints"]  # it decides what stays on the disk, not what is computed
+        if scenario["fleet"]["seed"] == scenario["seed"]:
+            del scenario["fleet"]["seed"]
+        if scenario["model"]["norm"] == loaded.model.norm:
+            del scenario["model"]["norm"]
+        if loaded.method.objective.name == fedbr.SPEC.name:
+            scenario["method_options"].pop("preset", None)  # the options that it stands for are written out
+        for key, sha256 in self.file_hashes.items():
+            if value_at(scenario, key) is not None:  # others are beside one that is named
+                set_value(scenario, key, sha256)
+        data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
+        rows: list[Device | Network] = [*self.files.devices.values(), *self.files.networks.values()]
+        return {**scenario, "data": data, "files": self.files.sha256, "own": [asdict(row) for row in rows]}
+
+    def genesis(self, data_sha256: str) -> str:
+        """The first hash of the chain of a run on these data."""
+        return initial_hash(self.identity, data_sha256)
+
+    @cached_property
+    def job(self) -> Job:
+        """The job of workers that describe model and data: it names no blocks that are sent or kept."""
+        loaded, scenario, objective = self.loaded, self.scenario, self.loaded.method.objective
+        root, file = (
+            None if path is None else str(expanded(path)) for path in (scenario.data.root, scenario.data.partition.file)
+        )
+        return Job(
+            run_id=self.genesis("")[: 2 * RUN_ID_BYTES],
+            seed=scenario.seed,
+            device=self.device,
+            cache=str(cache_folder()),
+            model=scenario.model,
+            # With the paths of this machine's user, since workers may be another's.
+            data=replace(scenario.data, root=root, partition=replace(scenario.data.partition, file=file)),
+            train=scenario.train,
+            objective=objective.client,
+            wrap_model=objective.model.wrap_model(loaded.options),
+            variants=objective.costs.variants(loaded.options),
+            corrections=tuple(correction.client for correction in loaded.method.corrections),
+            options_types=tuple(
+                f"{part.options.__module__}:{part.options.__qualname__}" for part in loaded.method.parts
+            ),
+            options_values=loaded.options.model_dump(),
+            up=(),
+            kept_blocks=(),
+            codec=scenario.codec,
+            submodels=self._submodel_plan,
+            reports=loaded.method.reports,
+            by_layer=objective.traffic.by_layer(loaded.options),
+            initial_models=objective.model.initial_models(loaded.options),
+            eval_batch=scenario.eval.batch,
+            eval_subset=scenario.eval.subset,
+            eval_drop_last=scenario.eval.drop_last,
+            metrics=scenario.eval.metrics,
+            metric_options=scenario.eval.metric_options,
+            adapt_epochs=scenario.eval.adapt.epochs,
+            adapt_lr=scenario.eval.adapt.lr,
+            adapt_before=scenario.eval.adapt.before,
+            eval_select=scenario.eval.select,
+        )
+
+    @property
+    def _submodel_plan(self) -> SubmodelPlan | None:
+        """What workers must know of parts of the model before they have described it; None where all clients hold the
+        whole model."""
+        rules, options = self.loaded.method.objective.submodels, self.loaded.options
+        if rules is None:
+            return None
+        return SubmodelPlan(
+            self.scenario.submodel.levels,
+            rules.by,
+            rules.is_scaled(options),
+            rules.is_static(options),
+            rules.has_own_statistics(options),
+        )
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Turn a ValueError into a ScenarioError that names the scenario."""
+        try:
+            yield
+        except ValueError as error:
+            raise ScenarioError(f"{self.loaded.name}: {error}") from None
+
+
+def _overlaid(tables: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables with the values of others in place of their own."""
+    merged = dict(tables)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _overlaid(merged[key], value) if both else value
+    return merged
+
+
+# --- with the description of model and data ---------------------------------------------------------------------------
+
+
+class Travels(NamedTuple):
+    """The blocks of a visit's messages, by name of their vectors."""
+
+    down: tuple[str, ...]
+    up: tuple[str, ...]
+
+
+class SubmodelRates(NamedTuple):
+    """The parts of the model that clients have, by their share of its channels or depths."""
+
+    of_visit: Callable[[int, int], float]
+    """(client, round) -> rate of its visit"""
+    of_client: Callable[[int], float]
+    """client -> the largest rate that it may have"""
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """A run whose workers have described model and data. All properties raise ScenarioError that names the key."""
+
+    inputs: RunInputs
+    description: ModelProfile
+
+    @classmethod
+    def of(cls, loaded: Loaded, description: ModelProfile, device: str = CPU) -> Setup:
+        """The run of a scenario on a device."""
+        return cls(RunInputs(loaded, device), description)
+
+    @property
+    def loaded(self) -> Loaded:
+        """The scenario, with the method, data set and model that it names."""
+        return self.inputs.loaded
+
+    @property
+    def scenario(self) -> Scenario:
+        """The resolved scenario."""
+        return self.inputs.scenario
+
+    @cached_property
+    def travels(self) -> Travels:
+        """The blocks that go down and up.
+
+        Running statistics must be uploaded where the global model is evaluated with them.
+        """
+        loaded, scenario, layout = self.loaded, self.scenario, self.description.layout
+        foreseen = named_blocks(loaded.method, loaded.options, loaded.model, scenario).names
+        if loaded.method.objective.model.wrap_model(loaded.options) is not None and layout.names != foreseen:
+            raise ScenarioError(
+                f"{loaded.name}: method = {loaded.method.name!r}: its model has the blocks {', '.join(layout.names)}, "
+                f"but wrapped_blocks of its spec foresees {', '.join(foreseen)}"
+            )
+        try:
+            down, up = loaded.method.travels(loaded.options, layout, scenario.travels.down, scenario.travels.up)
+        except ValueError as error:
+            raise ScenarioError(f"{loaded.name}: {error}") from None
+        kept = [key.removesuffix(BUFFERS) for key in layout.sizes if key.endswith(BUFFERS) and key not in up]
+        rules = loaded.method.objective.submodels
+        is_static = rules is not None and rules.is_static(loaded.options)
+        is_evaluated = evaluated(loaded.method, scenario) != "clients"
+        if kept and not is_static and scenario.model.norm == "batch" and is_evaluated:
+            raise ScenarioError(
+                f"{loaded.name}: model.norm = 'batch': the running statistics of {', '.join(kept)} are never uploaded, "
+                "so that the global model cannot be evaluated; choose another travels.up, eval.on = clients, or "
+                "model.norm = group"
+            )
+        return Travels(down, up)
+
+    @cached_property
+    def kept_blocks(self) -> tuple[str, ...]:
+        """The blocks that clients keep between visits."""
+        traffic = self.loaded.method.objective.traffic
+        return traffic.kept_blocks(self.description.layout, self.travels.down, self.loaded.options)
+
+    @property
+    def method_notes(self) -> list[str]:
+        """What the method says of the described model, if anything."""
+        note = self.loaded.method.objective.records.note(self.description, self.loaded.options)
+        return [] if note is None else [f"method = {self.loaded.method.name!r}: {note}"]
+
+    # --- devices and links --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def fleet(self) -> Fleet:
+        """The clients below their aggregators, with the speed of their devices for the described model and the run's
+        codecs, for devices calibrated by kind of operation or by codec.
+
+        A plain step computes no gradient for the examples.
+        """
+        fleet, description, families = self.inputs.drawn_fleet, self.description, self.inputs.families
+        if self.scenario.fleet.tiers.count:
+            fleet = fleet.below(self.aggregator_of)
+        if self.scenario.codec.is_used:
+            fleet = self._with_codecs(fleet)
+        if not len(description.operations):
+            return fleet
+        parts = {rate: _operations(part_profile(description, rate)) for rate in description.rates if rate != 1}
+        try:
+            return fleet.for_parts(families, _operations(description), parts).for_model(
+                families, _operations(description)
+            )
+        except ValueError as error:
+            raise ScenarioError(str(error)) from None
+
+    def _with_codecs(self, fleet: Fleet) -> Fleet:
+        codec, stages = self.scenario.codec, []
+        for keys, chain, slots in zip(
+            self.travels, (codec.down, codec.up), (codec.down_slots, codec.up_slots), strict=True
+        ):
+            codecs = VectorCodecs(chain, slots, codec.min_values, self.description.tensors)
+            model = self.description.layout.shapes(keys)
+            stages.append(codecs.stages(codecs.lengths({MODEL: model}), {MODEL: model}))
+        return fleet.for_codecs(encoded=stages[1], decoded=stages[0])
+
+    @cached_property
+    def aggregator_of(self) -> NDArray[np.intp]:
+        """(clients,) the aggregator that each belongs to."""
+        scenario, histogram = self.scenario, self.description.histogram
+        if not len(histogram):  # an estimate without the data set
+            return np.arange(scenario.data.clients) % scenario.fleet.tiers.count
+        try:
+            return assigned(scenario.fleet, scenario.data.clients, histogram, self.inputs.files.memberships)
+        except ValueError as error:
+            raise ScenarioError(f"{self.loaded.name}: {error}") from None
+
+    # --- memory of devices --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def refused(self) -> Mapping[int, str]:
+        """client -> why its device has too little memory for training, with the largest number of pathways of the
+        method, and the largest part of the model that the client may have.
+
+        ScenarioError if no client is left.
+        """
+        fleet, name = self.inputs.drawn_fleet, self.loaded.name
+        largest = [1.0] * len(fleet)
+        if self.description.rates:
+            largest = [self.rates.of_client(client) for client in range(len(fleet))]
+        rows = list(zip(fleet.device_of.tolist(), largest, strict=True))
+        reasons: dict[tuple[int, float], str] = {}
+        batch = self.scenario.train.batch
+        for row, rate in sorted(set(rows)):
+            device, kept = fleet.devices[row], self.kept_by_codec(rate)
+            try:
+                parameters, activations = self.training_memory(rate)
+            except ScenarioError as error:
+                raise ScenarioError(f"{name}: {error}") from None
+            nbytes = model_demand.training_nbytes(parameters, activations, batch, kept)
+            if not model_demand.fits(nbytes, device.memory_bytes):
+                text = model_demand.sum_text(parameters, activations, batch, device.memory_bytes, kept)
+                reasons[row, rate] = f"{device.name}: {text}" if rate == 1 else f"{device.name}, rate {rate:g}: {text}"
+        refused = {client: reasons[row] for client, row in enumerate(rows) if row in reasons}
+        if len(refused) == len(fleet):
+            fits_none = "; ".join(reasons.values())
+            raise ScenarioError(f"{name}: fleet.devices: the model fits no device; {fits_none}")
+        return refused
+
+    def training_nbytes(self, rate: float = 1.0) -> int:
+        """Bytes that a training visit with the part of a rate takes by the count of `costmodel.fleet.model_demand`,
+        with the largest choice, codecs left out."""
+        return model_demand.training_nbytes(*self.training_memory(rate), self.scenario.train.batch)
+
+    def training_memory(self, rate: float) -> tuple[int, float]:
+        """(parameters, activations of one example that are stored for a backward pass) of the part of a rate, for the
+        largest choice.
+
+        A teacher's pass stores none. ScenarioError for a method whose ``compute`` is wrong.
+        """
+        loaded, train, part = self.loaded, self.scenario.train, part_profile(self.description, rate)
+        spec, blocks = loaded.method.objective, len(part.layout)
+        context = ComputeContext(
+            layout=part.layout,
+            options=loaded.options,
+            choice=dict.fromkeys(spec.traffic.choices, blocks - 1),
+            train=train,
+            plan=train.plan(train.batch),
+            samples=train.batch,
+            flops=part.flops,
+            seed=self.scenario.seed,
+            variants=dict(zip(spec.costs.variants(loaded.options), part.variant_flops, strict=True)),
+            outputs=part.outputs,
+            unit_flops=part.unit_flops,
+        )
+        compute = spec.costs.compute(context)
+        try:
+            compute.check(part.flops)
+        except ValueError as error:
+            raise ScenarioError(f"method = {loaded.method.name!r}: its spec's compute: {error}") from None
+        parameters = sum(block.params for block in part.layout.blocks)
+        return parameters, float((part.activations * compute.stored_forwards).sum())
+
+    def kept_by_codec(self, rate: float) -> int:
+        """Numbers that a client with the part of a rate keeps for codecs between visits: residuals, what stages keep,
+        and versions that updates and downloads differ from."""
+        codec = self.scenario.codec
+        if not codec.is_used:
+            return 0
+        part = part_profile(self.description, rate)
+        layout = part.layout
+        down, up = (tuple(key for key in keys if key in layout.sizes) for keys in self.travels)
+        upwards = UpdateCodec(codec, self.scenario.seed, part.tensors)
+        state = upwards.client_state({MODEL: layout.shapes(up)})
+        kept = sum(size for named in state.values() for size in named.values())
+        kept_blocks = self.loaded.method.objective.traffic.kept_blocks(layout, down, self.loaded.options)
+        held = set(upwards.references(kept_blocks))
+        if codec.down and codec.of == "update":
+            downwards = VectorCodecs(codec.down, codec.down_slots, codec.min_values, part.tensors)
+            held |= {key for _, key, *_ in downwards.encoded({MODEL: layout.sizes})}
+        return kept + sum(layout.sizes[key] for key in held)
+
+    # --- parts of the model -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def rates(self) -> SubmodelRates:
+        """The parts that clients have, for methods with sub-models."""
+        config, clients, seed = self.scenario.submodel, self.scenario.data.clients, self.scenario.seed
+        rate = config.rate
+        if isinstance(rate, float | int):
+            by_client = np.full(clients, float(rate))
+        elif isinstance(rate, dict):
+            fleet = self.inputs.drawn_fleet
+            names = [device.name for device in fleet.devices]
+            if missing := [name for name in names if name not in rate]:
+                raise ScenarioError(
+                    f"{self.loaded.name}: submodel.rate: no rate for the device {missing[0]!r} of the fleet"
+                )
+            by_client = np.array([rate[name] for name in names])[fleet.device_of]
+        elif rate == "memory":
+            by_client = self._rates_by_memory()
+        elif rate == "deadline":
+            by_client = self._rates_by_deadline()
+        else:
+            shares = np.array(config.shares or [1.0] * len(config.rates))
+            shares = shares / shares.sum()
+            if rate == "round":
+
+                def of_visit(client: int, round: int) -> float:
+                    return float(keyed_generator(seed, "submodel", round, client).choice(config.rates, p=shares))
+
+                return SubmodelRates(of_visit, lambda client: config.levels[0])
+            # Shares are kept as closely as whole clients allow; who has which rate is drawn.
+            ends = np.round(np.cumsum(shares) * clients).astype(int)
+            order = keyed_generator(seed, "submodels").permutation(clients)
+            by_client = np.empty(clients)
+            by_client[order] = np.array(config.rates)[np.searchsorted(ends, np.arange(clients), side="right")]
+        rates = by_client.tolist()
+        return SubmodelRates(lambda client, round: rates[client], rates.__getitem__)
+
+    def fitting_rates(self, memory_bytes: float) -> tuple[float, ...]:
+        """Rates of the parts that a device with this memory can train, the largest first."""
+        needed = self._nbytes_by_rate
+        return tuple(rate for rate, nbytes in needed.items() if model_demand.fits(nbytes, memory_bytes))
+
+    @cached_property
+    def _nbytes_by_rate(self) -> dict[float, int]:
+        """Rate, the largest first -> bytes that a training visit with its part takes, codecs included."""
+        batch = self.scenario.train.batch
+        return {
+            rate: model_demand.training_nbytes(*self.training_memory(rate), batch, self.kept_by_codec(rate))
+            for rate in self.scenario.submodel.levels
+        }
+
+    def _rates_by_memory(self) -> NDArray[np.float64]:
+        """(clients,) the largest rate that fits the client's device; the least where none does, which is refused."""
+        fleet, least = self.inputs.drawn_fleet, self.scenario.submodel.levels[-1]
+        by_device = [next(iter(self.fitting_rates(device.memory_bytes)), least) for device in fleet.devices]
+        return np.array(by_device)[fleet.device_of]
+
+    def _rates_by_deadline(self) -> NDArray[np.float64]:
+        """(clients,) the largest rate at which a visit in round 0, without contention, ends within the deadline; the
+        least where none does."""
+        config, clients, layout = self.scenario.submodel, self.scenario.data.clients, self.description.layout
+        deadline = config.deadline or self.scenario.rounds.deadline
+        pricing = self.pricing(self.inputs.job, {MODEL: layout.shapes(self.travels.up)})
+        always = replace(self.fleet.behaviour, availability=Always())
+        clock = Clock(replace(self.fleet, links=Links(), behaviour=always))
+        samples = self.description.samples.tolist() or [self.scenario.train.batch] * clients
+        by_client = np.full(clients, config.levels[-1])
+        for rate in reversed(config.levels):
+            choice = {RATE: rate}
+            part = pricing.of_visit(choice)
+            down = {MODEL: SliceMap(self.description.axes, rate).of(layout.shapes(self.travels.down))}
+            prices = [part.train(choice, down, samples[client], client, 0) for client in range(clients)]
+            conditions = clock.fleet.of_parts(clock.conditions(range(clients), 0), [price.rates for price in prices])
+            ends = clock.solve(np.zeros(clients), [price.work for price in prices], conditions).up_end
+            by_client[ends <= deadline] = rate
+        return by_client
+
+    @cached_property
+    def used_rates(self) -> list[float]:
+        """The rates that visits of the run may have, the largest first."""
+        if self.scenario.submodel.rate == "round":
+            return [*self.scenario.submodel.levels]
+        return sorted({self.rates.of_client(client) for client in range(self.scenario.data.clients)}, reverse=True)
+
+    @property
+    def _trained_rates(self) -> list[float]:
+        """The rates of all parts that the run trains, the largest first."""
+        rules, rates = self.loaded.method.objective.submodels, self.used_rates
+        if rules is None or not rules.trains_narrower:
+            return rates
+        return [rate for rate in self.scenario.submodel.levels if rate <= rates[0]]
+
+    def submodels(self) -> Submodels | None:
+        """The parts of the run's clients before its first round; None where all hold the whole model."""
+        rules = self.loaded.method.objective.submodels
+        if rules is None:
+            return None
+        classes = self.description.histogram > 0 if rules.masks_classes(self.loaded.options) else None
+        return Submodels(self.description.axes, *self.rates, self.used_rates, rules.rolls, classes)
+
+    # --- job, server side and aggregators -----------------------------------------------------------------------------
+
+    @cached_property
+    def job(self) -> Job:
+        """The job of every worker."""
+        undescribed, profile = self.inputs.job, self.description
+        plan = undescribed.submodels
+        if plan is not None:
+            plan = replace(
+                plan,
+                axes=profile.axes,
+                flops=tuple(_rows(flops) for flops in profile.flops_by_rate.values()),
+                evaluated=tuple(rate for rate in self._trained_rates if rate != 1),
+            )
+        return replace(
+            undescribed,
+            up=self.travels.up,
+            kept_blocks=self.kept_blocks,
+            submodels=plan,
+            tensors=profile.tensors if self.scenario.codec.is_used else {},
+            flops=_rows(profile.flops),
+            unit_flops=_rows(profile.unit_flops),
+            data_sha256=profile.data_sha256,
+        )
+
+    def pricing(self, job: Job, up: Shapes) -> VisitPricing:
+        """Prices of visits; ``up``: shapes of an upload."""
+        return VisitPricing(job, self.loaded.method, self.loaded.options, self.description, up)
+
+    def server(self, initial: Payload, folder: Path | None = None) -> ServerStrategy:
+        """The server side of the method and of its corrections, before the first round.
+
+        ``folder``: of the run, for vectors that it stores per client; None for the price of a run.
+        """
+        scenario, method, description = self.scenario, self.loaded.method, self.description
+        assert scenario.aggregate.weights is not None
+        context = ServerContext(
+            layout=description.layout,
+            initial=initial,
+            options=self.loaded.options,
+            weights=scenario.aggregate.weights,
+            down=self.travels.down,
+            up=self.travels.up,
+            seed=scenario.seed,
+            samples=description.samples,
+            histogram=description.histogram,
+            optimiser=server_optimizer(scenario.server).make(self.loaded.server_options),
+            asynchronous=scenario.rounds.is_asynchronous,
+            sum=scenario.aggregate.sum,
+            train=scenario.train,
+            store=ClientVectors(folder),
+            submodels=self.submodels(),
+        )
+
+        def method_server(context: ServerContext) -> ServerStrategy:
+            parts = [correction.server(context) for correction in method.corrections if correction.server]
+            return method.objective.server(context, parts)
+
+        server = method_server(context)
+        if scenario.fleet.tiers.count:
+            above = parents(scenario.fleet)
+            server = TieredServer(context, method_server, self.aggregator_of, above, self._wan_codec)
+        server.store.expected = server.store_shapes()
+        return server
+
+    @property
+    def _wan_codec(self) -> UpdateCodec | None:
+        """The codec of the models that aggregators send up."""
+        codec = self.scenario.codec
+        if not codec.wan:
+            return None
+        config = replace(CodecConfig(), up=codec.wan, error_feedback=False, min_values=codec.min_values)
+        return UpdateCodec(config, self.scenario.seed, self.description.tensors)
+
+    def selection(self) -> ClientSelection:
+        """The scenario's client selector, before the first round."""
+        rules = self.scenario.rounds
+        chosen = selector(rules.selection, rules.selection_options)
+        return ClientSelection(rules.selection, chosen, self.scenario.seed, self.description.samples)
+
+    def downloads(self) -> DownloadCodec:
+        """The codecs of downloads, and the versions that clients hold before the first round."""
+        job, description = self.job, self.description
+        return DownloadCodec(job.codec, job.seed, description.tensors, job.kept_blocks, description.axes)
+
+    def tiers(self, server: ServerStrategy, scale: Scale | None = None) -> Tiers | None:
+        """The aggregators of a run before its first round; None where clients reach the server directly.
+
+        ``scale``: in place of ``fleet.scale``.
+        """
+        if not isinstance(server, TieredServer):
+            return None
+        scenario, section, clock = self.scenario, self.scenario.fleet, self.inputs.tier_clock(scale)
+        vectors = {
+            MODEL if name == GLOBAL else name: {key: vector.data.size for key, vector in model.items()}
+            for name, model in server.models.items()
+        }
+        up, down = (
+            {slot: {key: size for key, size in named.items() if key in keys} for slot, named in vectors.items()}
+            for keys in (server.setup.up, server.setup.down)
+        )
+        carried = shapes(server.top.carried())
+        vectors, up, down = (each | carried for each in (vectors, up, down))
+        codec = self._wan_codec
+        encoded = {} if codec is None else codec.codecs.lengths(up)
+        raw = {
+            slot: {key: size for key, size in named.items() if key not in encoded.get(slot, {})}
+            for slot, named in up.items()
+        }
+        nbytes = {
+            UP_SIDE: serialization.update_nbytes(self.job.run_id, (), raw, encoded),
+            DOWN_SIDE: serialization.train_nbytes(self.job.run_id, (), down),
+        }
+        _check_aggregators(clock, sum(size for named in vectors.values() for size in named.values()))
+        if scenario.tiers.is_asynchronous:
+            _check_undelayed(clock)
+        kind = AsynchronousTiers if scenario.tiers.is_asynchronous else Tiers
+        return kind(
+            scenario.tiers,
+            clock,
+            server.aggregator_of,
+            nbytes,
+            (section.tiers.price, section.tiers.above.price),
+            lambda round: keyed_generator(scenario.seed, "aggregators", round),
+            scenario.budget,
+            section.tiers.on_loss,
+            evaluated(self.loaded.method, scenario) != "global" or scenario.eval.aggregators,
+        )
+
+
+def _operations(description: ModelProfile) -> Operations:
+    """The operations of a plain step."""
+    per_example, per_step = (dict(zip(KINDS, counts, strict=True)) for counts in description.operations.T.tolist())
+    return Operations(step_flops(description.flops), per_example, per_step)
+
+
+def _rows(flops: NDArray[np.float64]) -> PassFlops:
+    return tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in flops)
+
+
+def _check_aggregators(clock: TierClock, numbers: int) -> None:
+    """ScenarioError for an aggregator with too little memory for its own model of so many numbers, the sum of updates
+    in float64, and the update that comes."""
+    needed = (2 * ITEM_NBYTES + SUM_NBYTES) * numbers
+    for level in range(clock.levels):
+        key = f"fleet.tiers{'.above' * level}.devices"
+        for name in clock.check_memory(level, needed):
+            raise ScenarioError(f"{key}: {name}: has too little memory to aggregate, which takes {needed:,} bytes")
+
+
+def _check_undelayed(clock: TierClock) -> None:
+    """ScenarioError where aggregators that meet the server one by one would delay each other on its link."""
+    for key, direction in (("down", DOWN), ("up", UP)):
+        capacity, together = clock.fleet(0).links.capacity(direction), clock.needed_rate(0, direction)
+        if capacity >= together:
+            continue
+        # As the key has it, before fleet.scale; a hundredth more, since the text is rounded.
+        scale = clock.fleet(0).config.scale.server
+        least = 1.01 * together / scale
+        choose = "inf, since their own rates vary" if together == math.inf else format_rate(least)
+        raise ScenarioError(
+            f"fleet.server.{key} = {format_rate(capacity / scale)}: tiers.upwards = asynchronous does not model a link "
+            f"on which aggregators delay each other; choose {choose}"
+        )
