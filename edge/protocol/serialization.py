@@ -101,6 +101,7 @@ from edge.protocol.config import Job, ModelProfile, from_json, to_json
 from edge.protocol.messages import (
     ATTACHED,
     MAX_BATCH_VECTORS,
+    NO_RUN,
     ClientState,
     Described,
     Envelope,
@@ -156,8 +157,10 @@ __all__ = [
     "decode",
     "encode",
     "encode_header",
+    "pack_description",
     "pack_tensor_specs",
     "train_nbytes",
+    "unpack_description",
     "update_nbytes",
 ]
 
@@ -251,6 +254,31 @@ def _joined(upload: Sequence[NDArray[Any]]) -> memoryview:
     if isinstance(whole, np.ndarray) and whole.nbytes == sum(numbers.nbytes for numbers in upload):
         return whole.data.cast("B")
     return np.concatenate([numbers.view(np.uint8) for numbers in upload]).data
+
+
+class _DescriptionFile(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A `Described` without vectors, as one sequence of bytes."""
+
+    header: bytes
+    frames: list[bytes]
+
+
+_DESCRIPTION_FILE = Decoder(_DescriptionFile)
+
+
+def pack_description(description: ModelProfile) -> bytes:
+    """A description of model and data as bytes for a file: the encoding of the message by which a worker sends it."""
+    encoded = encode(Described(description, {}), NO_RUN)
+    return packb(_DescriptionFile(encoded.header, [bytes(frame) for frame in encoded.frames]))
+
+
+def unpack_description(packed: Buffer) -> ModelProfile:
+    """Inverse of `pack_description`; WireError for bytes that it does not give."""
+    file = unpackb(_DESCRIPTION_FILE, packed, "description")
+    described = decode(file.header, file.frames, NO_RUN, kinds=Described)
+    assert isinstance(described, Described)
+    expect(not described.payload, "description: vectors", sorted(described.payload))
+    return described.description
 
 
 def pack_tensor_specs(payload: Payload) -> TensorSpecs:

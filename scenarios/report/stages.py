@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodel.network.tcp import wire_bits
-from edge.protocol.payload import ITEM_NBYTES, Layout
+from edge.protocol.payload import ITEM_NBYTES
 from scenarios.report import labels
 from scenarios.report.columns import BYTES, JOULES, SECONDS
 from scenarios.report.readings import Reading, of_field
@@ -108,7 +108,7 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
     """What the run had spent when so many of its rounds had ended, by default all. ReportError."""
     rows = run.rounds[:rounds]
     vectors = defaultdict[str, list[tuple[str, SlotBytes]]](list)
-    sizes = Layout(tuple(block.shape for block in run.environment.blocks)).sizes if codecs(run.settings) else {}
+    sizes = run.description.layout.sizes if codecs(run.settings) else {}
     for row in run.query("SELECT payload, slot, key, nbytes FROM payload_shapes"):
         size = sizes.get(row["key"])  # vectors that no block names travel as they are
         raw = row["nbytes"] if size is None else ITEM_NBYTES * size

@@ -40,9 +40,11 @@ FILES = ("scenario.toml", "environment.json", *LEDGER)
 """Files that are opened in place; all others are replaced whole."""
 MEASURED = "measure.json"
 """What ``fedbr measure`` writes"""
-_OURS = (*FILES, "report.html", "uncertainty.json", MEASURED)
+DESCRIPTION = "description.msgpack"
+"""What a worker has described: model and data (`edge.protocol.serialization.pack_description`)"""
+_OURS = (*FILES, DESCRIPTION, "report.html", "uncertainty.json", MEASURED)
 _PASSING = re.compile(
-    r"\.probe-[0-9a-f]{8}(\.part)?|(scenario\.toml|environment\.json|report\.html|uncertainty\.json|measure\.json)\.part|replies-[a-z0-9_]{8}\.part"
+    r"\.probe-[0-9a-f]{8}(\.part)?|(scenario\.toml|environment\.json|description\.msgpack|report\.html|uncertainty\.json|measure\.json)\.part|replies-[a-z0-9_]{8}\.part"
 )
 _ARRAY = re.compile(r"(train|test)_(x|y|ids)\.npy|meta\.json")
 _LOG = re.compile(r"(coordinator|server-app|worker-[0-9]+)\.log")

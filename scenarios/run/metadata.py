@@ -14,15 +14,12 @@ from typing import Any
 
 import numpy as np
 import psutil
-from msgspec import structs
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RunTotals
 from costmodel.fleet.devices import Device, own_rows
 from costmodel.fleet.recorded_clients import gateway_of
 from edge.protocol.home import abbreviated
-from edge.protocol.operations import KINDS
-from edge.protocol.payload import step_flops
 from edge.runtime.numerics import processor
 from scenarios.config import fleet_files
 from scenarios.config.validation import evaluated
@@ -31,7 +28,6 @@ from scenarios.run.environment import (
     BlockRecord,
     DataSetRecord,
     Environment,
-    LayerRecord,
     PartitionRecord,
     TierRecord,
     computing_parts,
@@ -62,7 +58,7 @@ def environment(
 ) -> Environment:
     """The environment of a run that begins here. ``refused``: client -> why it cannot take part."""
     loaded, profile, inputs = setup.loaded, setup.description, setup.inputs
-    counts, devices = profile.operations.tolist(), inputs.files.devices
+    devices = inputs.files.devices
     calibrations: dict[str, list[list[str]]] = {}
     for name in sorted(devices.keys() & set(loaded.scenario.fleet.devices)):
         path = fleet_files.calibrated(name)
@@ -74,24 +70,9 @@ def environment(
     if evaluated(loaded.method, loaded.scenario) != "global":
         drawn = inputs.drawn_fleet
         by_device = {row.name: np.flatnonzero(drawn.device_of == i).tolist() for i, row in enumerate(drawn.devices)}
-    has_tiers, codec = bool(loaded.scenario.fleet.tiers.count), loaded.scenario.codec
-    tensors = profile.tensors if codec.is_used or codec.wan or profile.rates else {}
-    parts = {
-        "axes": {key: [[list(axis) for axis in axes] for axes in own] for key, own in profile.axes.items()},
-        "rates": [*profile.rates],
-        "flops": profile.part_flops.tolist(),
-        "activations": profile.part_activations.tolist(),
-        "operations": profile.part_operations.tolist(),
-    }
+    has_tiers = bool(loaded.scenario.fleet.tiers.count)
     concerns = {
         "files": inputs.file_hashes,
-        "variants": profile.variants.tolist(),
-        "outputs": profile.outputs.tolist(),
-        "operations": dict(zip(KINDS, counts, strict=True)) if counts else {},
-        "unit_blocks": profile.unit_blocks.tolist(),
-        "unit_flops": profile.unit_flops.tolist(),
-        "tensors": {key: [*map(list, shapes)] for key, shapes in tensors.items()},
-        "submodels": parts if profile.rates else {},
         "clients_by_device": by_device if len(by_device) > 1 else {},
         "aggregator_of": has_tiers and setup.aggregator_of.tolist(),
         "tiers": [
@@ -130,21 +111,16 @@ def environment(
                 name=block.name,
                 params=block.params,
                 buffers=block.buffers,
-                layers=[LayerRecord(**structs.asdict(layer)) for layer in block.layers],
                 nbytes=profile.layout.nbytes(profile.layout.keys([block.name])),
                 flops_forward=float(forward),
                 flops_weight_gradient=float(weight),
                 flops_input_gradient=float(inner + inputs),
-                activations=float(activations),
             )
-            for block, (forward, weight, inner, inputs), activations in zip(
-                profile.layout.blocks, profile.flops, profile.activations, strict=True
-            )
+            for block, (forward, weight, inner, inputs) in zip(profile.layout.blocks, profile.flops, strict=True)
         ],
         calibrations=calibrations,
         bases=visits.row_bases(loaded.scenario, inputs.files, inputs.families),
         refused_clients={str(client): why for client, why in refused.items()},
-        flops_plain_per_sample=step_flops(profile.flops),
         stops_at_target=stop_at_target,
         asynchronous=loaded.scenario.rounds.is_asynchronous,
         **{key: value for key, value in concerns.items() if value},

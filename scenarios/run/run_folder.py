@@ -28,8 +28,11 @@ from coordinator.records.schema import (
 )
 from coordinator.records.store import has_rounds, read
 from costmodel.config import Prices
+from costmodel.files import read_bytes
 from edge.data.content import restore_content
 from edge.data.registry import DataError
+from edge.protocol.config import ModelProfile
+from edge.protocol.serialization import unpack_description
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import Argument, ReportError, ScenarioError
 from scenarios.config.load import Loaded, load
@@ -156,6 +159,15 @@ class RunFolder:
             if has_rounds(self.ledger):
                 raise ReportError(f"{path} is missing, and without it the run cannot be resumed")
         return Environment()
+
+    @cached_property
+    def description(self) -> ModelProfile:
+        """Its model and data as a worker has described them. ReportError for a run that has none, or a damaged one."""
+        path = self.folder / folder_files.DESCRIPTION
+        try:
+            return unpack_description(read_bytes(path, run_records.MOST_NBYTES))
+        except (OSError, ValueError) as error:
+            raise ReportError(f"{path} does not describe the run's model and data: {error}") from error
 
     def check_device(self, device: str) -> None:
         """ScenarioError for a device of another type than that which the run began on."""
@@ -309,6 +321,8 @@ class RunFolder:
         if missing:
             raise ReportError(f"{self.folder} is not a run folder: it has no {', no '.join(missing)}")
         _ = self.scenario, self.environment
+        if (self.folder / folder_files.DESCRIPTION).exists():
+            _ = self.description
         try:
             foreign.check(self.ledger)
             _ = self.rounds, self.summary

@@ -30,8 +30,9 @@ from edge.data.json_partition import content
 from edge.data.registry import DataError
 from edge.protocol import app_records
 from edge.protocol.config import BOARDS, MAX_FILE_NAME, Job, ShippedFile
-from edge.protocol.files import opened, write_text
+from edge.protocol.files import opened, write_bytes, write_text
 from edge.protocol.home import abbreviated, expanded, shared
+from edge.protocol.serialization import pack_description
 from edge.runtime.numerics import fingerprint
 from scenarios.config import fleet_files, plugin_errors
 from scenarios.config.cache import cache_folder
@@ -302,6 +303,8 @@ class _Maker:
             if loaded.dataset.content:
                 keep_content(loaded.dataset.content, cache_folder(), folder / ARRAYS)
             here = environment(setup, self.host, refused, stop_at_target, kept)
+            kept_description = replace(setup.description, data_source=here.data.source)
+            write_bytes(folder / folder_files.DESCRIPTION, pack_description(kept_description))
             here.write(folder)
         path, genesis, table = folder / LEDGER, chain if before is None else None, loaded.method.objective.records.table
         with contextlib.closing(Ledger(path, genesis, table, loaded.scenario.checkpoints, self.held.check)) as ledger:

@@ -118,6 +118,8 @@ def _stage_run(run: RunEntry, place: Path, checkpoints: bool, with_report: bool)
     yield from _stage_inputs(folder, place)
     for name in (ENVIRONMENT, *(name for name in MEASURED if (folder / name).exists())):
         _copy_text(folder / name, place / name)
+    if (described := folder / folder_files.DESCRIPTION).exists():
+        _copy(described, place / described.name)
     with (
         closing(foreign.connect(folder / LEDGER)) as before,
         closing(sqlite3.connect(place / LEDGER, isolation_level=None)) as after,

@@ -27,8 +27,9 @@ from scenarios.config.overrides import words
 from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
 from scenarios.report.run_reader import open_runs
 from scenarios.run.app_folder import runnable_app
+from scenarios.run.folder_files import DESCRIPTION
 from scenarios.run.progress import accumulated, to_target
-from scenarios.run.run_folder import ENVIRONMENT, SCENARIO, RunFolder
+from scenarios.run.run_folder import SCENARIO, RunFolder
 from scenarios.run.setup import RunInputs, Setup
 from scenarios.studies import app_replay
 from scenarios.studies.replayed_run import OtherVisits, PreparedReplay, RecordedRounds, RetimedRun
@@ -151,12 +152,9 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
             f"eval.charged = true: the clients that are evaluated depend on times, so it cannot be replayed; to train "
             f"anew: {fresh}"
         )
-    try:
-        description = run.environment.profile(recorded.model.family)
-        if len(description.samples) != recorded.scenario.data.clients:
-            raise ValueError(f"{len(description.samples)} clients instead of {recorded.scenario.data.clients}")
-    except (LookupError, ValueError) as error:
-        raise ReportError(f"{folder / ENVIRONMENT} does not describe the run's model and data: {error!r}") from error
+    description, clients = run.description, range(recorded.scenario.data.clients)
+    if len(description.samples) != len(clients):
+        raise ReportError(f"{folder / DESCRIPTION} has {len(description.samples)} clients instead of {len(clients)}")
     setup, made = Setup(inputs, description), Setup(before, description)
     _ = setup.fleet  # so that one that cannot be is refused first
     if reason := _other_members(made, setup):
@@ -164,7 +162,6 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
     target = recorded.scenario.stop.target_accuracy
     with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
         _ = setup.refused
-    clients = range(recorded.scenario.data.clients)
     if description.rates and any(made.rates.of_client(each) != setup.rates.of_client(each) for each in clients):
         raise ScenarioError(f"submodel.rate: clients would have other parts of the model; to train anew: {fresh}")
     return PreparedReplay(record, setup, target, fresh)

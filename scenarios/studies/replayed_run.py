@@ -49,6 +49,7 @@ from scenarios.config import plugin_errors
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.report.run_reader import RecordedRun
 from scenarios.run.federation import budget
+from scenarios.run.folder_files import DESCRIPTION
 from scenarios.run.setup import Setup
 from scenarios.studies.forecast.typical_visits import server_of_zeros
 
@@ -329,7 +330,7 @@ class RetimedRun:
                 )
         work = visit.work
         if (work.bytes_down, work.bytes_up, work.flops) != (row.bytes_down, row.bytes_up, row.flops):
-            self._refuse(f"ledger and environment.json disagree about the visit of client {visit.client}", number)
+            self._refuse(f"the ledger and {DESCRIPTION} disagree about the visit of client {visit.client}", number)
         steps = self.run.job.train.plan(int(self.run.description.samples[visit.client])).steps
         if row.loss is None and steps:
             self._refuse(f"the ledger has no loss of client {visit.client}", number)

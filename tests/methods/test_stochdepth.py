@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,14 +20,11 @@ from edge.models.layers import ResidualUnit, residual_units
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.options.stochdepth import Schedule, StochasticDepthOptions, keep_probabilities
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT
+from edge.protocol.serialization import pack_description, unpack_description
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
 from edge.training.counts import count_flops, flops_per_example, unit_flops_per_example
 from edge.training.sgd import Loss, Sgd
-from scenarios.run.environment import Environment
-from scenarios.run.host import Host
-from scenarios.run.metadata import environment
-from scenarios.run.setup import Setup
 from tests.edge.protocol.mutations import DESCRIPTION as PROFILE
 from tests.plugins import residual_net
 from tests.toy import CPU, loaded, play, visit, whole
@@ -69,11 +65,9 @@ def test_it_joins_all_that_sends_the_whole_model(name: str, how: dict[str, Any],
     assert len(charged) > 1
 
 
-def test_the_environment_of_a_run_has_its_units_for_a_replay(tmp_path: Path) -> None:
-    known = loaded("stochdepth", model=MODEL)
+def test_the_description_of_a_run_has_its_units_for_a_replay() -> None:
     profile = replace(PROFILE, unit_blocks=np.array([0, 1]), unit_flops=np.arange(8.0).reshape(2, 4))
-    text = json.dumps(environment(Setup.of(known, profile), Host(tmp_path, 1, "cpu"), {}, True, {}).tables())
-    again = Environment.model_validate_json(text).profile(known.model.family)
+    again = unpack_description(pack_description(profile))
     assert again.unit_blocks.tolist() == [0, 1]
     assert again.unit_flops.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 

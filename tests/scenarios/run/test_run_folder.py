@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from edge.protocol.serialization import pack_description
 from scenarios.config.errors import ReportError, ScenarioError
-from scenarios.run.environment import DataSetRecord, Environment, PartitionRecord
+from scenarios.run.environment import DataSetRecord, Environment
 from scenarios.run.run_folder import RunFolder
+from tests.edge.protocol.mutations import DESCRIPTION as PROFILE
 from tests.ledgers import made_run
 
 SCENARIO = 'extends = "digits"\nmethod = "fedavg"\nseed = 3\n'
@@ -71,9 +74,20 @@ def test_limits_that_a_run_began_with_are_written_until_it_has_them_again() -> N
     assert longer.with_limits({}).tables() == {"device": "cpu"}
 
 
-def test_an_environment_without_a_model_describes_none() -> None:
-    with pytest.raises(KeyError, match="blocks"):
-        Environment(device="cpu", data=DataSetRecord(), partition=PartitionRecord()).profile("conv")
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, r"cannot be read: No such file or directory"),
+        (b"no msgpack", r"description: "),
+        (pack_description(PROFILE)[:-1], r"description: "),
+        (pack_description(replace(PROFILE, samples=-PROFILE.samples)), r"Described: samples"),
+    ],
+)
+def test_a_description_that_no_worker_has_given_is_refused(content: bytes | None, problem: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "description.msgpack").write_bytes(content)
+    with pytest.raises(ReportError, match=rf"description\.msgpack does not describe the run's .*{problem}"):
+        _ = RunFolder(tmp_path).description
 
 
 def test_a_run_that_has_described_nothing_yet_goes_on_on_any_device(tmp_path: Path) -> None:

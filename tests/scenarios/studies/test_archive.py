@@ -54,7 +54,15 @@ def test_an_archive_has_what_a_reader_needs_and_no_checkpoints_unless_they_are_a
     recorded: Path, tmp_path: Path
 ) -> None:
     packed = pack(recorded, tmp_path / "a.tar.gz")
-    names = {"README.md", "environment.json", "ledger.sqlite", "measure.json", "report.html", "scenario.toml"}
+    names = {
+        "README.md",
+        "description.msgpack",
+        "environment.json",
+        "ledger.sqlite",
+        "measure.json",
+        "report.html",
+        "scenario.toml",
+    }
     assert {Path(name).name for name in packed["files"]} == {*names, "summary.json"}
     assert {Path(name).parent for name in packed["files"]} == {Path("digits", recorded.name)}
     assert (packed["notes"], packed["bytes"]) == ([], (tmp_path / "a.tar.gz").stat().st_size)

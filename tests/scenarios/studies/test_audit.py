@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fedbr
@@ -17,6 +19,8 @@ from coordinator.records.visit_columns import VisitColumns
 from costmodel.fleet.codec_costs import codec_seconds
 from costmodel.fleet.devices import devices
 from edge.protocol import serialization
+from edge.protocol.payload import BlockShape, Layout
+from edge.protocol.serialization import pack_description
 from scenarios.cli import main
 from scenarios.config.errors import ReportError
 from scenarios.report import stages
@@ -24,6 +28,7 @@ from scenarios.report.run_reader import open_runs
 from scenarios.run.setup import RUN_ID_BYTES
 from scenarios.studies.audit import audit, spent_by
 from tests import warm
+from tests.edge.protocol.mutations import DESCRIPTION
 from tests.ledgers import visit_row
 from tests.scenarios.in_this_process import pool_in_this_process, run
 
@@ -112,6 +117,8 @@ def made(
     (folder / "scenario.toml").write_text(f"{top}\nseed = {seed}\n{tables}\n")
     block = {"name": "net", "params": 100, "buffers": 0, "nbytes": 400}
     (folder / "environment.json").write_text(json.dumps({"blocks": [block], "partition": {}}))
+    net = replace(DESCRIPTION, layout=Layout((BlockShape("net", 100),)), flops=np.ones((1, 4)), activations=np.ones(1))
+    (folder / "description.msgpack").write_bytes(pack_description(net))
     ledger = Ledger(folder / "ledger.sqlite", "genesis", None)
     for number, accuracy in enumerate(accuracies):
         start = 10.0 * number
