@@ -71,7 +71,7 @@ class DownloadCodec:
         if not self._codecs.is_used:
             return dispatch, lengths
         held, is_difference = self.held.of(dispatch.client), self._config.of == "update"
-        codecs = replace(self._codecs, tensors=part_tensors(self._tensors, self._axes, dispatch.choice))
+        codecs = replace(self._codecs, tensors=part_tensors(self._tensors, self._axes, dispatch.variant))
         references: References = {}
         for slot, key, tensors, codec in codecs.encoded(dispatch.shapes):
             version = held.get((slot, key))

@@ -12,7 +12,8 @@ its models
 
 what goes down
 * ``choose`` and ``payload``: the numbers chosen for a visit, and the vectors that such a choice downloads, in as many
-  slots as the method needs; a `LaterPayload` where they take arithmetic;
+  slots as the method needs; a `LaterPayload` where they take arithmetic. Where visits have parts of the model, those of
+  slot ``model`` are whole here, and `download_of` takes the visit's part of them;
 * ``download_only_clients``: clients that only download in a round;
 
 what comes up
@@ -74,6 +75,7 @@ from edge.protocol.payload import (
     shapes,
 )
 from edge.protocol.submodels import SliceMap
+from edge.protocol.variant import PLAIN, Variant, expect_other_names
 
 State = dict[str, NDArray[np.generic]]
 Model = dict[str, Vector]
@@ -82,6 +84,8 @@ Models = dict[str, Model]
 """name -> model. A model is replaced, never changed in place."""
 GLOBAL = "global"
 """The name of the only model of most methods."""
+MOST_PARTS = 4096
+"""Vectors of parts that are kept for visits with the same part"""
 
 
 @dataclass(frozen=True)
@@ -163,9 +167,12 @@ class Download:
     """Small numbers that are downloaded with the vectors: integers or finite floats, of Python or numpy, 8 bytes each;
     a method uses the same names in every visit"""
     later: LaterPayload | None = None
+    variant: Variant = PLAIN
+    """How the visit differs from others beside the method's choices; its numbers are downloaded with these"""
 
     def __post_init__(self) -> None:
-        """ValueError for a choice that is no number."""
+        """ValueError for a choice that is no number, or has the name of a number of the variant."""
+        expect_other_names(self.choice)
         choice: dict[str, int | float] = {}
         for name, value in self.choice.items():
             number = value.item() if isinstance(value, np.generic) else value
@@ -257,8 +264,8 @@ class ServerStrategy(NumberLog):
         self.sums: defaultdict[tuple[str, str], WeightedSum] = defaultdict(WeightedSum)
         """(model, key) -> sum of the updates since the last step"""
         self._parts_of: Models = {}
-        self._parts: dict[tuple[str, SliceMap], Model] = {}
-        """(name of a model, part) -> its vectors of the present models, which all visits with the part share"""
+        self._parts: dict[tuple[SliceMap, str, int], tuple[Vector, Model]] = {}
+        """(part, key, id of a vector) -> the vector, and its numbers that all visits with the part share"""
 
     # --- models -------------------------------------------------------------------------------------------------------
 
@@ -281,20 +288,25 @@ class ServerStrategy(NumberLog):
         return {MODEL: GLOBAL}
 
     @final
-    def parts_of(self, models: Models, choice: Choice) -> Models:
-        """Of these models what a visit with this choice has: all, or its part of each."""
+    def part_of(self, model: Model, variant: Variant) -> Model:
+        """The vectors of a model that a visit of this variant has: all, or its part of each."""
         submodels = self.setup.submodels
         if submodels is None:
-            return models
-        slices = submodels.slices(choice)
-        if any(model is not self.models.get(name) for name, model in models.items()):  # a step lies between
-            return {name: slices.taken(model) for name, model in models.items()}
-        if self._parts_of is not self.models:
+            return model
+        slices, part = submodels.slices(variant), Model()
+        if self._parts_of is not self.models or len(self._parts) >= MOST_PARTS:
             self._parts_of, self._parts = self.models, {}
-        for name, model in models.items():
-            if (name, slices) not in self._parts:
-                self._parts[name, slices] = slices.taken(model)
-        return {name: self._parts[name, slices] for name in models}
+        for key, vector in model.items():
+            place = slices, key, id(vector)
+            if place not in self._parts:
+                self._parts[place] = vector, slices.taken({key: vector})
+            part |= self._parts[place][1]
+        return part
+
+    @final
+    def parts_of(self, models: Models, variant: Variant) -> Models:
+        """`part_of` each of these models."""
+        return {name: self.part_of(model, variant) for name, model in models.items()}
 
     @final
     def reference_slots(self, update: Update) -> Mapping[str, str]:
@@ -306,28 +318,36 @@ class ServerStrategy(NumberLog):
     @final
     def download(self, client: int, round: int) -> Download:
         """The download of a visit of ``client`` that begins now; changes nothing."""
-        choice = self.choose(client, round)
+        submodels = self.setup.submodels
+        variant = PLAIN if submodels is None else submodels.variant(client, round)
+        return self.download_of(client, round, self.choose(client, round), variant)
+
+    @final
+    def download_of(self, client: int, round: int, choice: Choice, variant: Variant) -> Download:
+        """The download of a visit with this choice and variant, which has its part of the global model."""
         payload = self.payload(client, round, choice)
         if isinstance(payload, LaterPayload):
-            return Download(client, {}, choice, payload)
-        return Download(client, payload, choice)
+            return Download(client, {}, choice, payload, variant)
+        return Download(client, self._part(payload, variant), choice, variant=variant)
+
+    def _part(self, payload: Payload, variant: Variant) -> Payload:
+        return {slot: self.part_of(named, variant) if slot == MODEL else named for slot, named in payload.items()}
 
     def choose(self, client: int, round: int) -> Choice:
         """The small numbers that a visit downloads; changes nothing."""
-        return {} if self.setup.submodels is None else self.setup.submodels.choice(client, round)
+        return {}
 
     def payload(self, client: int, round: int, choice: Choice) -> Payload | LaterPayload:
-        """The vectors that a visit with this choice downloads; changes nothing."""
-        return self.with_extensions(client, self.select(self.setup.down, choice))
+        """The vectors that a visit with this choice downloads, each model whole; changes nothing."""
+        return self.with_extensions(client, self.select(self.setup.down))
 
     def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
         """Clients outside the cohort that download and keep the whole model in this round."""
         return ()
 
-    def select(self, keys: Sequence[str], choice: Choice | None = None) -> Payload:
-        """The global model's vectors of these keys; with a choice, of the part that a visit with it has."""
-        model = self.model if choice is None else self.parts_of({GLOBAL: self.model}, choice)[GLOBAL]
-        return {MODEL: {key: model[key] for key in keys if key in model}}
+    def select(self, keys: Sequence[str]) -> Payload:
+        """The global model's vectors of these keys."""
+        return {MODEL: {key: self.model[key] for key in keys if key in self.model}}
 
     @final
     def with_extensions(self, client: int, payload: Payload) -> Payload:
@@ -357,12 +377,12 @@ class ServerStrategy(NumberLog):
         return {slot: named for slot, named in up.items() if named}  # a slot without vectors is not sent
 
     @final
-    def part_up_shapes(self, choice: Choice) -> Shapes:
-        """Shapes of the upload of a visit with this choice."""
+    def part_up_shapes(self, variant: Variant) -> Shapes:
+        """Shapes of the upload of a visit of this variant."""
         up, submodels = self.up_shapes(), self.setup.submodels
         if submodels is None:
             return up
-        return {slot: submodels.slices(choice).of(named) for slot, named in up.items()}
+        return {slot: submodels.slices(variant).of(named) for slot, named in up.items()}
 
     def store_shapes(self) -> Shapes:
         """Shapes of what the server stores per client: slot -> key -> numbers."""
@@ -397,7 +417,7 @@ class ServerStrategy(NumberLog):
                 if submodels is None:
                     self.sums[name, key].add(vector.data, weight)
                     continue
-                slices = submodels.slices(reply.choice)
+                slices = submodels.slices(reply.variant)
                 counted = submodels.counted(slices, reply.client, key)
                 size = self.models[name][key].data.size
                 if counted is None and slices.is_whole(key, size):
@@ -478,19 +498,22 @@ class ServerStrategy(NumberLog):
 
         Called when the evaluation begins.
         """
-        submodels = self.setup.submodels
-        return self.select(self.setup.down, None if submodels is None else submodels.own_choice(client))
+        return self._part(self.select(self.setup.down), self.evaluation_variant(client))
 
     @final
     def evaluation_choice(self, client: int, round: int) -> Choice:
-        """The choices of an evaluation of a client's model."""
-        submodels = self.setup.submodels
-        return self.download(client, round).choice if submodels is None else submodels.own_choice(client)
+        """The choices of an evaluation of a client's model: those of a visit that would begin now."""
+        return Download(client, {}, self.choose(client, round)).choice
 
     @final
-    def global_evaluation_choice(self) -> Choice:
-        """The choices of an evaluation on the global test set."""
-        return {} if self.setup.submodels is None else self.setup.submodels.global_choice()
+    def evaluation_variant(self, client: int) -> Variant:
+        """The variant of an evaluation of a client's model."""
+        return PLAIN if self.setup.submodels is None else self.setup.submodels.own_variant(client)
+
+    @final
+    def global_evaluation_variant(self) -> Variant:
+        """The variant of an evaluation on the global test set."""
+        return PLAIN if self.setup.submodels is None else self.setup.submodels.global_variant()
 
     # --- what a checkpoint has beside the models ----------------------------------------------------------------------
 

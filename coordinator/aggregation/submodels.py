@@ -16,8 +16,8 @@ from pydantic import Field
 
 from costmodel.config import Seconds
 from edge.protocol.config import Section, TensorAxes
-from edge.protocol.messages import Choice
-from edge.protocol.submodels import RATE, WINDOW, SliceMap, slice_map
+from edge.protocol.submodels import SliceMap, slice_map
+from edge.protocol.variant import PLAIN, Variant
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 
@@ -73,23 +73,23 @@ class Submodels:
     """client -> window of its last visit that counted, if parts are windows"""
     _maps: dict[tuple[float, int], SliceMap] = field(default_factory=dict)
 
-    def choice(self, client: int, round: int) -> Choice:
-        """The choices of a visit that name its part."""
-        return self._named(self.rate(client, round), round)
+    def variant(self, client: int, round: int) -> Variant:
+        """The variant of a visit: its part."""
+        return self._variant(self.rate(client, round), round)
 
-    def received(self, client: int, choice: Choice) -> None:
-        """Note that a visit with these choices counts."""
-        if self.rolls:
-            self.windows[client] = int(choice[WINDOW])
+    def received(self, client: int, variant: Variant) -> None:
+        """Note that a visit of this variant counts."""
+        if variant.window is not None:
+            self.windows[client] = variant.window
 
-    def own_choice(self, client: int) -> Choice:
-        """Those of an evaluation of a client's model: with the window that it has trained last, or before its first
+    def own_variant(self, client: int) -> Variant:
+        """That of an evaluation of a client's model: with the window that it has trained last, or before its first
         visit the newest that any client has."""
-        return self._named(self.own_rate(client), self.windows.get(client, self._newest))
+        return self._variant(self.own_rate(client), self.windows.get(client, self._newest))
 
-    def global_choice(self) -> Choice:
-        """Those of an evaluation of the global model: its parts are evaluated at the newest window that was trained."""
-        return {WINDOW: self._newest} if self.rolls else {}
+    def global_variant(self) -> Variant:
+        """That of an evaluation of the global model: its parts are evaluated at the newest window that was trained."""
+        return Variant(window=self._newest) if self.rolls else PLAIN
 
     @property
     def _newest(self) -> int:
@@ -104,20 +104,20 @@ class Submodels:
         if self.rolls:
             self.windows = dict(np.asarray(state[WINDOWS], np.int64).tolist())
 
-    def _named(self, rate: float, round: int) -> Choice:
-        return {RATE: rate, WINDOW: round} if self.rolls else {RATE: rate}
+    def _variant(self, rate: float, round: int) -> Variant:
+        return Variant(rate, round if self.rolls else None)
 
-    def choices(self, round: int) -> list[Choice]:
-        """All that name parts of visits of a round."""
-        return [self._named(rate, round) for rate in self.levels]
+    def variants(self, round: int) -> list[Variant]:
+        """All that visits of a round may have, the largest first."""
+        return [self._variant(rate, round) for rate in self.levels]
 
-    def slices(self, choice: Choice) -> SliceMap:
-        """The part that these choices name."""
-        key = float(choice[RATE]), int(choice.get(WINDOW, 0))
+    def slices(self, variant: Variant) -> SliceMap:
+        """The part that a visit of this variant has."""
+        key = variant.share, variant.window or 0
         if key not in self._maps:
             if len(self._maps) >= MOST_MAPS:
                 self._maps.clear()
-            self._maps[key] = slice_map(self.axes, choice)
+            self._maps[key] = slice_map(self.axes, variant)
         return self._maps[key]
 
     def counted(self, slices: SliceMap, client: int, key: str) -> NDArray[np.bool_] | None:

@@ -153,8 +153,8 @@ class TieredServer(ServerStrategy):
             chosen += [client for client in others if self.aggregator_of[client] == index]
         return sorted(chosen)
 
-    def select(self, keys: Sequence[str], choice: Choice | None = None) -> Payload:
-        return self.top.select(keys, choice)
+    def select(self, keys: Sequence[str]) -> Payload:
+        return self.top.select(keys)
 
     def up_shapes(self) -> dict[str, dict[str, int]]:
         return self.top.up_shapes()

@@ -128,7 +128,7 @@ def check_reply(server: ServerStrategy, reply: Update) -> str | None:
     """
     whose = server.setup.visit_name(reply.client, reply.round)
     in_workers = server.setup.sum == "fixed_point"
-    expected, got = server.part_up_shapes(reply.choice), shapes(reply.payload)
+    expected, got = server.part_up_shapes(reply.variant), shapes(reply.payload)
     if got != expected and (got or not in_workers):
         return f"{whose}: shapes {got} instead of {expected}"
     for name, number in reply.numbers.items():
@@ -210,6 +210,6 @@ def no_op_update(server: ServerStrategy, reply: Update, start: Models) -> Update
             key: unchanged[slot][key] if slot in unchanged else Vector(np.zeros(size, np.float32))
             for key, size in named.items()
         }
-        for slot, named in server.part_up_shapes(reply.choice).items()
+        for slot, named in server.part_up_shapes(reply.variant).items()
     }
     return structs.replace(nothing, payload=payload)

@@ -18,12 +18,13 @@ from edge.protocol.config import TrainConfig, TrainingPlan
 from edge.protocol.messages import Choice
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, PASS_TYPES, Layout
 from edge.protocol.rng import keyed_generator
+from edge.protocol.variant import PLAIN, Variant
 
 PassCounts = NDArray[np.float64]
 """(blocks, 4): runs of each type of pass per block (`edge.protocol.payload`)"""
 INDIVIDUAL = frozenset({"client", "round", "validation"})
-"""Facts of a visit that differ between visits with the same choice and as many training examples"""
-Variant = tuple[float, float]
+"""Facts of a visit that differ between visits with the same choice and variant, and as many training examples"""
+SizeFactors = tuple[float, float]
 """A model of other size: (factor on its width, factor on the images' height)"""
 
 
@@ -48,7 +49,7 @@ class ComputeContext:
     """Key of the visit's random streams, as in `edge.training.client_update.VisitContext`"""
     validation: int = 0
     """Local validation examples"""
-    variants: Mapping[Variant, NDArray[np.float64]] = field(default_factory=dict)
+    variants: Mapping[SizeFactors, NDArray[np.float64]] = field(default_factory=dict)
     """Variants that the spec declares -> (blocks, 4), as ``flops``"""
     outputs: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
     """(blocks, 3): channels, height and width of each block's output, where the spec declares variants
@@ -57,6 +58,7 @@ class ComputeContext:
     """Rate of a part of the model that visits of the run may have -> (blocks, 4), as ``flops``"""
     unit_flops: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
     """(units, 4): share of the bodies of the model's residual units in ``flops`` (`ModelProfile.unit_flops`)"""
+    variant: Variant = PLAIN
 
     @property
     def blocks(self) -> int:
@@ -87,7 +89,7 @@ class ComputeContext:
 class SharedContext(ComputeContext):
     """The context of one of many alike visits; it notes whether a compute plan reads anything that is the visit's own.
 
-    If none is read, the plan is that of all visits with the same choice and as many training examples.
+    If none is read, the plan is that of all visits with the same choice and variant, and as many training examples.
     """
 
     is_individual = False

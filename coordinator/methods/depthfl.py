@@ -14,10 +14,9 @@ from __future__ import annotations
 from msgspec import structs
 
 from coordinator.methods.moon import PRICED_CLASSES
-from coordinator.methods.spec import ModelChange, ObjectiveSpec, Refusals, SubmodelRules, Traffic
+from coordinator.methods.spec import ModelChange, ObjectiveSpec, Refusals, SubmodelRules
 from edge.protocol.options.depthfl import STEM, DepthFLOptions
 from edge.protocol.payload import Layout
-from edge.protocol.submodels import RATE
 
 
 def layout_with_exits(layout: Layout, options: DepthFLOptions) -> Layout:
@@ -49,7 +48,6 @@ SPEC = ObjectiveSpec(
     neutral='exits = "none", with uniform weights',
     client="edge.methods.depthfl:DepthFLUpdate",
     weights="uniform",
-    traffic=Traffic(choices=(RATE,)),
     model=ModelChange(
         wrap_model=lambda options: None if options.exits == "none" else "edge.training.exits:with_exits",
         wrapped_layout=layout_with_exits,

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg_compute
+from coordinator.methods.compute import Compute, ComputeContext, SizeFactors, fedavg_compute
 from coordinator.methods.spec import Costs, ModelChange, ObjectiveSpec
 from edge.protocol.options.fedalign import FedAlignOptions, alignment_flops
 from edge.protocol.options.gradaug import channels
@@ -38,7 +38,7 @@ def compute(context: ComputeContext) -> Compute:
     return replace(plan, stored_forwards=stored, further_flops=further)
 
 
-def variants(options: FedAlignOptions) -> tuple[Variant, ...]:
+def variants(options: FedAlignOptions) -> tuple[SizeFactors, ...]:
     """The narrower form."""
     return ((options.width, 1.0),) if options.weight else ()
 

@@ -6,9 +6,8 @@ Alam, Liu, Yan and Zhang, FedRolex: Model-Heterogeneous Federated Learning with 
 
 from __future__ import annotations
 
-from coordinator.methods.spec import ObjectiveSpec, SubmodelRules, Traffic
+from coordinator.methods.spec import ObjectiveSpec, SubmodelRules
 from edge.protocol.options.heterofl import MaskedOptions
-from edge.protocol.submodels import RATE, WINDOW
 
 SPEC = ObjectiveSpec(
     name="fedrolex",
@@ -17,6 +16,5 @@ SPEC = ObjectiveSpec(
     options=MaskedOptions,
     neutral="submodel.rate = 1 and mask = false",
     client="edge.methods.heterofl:MaskedUpdate",
-    traffic=Traffic(choices=(RATE, WINDOW)),
     submodels=SubmodelRules(rolls=True, masks_classes=lambda options: options.mask),
 )

@@ -14,15 +14,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_compute, fedavg_passes
-from coordinator.methods.spec import Costs, ObjectiveSpec, SubmodelRules, Traffic
+from coordinator.methods.spec import Costs, ObjectiveSpec, SubmodelRules
 from edge.protocol.options.fjord import WIDTHS, FjordOptions, draw_rates, rates_within
 from edge.protocol.payload import step_flops
-from edge.protocol.submodels import RATE
 
 
 def compute(context: ComputeContext) -> Compute:
     """A step of the drawn width for each batch, and with ``distil`` one of p_max before it."""
-    own, plan = float(context.choice.get(RATE, 1.0)), fedavg_compute(context)
+    own, plan = context.variant.share, fedavg_compute(context)
     rates = rates_within(context.part_flops, own)
     if len(rates) < 2:
         return plan
@@ -45,7 +44,6 @@ SPEC = ObjectiveSpec(
     options=FjordOptions,
     neutral="submodel.rate = 1",
     client="edge.methods.fjord:FjordUpdate",
-    traffic=Traffic(choices=(RATE,)),
     submodels=SubmodelRules(
         trains_narrower=True,
         has_own_statistics=lambda options: options.statistics == "width",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg_compute
+from coordinator.methods.compute import Compute, ComputeContext, SizeFactors, fedavg_compute
 from coordinator.methods.spec import Costs, ModelChange, ObjectiveSpec
 from edge.protocol.options.gradaug import SUBNETWORKS, GradAugOptions, draw_subnetworks, widths_from
 from edge.protocol.payload import step_flops
@@ -30,7 +30,7 @@ def compute(context: ComputeContext) -> Compute:
     return replace(plan, further_flops=further)
 
 
-def variants(options: GradAugOptions) -> tuple[Variant, ...]:
+def variants(options: GradAugOptions) -> tuple[SizeFactors, ...]:
     """All sub-networks that may be drawn."""
     if not options.subnets or options.weight == 0:
         return ()

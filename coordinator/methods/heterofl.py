@@ -11,7 +11,6 @@ from coordinator.aggregation.block_exchange import EVERYTHING, PARAMETERS
 from coordinator.methods.spec import Costs, ObjectiveSpec, SubmodelRules, Traffic
 from edge.protocol.options.heterofl import HeteroFLOptions
 from edge.protocol.payload import BUFFERS, MODEL, Layout, Shapes
-from edge.protocol.submodels import RATE
 
 STATIC = "static"
 
@@ -38,7 +37,6 @@ SPEC = ObjectiveSpec(
         down=sent,
         up=sent,
         kept_blocks=lambda layout, down, options: (),
-        choices=(RATE,),
     ),
     costs=Costs(
         evaluation_forwards=lambda options: float(options.statistics == STATIC),

@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 from coordinator.aggregation import block_exchange
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
-from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg_compute
+from coordinator.methods.compute import Compute, ComputeContext, SizeFactors, fedavg_compute
 from coordinator.records.schema import MethodTable
 from edge.protocol.config import ModelProfile
 from edge.protocol.messages import Choice
 from edge.protocol.options.base import Options
 from edge.protocol.payload import Layout, Shapes
+from edge.protocol.variant import Variant, expect_other_names
 
 
 def everything(options: Any) -> str:
@@ -97,7 +98,7 @@ class Traffic:
     by_layer: Callable[[Any], bool] = lambda options: False
     """options -> whether vectors are sent and weighted layer by layer, with keys ``block/layer``"""
     choices: tuple[str, ...] = ()
-    """Names of the numbers in a download"""
+    """Names of the method's own numbers in a download"""
     possible_choices: Callable[[int, int, Any], Sequence[Choice]] = lambda blocks, clients, options: ()
     """(blocks, clients, options) -> all numbers that a download may have, for ``check``; empty if visits of one round
     are alike"""
@@ -112,6 +113,7 @@ class Traffic:
         for name, text in (("down", self.down), ("up", self.up)):
             if not callable(text):
                 raise TypeError(f"Traffic: {name} = {text!r} must be a function: lambda options: {text!r}")
+        expect_other_names(self.choices)
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,11 @@ class SubmodelRules:
     masks_classes: Callable[[Any], bool] = lambda options: False
     """options -> whether rows of the last layer count for clients with examples of their class alone"""
 
+    @property
+    def variant(self) -> Variant:
+        """That of the whole model, with the fields that visits of the method have."""
+        return Variant(rate=1.0, window=0 if self.rolls else None)
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -160,7 +167,7 @@ class Costs:
 
     compute: Callable[[ComputeContext], Compute] = fedavg_compute
     """The compute plan of a visit (`coordinator.methods.compute`)"""
-    variants: Callable[[Any], tuple[Variant, ...]] = lambda options: ()
+    variants: Callable[[Any], tuple[SizeFactors, ...]] = lambda options: ()
     """options -> variants of the model whose FLOPs are counted beforehand, for ``compute`` and for the client side"""
     adaptation: Callable[[ComputeContext], Compute] = fedavg_compute
     """The compute plan of an adaptation before an evaluation (``eval.adapt``), with its ``train`` and ``plan``"""
@@ -269,6 +276,11 @@ class ObjectiveSpec(MethodPart):
     costs: Costs = Costs()
     evaluation: ModelEvaluation = ModelEvaluation()
     records: Records = Records()
+
+    @property
+    def numbers_down(self) -> tuple[str, ...]:
+        """Names of the numbers in a download: the method's own, and those of its visits' variants."""
+        return (*self.traffic.choices, *(() if self.submodels is None else self.submodels.variant.named()))
 
 
 @dataclass(frozen=True)

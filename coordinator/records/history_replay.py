@@ -42,8 +42,8 @@ class DecisionOnlyServer(ServerStrategy):
     def payload(self, client: int, round: int, choice: Choice) -> Payload | LaterPayload:
         return self.server_side.payload(client, round, choice)
 
-    def select(self, keys: Sequence[str], choice: Choice | None = None) -> Payload:
-        return self.server_side.select(keys, choice)
+    def select(self, keys: Sequence[str]) -> Payload:
+        return self.server_side.select(keys)
 
     def started(self, round: int, dispatches: Sequence[Download]) -> None:
         self.server_side.started(round, dispatches)

@@ -285,11 +285,11 @@ class _AsynchronousRun:
         mixing = float(rules.asynchronous.mixing(rules, staleness))
         if not math.isfinite(mixing):
             raise RunFailed(f"rounds.policy = {rules.policy!r}: mixing is {mixing!r} at staleness {staleness}")
-        choice = visit.dispatch.choice
-        current = bases(server, reply, server.parts_of(server.start_model(visit.client), choice))
+        variant = visit.dispatch.variant
+        current = bases(server, reply, server.parts_of(server.start_model(visit.client), variant))
         before = current
         if rules.asynchronous.adds_changes:
-            before = bases(server, reply, server.parts_of(visit.start or {}, choice))
+            before = bases(server, reply, server.parts_of(visit.start or {}, variant))
         rebased = {
             slot: {
                 key: Vector(now[key].data + np.float32(mixing) * (vector.data - before[slot][key].data))

@@ -135,10 +135,10 @@ class PoolEvaluator:
     def _on_test_set(self, payload: Payload, round: int) -> list[PoolTask]:
         """Of one model on the test examples in use, ``eval.batch`` per task."""
         batch, count = self.job.eval_batch, self.job.scored(self._description.test_count)
-        choice = self._server.global_evaluation_choice()
+        variant = self._server.global_evaluation_variant()
         return [
             PoolTask(
-                messages.Evaluate(start, min(start + batch, count), GLOBAL, payload, round, choice=choice),
+                messages.Evaluate(start, min(start + batch, count), GLOBAL, payload, round, variant=variant),
                 flops=self._forward_flops * min(batch, count - start),
                 validator=ReplyValidator(self._scope.metrics),
             )
@@ -148,8 +148,8 @@ class PoolEvaluator:
     def _of_client(self, client: int, count: int, round: int) -> PoolTask:
         """The client's model joins its state and the server's blocks.
 
-        The task has the choice and the step size of a visit that would start now. A `LaterPayload` is built when the
-        task is sent; other payloads share their vectors, which are sent to a worker once.
+        The task has the choice, the variant and the step size of a visit that would start now. A `LaterPayload` is
+        built when the task is sent; other payloads share their vectors, which are sent to a worker once.
         """
         job, server, metrics = self.job, self._server, self._scope.metrics
         try:
@@ -162,8 +162,9 @@ class PoolEvaluator:
         adapted = TRAINING_PASSES * job.adapt_epochs * int(self._description.samples[client])
         measured = measured_examples(self._description, self._scope.split, job.eval_select, job.adapt_before)[client]
         lr, choice = job.train.lr_in(round), server.evaluation_choice(client, round)
+        variant = server.evaluation_variant(client)
         return PoolTask(
-            messages.Evaluate(0, count, client, payload, round, lr, choice, self._scope.split),
+            messages.Evaluate(0, count, client, payload, round, lr, choice, self._scope.split, variant),
             None if self._states is None else self._states.newest(client),
             flops=self._forward_flops * float(measured + adapted),
             validator=ReplyValidator(metrics),

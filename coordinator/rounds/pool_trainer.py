@@ -34,13 +34,13 @@ from coordinator.rounds.run import RunFailed
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import PoolTask, Reply, TaskGroup, UpdateValidator, Workers
 from edge.protocol import messages
-from edge.protocol.codecs.update_codec import LEVELS, REFERENCE, UpdateCodec, VectorCodecs
+from edge.protocol.codecs.update_codec import REFERENCE, UpdateCodec, VectorCodecs
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.fixed_point import add_weighted, not_summable, sizes
 from edge.protocol.messages import WireError
 from edge.protocol.payload import ITEM_NBYTES, MODEL, Floats, Payload, Shapes, Vector, frame_nbytes, shapes, vectors
 from edge.protocol.plugins import error_text
-from edge.protocol.submodels import RATE
+from edge.protocol.variant import Variant
 
 INEXACT = 10.0
 """Largest factor between the FLOPs that a worker counts and those of a compute plan that is not exact"""
@@ -80,15 +80,15 @@ class PoolTrainer:
         self._down = VectorCodecs(down.down, down.down_slots, down.min_values, description.tensors)
         self._reaches: dict[tuple[float, int], Reach] = {}  # of visits with this step size and so many steps
 
-    def _kept_shapes(self, choice: messages.Choice, up: Shapes) -> Shapes | None:
-        """Of what clients keep between visits with this choice; None if the method does not tell."""
+    def _kept_shapes(self, variant: Variant, up: Shapes) -> Shapes | None:
+        """Of what clients keep between visits of this variant; None if the method does not tell."""
         if self.method.keeps_slots:
             return None
         layout = self.description.layout
         shapes = {MODEL: layout.shapes(self.job.kept_blocks)} if self.job.kept_blocks else {}
         if references := self.codec.references(self.job.kept_blocks):
             shapes[f"{REFERENCE}{MODEL}"] = layout.shapes(references)
-        return shapes | self.codec.of_visit(choice).client_state(up)
+        return shapes | self.codec.of_visit(variant).client_state(up)
 
     def reorder_buffer(self) -> ReorderBuffer:
         """A reorder buffer whose overflow goes to a file of the run folder."""
@@ -153,7 +153,7 @@ class PoolTrainer:
         """What a visit had of the models that it started from; no step of the server lies between its start and this
         call."""
         models = self.server.start_model(visit.client) if visit.start is None else visit.start
-        return self.server.parts_of(models, visit.dispatch.choice)
+        return self.server.parts_of(models, visit.dispatch.variant)
 
     def _download(self, visit: PlannedVisit, build: Callable[[], Payload]) -> Payload:
         whose = self.server.setup.visit_name(visit.client, visit.rng_round)
@@ -169,10 +169,12 @@ class PoolTrainer:
 
     def _task(self, visit: PlannedVisit, weight: float) -> PoolTask:
         dispatch, states, reach = visit.dispatch, self.states, self.reach(visit)
-        up, kept = self._shapes(dispatch.choice)
+        up, kept = self._shapes(dispatch.variant)
         build = None if dispatch.later is None else partial(self._download, visit, dispatch.later.build)
         return PoolTask(
-            messages.Train(visit.client, visit.rng_round, visit.lr, dispatch.choice, dispatch.payload),
+            messages.Train(
+                visit.client, visit.rng_round, visit.lr, dispatch.choice, dispatch.payload, dispatch.variant
+            ),
             None if states is None else states.newest(visit.client),
             None if states is None else str(states.path(visit.state_name)),
             "visit" if self.server.setup.asynchronous else "round",
@@ -202,16 +204,16 @@ class PoolTrainer:
             self._reaches[key] = Reach(self._initial_norm, layout.nbytes() // ITEM_NBYTES, moved)
         return self._reaches[key]
 
-    def _shapes(self, choice: messages.Choice) -> tuple[Shapes, Shapes | None]:
-        """(of the upload, of the client state) of a visit with this choice."""
-        parts = choice.get(RATE, 1.0), choice.get(LEVELS)
-        if parts not in self._shapes_of:
-            up = self.server.part_up_shapes(choice)
-            self._shapes_of[parts] = up, self._kept_shapes(choice, up)
-        return self._shapes_of[parts]
+    def _shapes(self, variant: Variant) -> tuple[Shapes, Shapes | None]:
+        """(of the upload, of the client state) of a visit of this variant."""
+        shape = variant.shape
+        if shape not in self._shapes_of:
+            up = self.server.part_up_shapes(variant)
+            self._shapes_of[shape] = up, self._kept_shapes(variant, up)
+        return self._shapes_of[shape]
 
     @cached_property
-    def _shapes_of(self) -> dict[tuple[float, int | None], tuple[Shapes, Shapes | None]]:
+    def _shapes_of(self) -> dict[Variant, tuple[Shapes, Shapes | None]]:
         return {}
 
     @cached_property
@@ -223,7 +225,7 @@ class PoolTrainer:
 
     def validate(self, update: messages.Update, visit: PlannedVisit) -> tuple[str, messages.Update]:
         """As `coordinator.aggregation.update_checks.validate`, with a check of FLOPs; RunFailed if the run ends."""
-        update = structs.replace(update, choice=visit.dispatch.choice)
+        update = structs.replace(update, variant=visit.dispatch.variant)
         try:
             kind, validated = validate(self.checks, self.server, update, visit, self.start(visit), self.reach(visit))
         except InvalidUpdate as error:
@@ -248,8 +250,8 @@ class PoolTrainer:
                 vector = self.held.of(visit.client).get((slot, key), server.setup.initial_models[0].get(key))
             return None if vector is None else vector.data
 
-        client, number, choice = visit.client, visit.rng_round, visit.dispatch.choice
-        codec, (up, _) = self.codec.of_visit(choice), self._shapes(choice)
+        client, number, variant = visit.client, visit.rng_round, visit.dispatch.variant
+        codec, (up, _) = self.codec.of_visit(variant), self._shapes(variant)
         try:
             slots = {} if self.job.codec.of == "weights" else server.reference_slots(update)
             payload = codec.decode(client, number, update.payload, update.encoded, reference, up)
@@ -320,7 +322,7 @@ class PoolTrainer:
         weights = self.server.aggregation_weights([visit.client for visit in visits])
         for visit in visits:
             _, payload = self._downloads.get(visit.client, (None, {}))
-            update = messages.Update(visit.client, visit.rng_round, {}, {}, choice=visit.dispatch.choice)
+            update = messages.Update(visit.client, visit.rng_round, {}, {}, variant=visit.dispatch.variant)
             for slot, key, own, downloaded in self._changed_downwards(update, visit, payload):
                 if key not in totals.get(slot, {}):
                     continue
@@ -344,7 +346,7 @@ class VisitValidator(UpdateValidator):
     ) -> tuple[Reply, str]:
         """Also decodes the update's vectors."""
         if isinstance(reply, messages.Update):
-            reply = structs.replace(reply, choice=self.visit.dispatch.choice)
+            reply = structs.replace(reply, variant=self.visit.dispatch.variant)
         if isinstance(reply, messages.Update) and self.trainer.codec.config.is_used:
             self.trainer.note_download(self.visit, task.payload)
             if not task.is_in_partial_sum(reply):

@@ -17,6 +17,7 @@ from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from coordinator.aggregation.download_codec import DownloadCodec
@@ -52,7 +53,7 @@ from coordinator.rounds.selection import ClientHistory, ClientSelection, IdleCli
 from coordinator.rounds.visit import PlannedVisit, VisitPrice, VisitPricing, begins, upper_bounds
 from coordinator.workers.task import Stopped
 from costmodel.network.bandwidth import DOWN, UP
-from edge.protocol.codecs.update_codec import LEVELS, most_levels
+from edge.protocol.codecs.update_codec import most_levels
 from edge.protocol.config import Job, ModelProfile, TrainingPlan
 from edge.protocol.fixed_point import not_summable
 from edge.protocol.options.base import Options
@@ -282,11 +283,12 @@ class FederatedRun:
         """Plan a training visit; changes nothing. ``rng_round`` is the round by default."""
         dispatch, encoded = self.downloads.planned(self.server.download(client, round))
         if client in self.cohort_levels:
-            dispatch = replace(dispatch, choice={**dispatch.choice, LEVELS: self.cohort_levels[client]})
+            variant = structs.replace(dispatch.variant, levels=self.cohort_levels[client])
+            dispatch = replace(dispatch, variant=variant)
         down, samples = dispatch.shapes, int(self.description.samples[client])
         rng_round = round if rng_round is None else rng_round
-        pricing = self.pricing.of_visit(dispatch.choice)
-        price = pricing.train(dispatch.choice, down, samples, client, rng_round, encoded)
+        choice, variant = dispatch.choice, dispatch.variant
+        price = self.pricing.train(choice, down, samples, client, rng_round, encoded, variant)
         with self._named_failure():
             lr = self.job.train.lr_in(self.rounds)
         return PlannedVisit(self.visits, rng_round, round, lr, dispatch, "train", price, down)
@@ -303,7 +305,7 @@ class FederatedRun:
         assert self.charged_examples is not None, client
         dispatch, down = Download(client, {}), payload_shapes(self.server.evaluation_model(client))
         samples = int(self.description.samples[client])
-        pricing = self.pricing.of_visit(self.server.evaluation_choice(client, self.rounds))
+        pricing = self.pricing.of_visit(self.server.evaluation_variant(client))
         price = pricing.evaluation(down, int(self.charged_examples[client]), samples)
         return PlannedVisit(self.visits, self.rounds, self.rounds, 0.0, dispatch, EVALUATE, price, down)
 
@@ -392,7 +394,7 @@ class FederatedRun:
         self.server.received(round, [visit.dispatch for visit in visits])
         if self.server.setup.submodels is not None:
             for visit in visits:
-                self.server.setup.submodels.received(visit.client, visit.dispatch.choice)
+                self.server.setup.submodels.received(visit.client, visit.dispatch.variant)
         if self.job.codec.is_used:
             for visit in visits:
                 self.downloads.held.received(visit.client, self.trainer.downloaded(visit))

@@ -27,7 +27,8 @@ from edge.protocol.config import Job, ModelProfile, TrainConfig, TrainingPlan
 from edge.protocol.messages import Choice, further_values
 from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Shapes, step_flops
-from edge.protocol.submodels import RATE, SliceMap, part_profile
+from edge.protocol.submodels import SliceMap, part_profile
+from edge.protocol.variant import PLAIN, Variant
 
 MOST_PRICES = 10_000
 """Kinds of visits whose prices are kept: a method's choices may be as many as its rounds"""
@@ -86,13 +87,13 @@ class VisitPricing:
         self._plain_flops = step_flops(description.flops)
         """FLOPs of an ordinary training step per example"""
         self._shared: dict[Hashable, VisitPrice | None] = {}
-        """(choice, shapes and frames of the download, examples, local epochs) -> price of all such visits; None if each
-        has its own"""
+        """(choice, variant, shapes and frames of the download, examples, local epochs) -> price of all such visits;
+        None if each has its own"""
 
-    def of_visit(self, choice: Choice) -> VisitPricing:
-        """The prices of visits with this choice, which may have a part of the model."""
-        rate = float(choice.get(RATE, 1.0))
-        if rate == 1:
+    def of_visit(self, variant: Variant) -> VisitPricing:
+        """The prices of visits of this variant, which may have a part of the model."""
+        rate = variant.share
+        if rate in (1, self._rate):
             return self
         if rate not in self._of_rates:
             slices = SliceMap(self._description.axes, rate)
@@ -110,19 +111,23 @@ class VisitPricing:
         client: int,
         rng_round: int,
         encoded: Lengths | None = None,
+        variant: Variant = PLAIN,
     ) -> VisitPrice:
         """A training visit to a client with ``samples`` examples, whose download has ``choice`` and shapes ``down``.
 
         ``encoded``: bytes of the vectors of it that a codec has encoded. ``rng_round`` is the key of the visit's random
         streams, as of `PlannedVisit`.
         """
+        part = self.of_visit(variant)
+        if part is not self:
+            return part.train(choice, down, samples, client, rng_round, encoded, variant)
         train = self._job.train.of_visit(self._job.seed, rng_round, client)
         sent = tuple((slot, tuple(named.items())) for each in (down, encoded or {}) for slot, named in each.items())
-        alike = tuple(choice.items()), sent, samples, train.local_epochs
+        alike = tuple(choice.items()), variant, sent, samples, train.local_epochs
         price = self._shared.get(alike)
         if price is None:
             kind = ComputeContext if alike in self._shared else SharedContext
-            context = self._context(choice, train, samples, client, rng_round, kind)
+            context = self._context(choice, variant, train, samples, client, rng_round, kind)
             price = self._price(context, down, encoded or {})
             if isinstance(context, SharedContext):
                 if len(self._shared) >= MOST_PRICES:
@@ -135,7 +140,7 @@ class VisitPricing:
 
         ``encoded`` may have the lengths of vectors that travel as they are, too.
         """
-        return replace(visit, price=self.of_visit(visit.dispatch.choice)._measured(visit.price, encoded))
+        return replace(visit, price=self.of_visit(visit.dispatch.variant)._measured(visit.price, encoded))
 
     def _measured(self, price: VisitPrice, encoded: Lengths) -> VisitPrice:
         encoded = {
@@ -153,8 +158,9 @@ class VisitPricing:
         compute, plan = spec.costs.compute(context), context.plan
         alpha = spec.costs.nominal_alpha(len(layout), self._options, choice)
         tau = spec.costs.nominal_period(self._options)
-        bytes_down = serialization.train_nbytes(self._job.run_id, tuple(choice), _without(down, encoded), encoded)
-        encoded_up = self._codec.of_visit(choice).codecs.lengths(self._up_shapes)
+        names, variant = (*choice, *context.variant.named()), context.variant
+        bytes_down = serialization.train_nbytes(self._job.run_id, names, _without(down, encoded), encoded)
+        encoded_up = self._codec.of_visit(variant).codecs.lengths(self._up_shapes)
         raw_up = _without(self._up_shapes, encoded_up)
         bytes_up = serialization.update_nbytes(self._job.run_id, self._job.reports, raw_up, encoded_up)
         model = layout.nbytes()
@@ -173,7 +179,7 @@ class VisitPricing:
         """A visit that downloads the whole model and trains nothing."""
         layout = self._description.layout
         model = {MODEL: layout.shapes(layout.keys())}
-        nbytes = serialization.train_nbytes(self._job.run_id, self._spec.traffic.choices, model)
+        nbytes = serialization.train_nbytes(self._job.run_id, self._spec.numbers_down, model)
         work, nothing = Work(nbytes, 0, 0.0), TrainingPlan(0, 0, 0)
         return VisitPrice(work, nothing, float(layout.nbytes()), 0.0, down=lengths(model))
 
@@ -190,13 +196,13 @@ class VisitPricing:
         steps, further_flops = 0, 0.0
         if job.adapt_epochs:
             train = replace(job.train, local_epochs=job.adapt_epochs, local_steps=None)
-            context = self._context({}, train, samples)
+            context = self._context({}, PLAIN, train, samples)
             compute, plan = self._spec.costs.adaptation(context), context.plan
             passes = passes + compute.passes
             steps, further_flops = compute.steps, compute.further_flops
         up = self._spec.costs.evaluation_up(description.layout, self._options)
         work = Work(
-            serialization.train_nbytes(job.run_id, self._spec.traffic.choices, down),
+            serialization.train_nbytes(job.run_id, self._spec.numbers_down, down),
             serialization.update_nbytes(job.run_id, (*job.reports, *further_values(job)), up),
             float((passes * description.flops).sum()) + further_flops,
             steps,
@@ -206,6 +212,7 @@ class VisitPricing:
     def _context(
         self,
         choice: Choice,
+        variant: Variant,
         train: TrainConfig,
         samples: int,
         client: int | None = None,
@@ -218,6 +225,7 @@ class VisitPricing:
             layout=description.layout,
             options=self._options,
             choice=choice,
+            variant=variant,
             train=train,
             plan=train.plan(samples),
             samples=samples,

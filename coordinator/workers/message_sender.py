@@ -8,7 +8,7 @@ client's last visit.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -144,6 +144,7 @@ class MessageSender:
             [_path_for(worker, task.state_out) for task in tasks],
             {name: [visit.choice[name] for visit in visits] for name in visits[0].choice},
             visits[0].payload,
+            [visit.variant for visit in visits],
         )
         retired = self._registry.retired_slots
         envelope = serialization.Envelope(worker.identity, evict=tuple(evict), retired_slots=retired)
@@ -175,13 +176,13 @@ class MessageSender:
         """Whether client state must be sent ahead of a task."""
         return bool(worker.key) and task.state_in is not None and self.state_holder(task) != worker.number
 
-    def _batch(self, worker: Worker, opened: OpenTask) -> tuple[CachedPayload | None, tuple[type, ...] | None]:
-        """What tasks that are sent as one message have in common: (their vectors, types of their choices' numbers; None
-        if they cannot be)."""
+    def _batch(self, worker: Worker, opened: OpenTask) -> tuple[CachedPayload | None, tuple[Hashable, ...] | None]:
+        """What tasks that are sent as one message have in common: (their vectors, types of their choices' numbers and
+        names of their variants'; None if they cannot be)."""
         message = opened.task.message
         if not isinstance(message, Train) or self._needs_state(worker, opened.task):
             return opened.cached_payload, None
-        return opened.cached_payload, tuple(map(type, message.choice.values()))
+        return opened.cached_payload, (*map(type, message.choice.values()), *message.variant.named())
 
     def end(self, worker: Worker, why: str) -> None:
         """End a worker. A remote worker is told to end, since its process cannot be ended from here."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from msgspec import structs
 
 from edge.data.registry import DataError
 from edge.flower import device_process
@@ -196,4 +197,4 @@ def _decoded(job: Job, task: Train, frames: Frames, held: _Held) -> Train:
         for key, vector in named.items():
             if codecs.codec(slot, key, vector.data.size) is not None:
                 held.note(slot, key, vector)
-    return Train(task.client, task.round, task.lr, task.choice, payload)
+    return structs.replace(task, payload=payload)

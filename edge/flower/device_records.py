@@ -29,6 +29,7 @@ from edge.protocol.client_state import SEPARATOR
 from edge.protocol.codecs.update_codec import DownloadFrame
 from edge.protocol.messages import MAX_ERROR_TEXT, Error, Train, Update, WireError
 from edge.protocol.payload import VERSION_NBYTES, EncodedVectors, Payload, Vector, vectors
+from edge.protocol.variant import split
 from edge.protocol.wire import MAX_LENGTH, expect
 
 JOIN = "query.join"
@@ -46,7 +47,7 @@ def train_records(task: Train, frames: Frames, state_in: str, state_out: str) ->
     """The records of a visit; vectors with a frame travel as that. ``state_in``, ``state_out``: '' for none."""
     visit: dict[str, int | float | str] = {"client": task.client, "round": task.round, "lr": task.lr}
     visit |= {"state_in": state_in, "state_out": state_out}
-    visit |= {f"{CHOICE}{name}": value for name, value in task.choice.items()}
+    visit |= {f"{CHOICE}{name}": value for name, value in {**task.choice, **task.variant.named()}.items()}
     raw: Payload = {}
     for slot, key, vector in vectors(task.payload):
         if (slot, key) not in frames:
@@ -68,9 +69,10 @@ def read_train(content: RecordDict) -> tuple[Train, dict[tuple[str, str], Downlo
     WireError for records that `train_records` does not make.
     """
     visit = _config(content, "visit")
-    choice = {name.removeprefix(CHOICE): _number(visit, name) for name in visit if name.startswith(CHOICE)}
+    numbers = {name.removeprefix(CHOICE): _number(visit, name) for name in visit if name.startswith(CHOICE)}
+    choice, variant = split(numbers)
     client, round = _count(visit, "client"), _count(visit, "round")
-    task = Train(client, round, _number(visit, "lr"), choice, _read_vectors(content))
+    task = Train(client, round, _number(visit, "lr"), choice, _read_vectors(content), variant)
     frames, versions = {}, content.get("versions", ConfigRecord())
     for place, frame in _read_frames(content).items():
         packed = versions.get(_name(*place))

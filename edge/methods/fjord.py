@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from edge.protocol.options.fjord import WIDTHS, FjordOptions, draw_rates
 from edge.protocol.payload import step_flops
-from edge.protocol.submodels import RATE
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, ClientUpdate, NarrowerPart, Step
 from edge.training.sgd import Loss
@@ -36,7 +35,7 @@ class FjordUpdate(ClientUpdate):
         if not parts:
             super().train(net, batches, step)
             return
-        losses: dict[float, Loss] = {float(self.visit.choice[RATE]): self.loss}
+        losses: dict[float, Loss] = {self.visit.variant.share: self.loss}
         losses |= {rate: self.narrower_loss(part, rate) for rate, part in parts.items()}
         drawn = draw_rates(self.visit.rng(WIDTHS), [*losses], self.visit.plan.steps)
         for (x, y), rate in zip(batches(), drawn, strict=True):

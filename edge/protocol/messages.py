@@ -1,6 +1,7 @@
 """The messages between worker and coordinator, and the envelope of each, with the range of each field.
 
 A field of type `Attached` is in frames of its own, or in the envelope; all others are in the header, under their names.
+The fields of a visit's variant are in the header's map ``choice``, beside the method's own numbers.
 `edge.protocol.serialization` has the order of messages.
 """
 
@@ -18,6 +19,7 @@ from edge.protocol.client_state import SEPARATOR
 from edge.protocol.config import EvalSplit, Job, ModelProfile
 from edge.protocol.logged import MOST_NAMES, LoggedName, expect_recordable
 from edge.protocol.payload import VERSION_NBYTES, EncodedVectors, Payload, Vector
+from edge.protocol.variant import PLAIN, Variant
 from edge.protocol.wire import (
     MAX_LENGTH,
     Buffer,
@@ -82,7 +84,7 @@ MAX_BATCH_NUMBERS = 64
 
 ATTACHED = Meta(extra={"attached": True})
 Attached = Annotated[T, ATTACHED]
-"""A field that is not in the header."""
+"""A field that is not in the header under its name."""
 Choice = Mapping[str, Any]
 """name -> integer of 64 bits, or finite float, as methods see a server's choice for a visit"""
 ChosenNumbers = Annotated[Mapping[str, Int | Finite], Meta(max_length=MAX_LENGTH)]
@@ -186,8 +188,9 @@ class Train(Message, frozen=True):
     round: Count
     lr: FiniteSize
     choice: ChosenNumbers
-    """What the server chose for this visit, by name (FedBR: ``alpha``)."""
+    """What the method chose for this visit, by name (FedBR: ``alpha``)."""
     payload: Attached[Payload]
+    variant: Attached[Variant] = PLAIN
 
 
 class Update(Message, frozen=True):
@@ -204,8 +207,8 @@ class Update(Message, frozen=True):
     envelope, and is charged to nobody."""
     encoded: Attached[EncodedVectors] = {}
     """Those that a codec has encoded; none as soon as they are decoded."""
-    choice: Attached[Choice] = {}
-    """Those of its visit, which the receiver adds. They do not travel."""
+    variant: Attached[Variant] = PLAIN
+    """That of its visit, which the receiver adds. It does not travel."""
     by: Attached[str] = ""
     """The remote worker that trained it; empty for a local one. It does not travel."""
     problem: Attached[str | None] = None
@@ -236,16 +239,20 @@ class Visits(Message, frozen=True):
     state_out: Column[str | None]
     choice: Annotated[Mapping[str, Column[Int | Finite]], Meta(max_length=MAX_LENGTH)]
     payload: Attached[Payload]
+    variants: Attached[Sequence[Variant]] = ()
+    """One for each, all with the same fields; none if visits of the run do not differ"""
 
     def __post_init__(self) -> None:
         others = (self.clients, self.rounds, self.lrs, self.weights, self.state_in, self.state_out)
-        _expect_columns("Visits", self.sequences, *others, *self.choice.values())
+        variants = [self.variants] if self.variants else []
+        _expect_columns("Visits", self.sequences, *others, *self.choice.values(), *variants)
 
     def tasks(self) -> Iterator[tuple[int, float, str | None, str | None, Train]]:
         """(sequence, weight, state_in, state_out, visit) of each."""
         choices = by_row(self.choice, len(self.sequences))
         payloads = [self.payload] * len(self.sequences)
-        visits = map(Train, self.clients, self.rounds, self.lrs, choices, payloads)
+        variants = self.variants or [PLAIN] * len(self.sequences)
+        visits = map(Train, self.clients, self.rounds, self.lrs, choices, payloads, variants)
         yield from zip(self.sequences, self.weights, self.state_in, self.state_out, visits, strict=True)
 
 
@@ -323,8 +330,10 @@ class Evaluate(Message, frozen=True):
     """Of a client: the round of a visit that began now, with that of ``lr``, as in `Train`."""
     lr: FiniteSize = 0.0
     choice: ChosenNumbers = {}
-    """Of a client: as in `Train`; of the global test set: the window at which parts of the model are evaluated."""
+    """Of a client: as in `Train`."""
     split: EvalSplit = "test"
+    variant: Attached[Variant] = PLAIN
+    """Of a client: as in `Train`; of the global test set: the window at which parts of the model are evaluated."""
 
     def __post_init__(self) -> None:
         expect(self.start <= self.stop, "Evaluate: start, stop", (self.start, self.stop))

@@ -115,6 +115,7 @@ from edge.protocol.messages import (
     Updates,
     Visits,
     Welcome,
+    by_row,
 )
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import PASS_TYPES, EncodedVectors, Layout, Payload, Shapes, Vector, vectors
@@ -133,6 +134,7 @@ from edge.protocol.tensor_specs import (
     parse_tensor_specs,
     read,
 )
+from edge.protocol.variant import KEYS, split
 from edge.protocol.wire import (
     MAX_HEADER_NBYTES,
     Buffer,
@@ -294,9 +296,17 @@ def encode_header(message: Message, run_id: str, entries: TensorSpecs) -> bytes:
     else:
         source = message.description if isinstance(message, Described) else message
         fields = {name: getattr(source, name) for name in _STRUCTS[kind].__struct_fields__}
+        if isinstance(message, Train | Evaluate):
+            fields["choice"] = {**message.choice, **message.variant.named()}
+        elif isinstance(message, Visits):
+            rows = [variant.named() for variant in message.variants]
+            fields["choice"] = {
+                **message.choice,
+                **{name: [row[name] for row in rows] for name in next(iter(rows), ())},
+            }
     header = _packed_header(kind, run_id, fields, Raw(entries.packed))
     if isinstance(message, CHARGED):
-        names = message.choice if isinstance(message, Train) else message.numbers
+        names = fields["choice"] if isinstance(message, Train) else message.numbers
         assert len(header) + entries.frames_nbytes == _nbytes(kind, run_id, tuple(names), entries.sizes)
     return header
 
@@ -383,6 +393,13 @@ def decode(
         raise WireError(f"message type: {name[:100]!r} does not fit")
     expect(parsed.run_id == run_id, f"run id (this is {run_id})", parsed.run_id)
     values = _values(kind, parsed.fields)
+    if kind in (Train, Evaluate):
+        values["choice"], values["variant"] = split(values["choice"])
+    elif kind is Visits:
+        columns, count = values["choice"], len(values["sequences"])
+        named = {name: columns.pop(name) for name in KEYS if name in columns}
+        expect(all(len(column) == count for column in named.values()), "Visits: lengths", [*map(len, named.values())])
+        values["variants"] = [split(row)[1] for row in by_row(named, count)] if named else ()
     packed_entries = bytes(parsed.entries)
     parse = parse_tensor_specs if len(packed_entries) <= MAX_CACHED_NBYTES else parse_tensor_specs.__wrapped__
     entries = parse(packed_entries, name)

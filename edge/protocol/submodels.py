@@ -2,7 +2,8 @@
 
 A part of rate r has ⌈r·C⌉ of the C channels of each hidden layer, and of the inputs of the layer after it; inputs of
 the model and its classes stay whole. They are the first ones, or a window that begins at a number of a visit and wraps
-around. A visit's choices say which (`RATE`, `WINDOW`), so that no index travels, and lengths follow from shapes.
+around. A visit's variant says which (`edge.protocol.variant`), so that no index travels, and lengths follow from
+shapes.
 By depth, a part of rate r has whole vectors: those of the first ⌈r·D⌉ of the model's D depths.
 
 Diao, Ding and Tarokh, HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients,
@@ -22,12 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.protocol.config import Axis, ModelProfile, TensorAxes
-from edge.protocol.messages import Choice
 from edge.protocol.payload import BUFFERS, BlockShape, LayerShape, Layout, Vector
+from edge.protocol.variant import Variant
 
-RATE, WINDOW = "rate", "window"
-"""Names among the choices of a visit: its part's share of the channels, and the first channel of it, modulo their
-number; without it, 0"""
+RATE = "rate"
+"""Name of the share of the model that a part has"""
 WHOLE, CLASSES, DEPTH = 0, -1, -2
 """Of an axis (size, channel): all of it is in every part; so are its rows, one per class; and it is none of the tensor,
 but the size is the depth from which on parts have it, 1, 2, .."""
@@ -167,9 +167,9 @@ class SliceMap:
         return BlockShape(block.name, params, buffers, tuple(parts) if block.layers else ())
 
 
-def slice_map(axes: TensorAxes, choice: Choice) -> SliceMap:
-    """The part that a visit with these choices has."""
-    return SliceMap(axes, float(choice.get(RATE, 1.0)), int(choice.get(WINDOW, 0)))
+def slice_map(axes: TensorAxes, variant: Variant) -> SliceMap:
+    """The part that a visit of this variant has."""
+    return SliceMap(axes, variant.share, variant.window or 0)
 
 
 def part_profile(profile: ModelProfile, rate: float) -> ModelProfile:

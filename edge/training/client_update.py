@@ -38,6 +38,7 @@ from edge.protocol.messages import Choice
 from edge.protocol.options.base import Options
 from edge.protocol.payload import BUFFERS, MODEL, Payload, Vector
 from edge.protocol.rng import keyed_generator
+from edge.protocol.variant import PLAIN, Variant
 from edge.training.block_model import BlockModel
 from edge.training.sgd import Loss
 
@@ -124,6 +125,8 @@ class VisitContext:
     """Whether images of other sizes run through the model (`edge.models.registry.ModelRow.flexible`)."""
     unit_flops: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
     """(units, 4): FLOPs per example of the bodies of the model's residual units (`ModelProfile.unit_flops`)"""
+    variant: Variant = PLAIN
+    """The part of the model and the codec of this visit."""
 
     def rng(self, purpose: str) -> np.random.Generator:
         """The method's private random stream for this visit."""

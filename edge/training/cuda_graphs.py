@@ -115,7 +115,7 @@ class StepFactory:
         # A base class cannot guarantee it for subclasses.
         if not all(vars(type(client_side)).get("capturable", False) for client_side in (objective, *corrections)):
             return step
-        choice = (tuple(sorted(visit.choice.items())), self._net.statistics_in_use)
+        choice = (tuple(sorted(visit.choice.items())), visit.variant, self._net.statistics_in_use)
         if self._graphs is not None:
             return GraphStep(step, objective.losses, choice, self._captured, self._graphs)
         return step if self._tapes is None else TapedStep(step, objective.losses, choice, self._captured, self._tapes)

@@ -29,7 +29,7 @@ from edge.protocol import client_state
 from edge.protocol.codecs.update_codec import REFERENCE, References, UpdateCodec
 from edge.protocol.config import BOARDS, EvalSplit, Job, ModelProfile, TrainConfig
 from edge.protocol.logged import joined
-from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Choice, Evaluate, Score, Train, Update
+from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Evaluate, Score, Train, Update
 from edge.protocol.options.base import Options
 from edge.protocol.payload import (
     BUFFERS,
@@ -45,7 +45,8 @@ from edge.protocol.payload import (
 )
 from edge.protocol.plugins import definition_place, error_text, is_own
 from edge.protocol.rng import keyed_generator
-from edge.protocol.submodels import RATE, part_name, slice_map
+from edge.protocol.submodels import part_name, slice_map
+from edge.protocol.variant import Variant
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel
 from edge.training.blocks import load_dotted
@@ -158,9 +159,9 @@ class LocalTrainer:
     def _parts(self) -> dict[float, Part]:
         return {}
 
-    def part(self, choice: Choice) -> Part:
-        """The model of a visit with these choices: whole, or of its rate."""
-        rate, plan = float(choice.get(RATE, 1.0)), self.job.submodels
+    def part(self, variant: Variant) -> Part:
+        """The model of a visit of this variant: whole, or of its rate."""
+        rate, plan = variant.share, self.job.submodels
         if plan is None or rate == 1:
             return Part(self.net, self.stepper, self._flops_per_example)
         if rate not in self._parts:
@@ -168,16 +169,16 @@ class LocalTrainer:
             self._parts[rate] = Part(net, self._stepper(net), flops[: len(net)])
         return self._parts[rate]
 
-    def narrower(self, choice: Choice) -> dict[float, NarrowerPart]:
-        """The narrower networks within the model of a visit with these choices, the largest first."""
-        own, plan = float(choice.get(RATE, 1.0)), self.job.submodels
+    def narrower(self, variant: Variant) -> dict[float, NarrowerPart]:
+        """The narrower networks within the model of a visit of this variant, the largest first."""
+        own, plan = variant.share, self.job.submodels
         if plan is None:
             return {}
         if own not in self._narrower:
             rates = sorted((rate for rate in plan.rates if rate < own), reverse=True)
             self._narrower[own] = {
                 rate: NarrowerPart(
-                    self.model.narrower(self.net, self.part(choice).net, rate),
+                    self.model.narrower(self.net, self.part(variant).net, rate),
                     np.array(plan.flops[plan.rates.index(rate)]),
                 )
                 for rate in rates
@@ -284,7 +285,7 @@ class LocalTrainer:
 
         The vectors of the update may be views of the model, and are unchanged until the next task begins.
         """
-        part, job = self.part(task.choice), self.job
+        part, job = self.part(task.variant), self.job
         net = part.net
         self._allow_tf32(job.train.precision == "tf32")
         self._reset(net, task)
@@ -308,7 +309,7 @@ class LocalTrainer:
         if job.codec.is_used and not job.is_measured:
             self._sent, self._references = shapes(up), self._known_to_both(objective, task, state)
             number, references = task.round, self._references
-            self._visit_codec = self.update_codec.of_visit(task.choice)
+            self._visit_codec = self.update_codec.of_visit(task.variant)
             up, encoded, more_keep = self._visit_codec.encode(task.client, number, up, references, state)
             keep = keep | more_keep | self._downloaded_last(task, state)
             if any(type(correction).encoded is not GradientCorrection.encoded for correction in corrections):
@@ -377,7 +378,7 @@ class LocalTrainer:
     def _visit(self, task: Train | Evaluate) -> VisitContext:
         indices, job = self.client_indices.train[task.client], self.job
         train = self._train_of(task)
-        plan, held = train.plan(len(indices)), self.part(task.choice).net.layout.sizes
+        plan, held = train.plan(len(indices)), self.part(task.variant).net.layout.sizes
         return VisitContext(
             client=task.client,
             round=task.round,
@@ -385,6 +386,7 @@ class LocalTrainer:
             lr=task.lr,
             step_sum=train.step_sum(plan.steps),
             choice=task.choice,
+            variant=task.variant,
             plan=plan,
             up=tuple(key for key in job.up if key in held),
             keep=tuple(key for key in job.kept_blocks if key in held),
@@ -394,7 +396,7 @@ class LocalTrainer:
             train=train,
             class_counts=self.class_counts(indices),
             variants=self.model.variant_flops,
-            narrower=partial(self.narrower, task.choice),
+            narrower=partial(self.narrower, task.variant),
             flexible=self.model.row.flexible,
             unit_flops=np.array(job.unit_flops, np.float64).reshape(-1, PASS_TYPES),
             validation=lambda: self.train_set.in_order(self.client_indices.validation[task.client], job.eval_batch),
@@ -419,7 +421,7 @@ class LocalTrainer:
 
         In both cases on examples ``start`` to ``stop``, in float32 whatever the precision of training.
         """
-        net = self.part(task.choice).net
+        net = self.part(task.variant).net
         before: Values = {}
         self._allow_tf32(False)
         self._reset(net, task)
@@ -428,7 +430,7 @@ class LocalTrainer:
             net.load(task.payload[MODEL])
         else:
             before = self._load_client_model(net, task, state_in)
-        self._settle(net, task, 1.0 if task.client == GLOBAL else float(task.choice.get(RATE, 1.0)))
+        self._settle(net, task, task.variant.share)
         values = self.metrics.on_examples(net, self._chosen(task))
         values |= before
         if task.client == GLOBAL:
@@ -478,7 +480,8 @@ class LocalTrainer:
         if plan is None:
             return values
         for rate in plan.evaluated:
-            slices, net = slice_map(plan.axes, {**task.choice, RATE: rate}), self.part({RATE: rate}).net
+            variant = replace_fields(task.variant, rate=rate)
+            slices, net = slice_map(plan.axes, variant), self.part(variant).net
             net.reset()
             net.train_mode(False)
             net.load(slices.taken(task.payload[MODEL]))

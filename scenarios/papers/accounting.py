@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.methods.compute import ComputeContext, Variant
+from coordinator.methods.compute import ComputeContext, SizeFactors
 from coordinator.methods.registry import Method, resolve
 from edge.data.registry import dataset
 from edge.protocol.config import ModelConfig, TrainConfig
@@ -59,7 +59,9 @@ def of_row(name: str, overrides: Sequence[str], model: str, data: str, models: i
 
 
 @cache
-def _counted(model: str, data: str, wrapper: tuple[str, Options] | None, variants: tuple[Variant, ...]) -> CountedModel:
+def _counted(
+    model: str, data: str, wrapper: tuple[str, Options] | None, variants: tuple[SizeFactors, ...]
+) -> CountedModel:
     return count_model(ModelConfig(model), dataset(data), wrapper, variants)
 
 

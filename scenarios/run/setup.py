@@ -54,7 +54,8 @@ from edge.protocol.operations import KINDS
 from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Payload, Shapes, shapes, step_flops
 from edge.protocol.portable import PORTABLE
 from edge.protocol.rng import keyed_generator
-from edge.protocol.submodels import RATE, SliceMap, part_profile
+from edge.protocol.submodels import SliceMap, part_profile
+from edge.protocol.variant import Variant
 from scenarios.config import fleet_files
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
@@ -555,10 +556,9 @@ class Setup:
         samples = self.description.samples.tolist() or [self.scenario.train.batch] * clients
         by_client = np.full(clients, config.levels[-1])
         for rate in reversed(config.levels):
-            choice = {RATE: rate}
-            part = pricing.of_visit(choice)
+            variant = Variant(rate)
             down = {MODEL: SliceMap(self.description.axes, rate).of(layout.shapes(self.travels.down))}
-            prices = [part.train(choice, down, samples[client], client, 0) for client in range(clients)]
+            prices = [pricing.train({}, down, samples[client], client, 0, variant=variant) for client in range(clients)]
             conditions = clock.fleet.of_parts(clock.conditions(range(clients), 0), [price.rates for price in prices])
             ends = clock.solve(np.zeros(clients), [price.work for price in prices], conditions).up_end
             by_client[ends <= deadline] = rate

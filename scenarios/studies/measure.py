@@ -21,7 +21,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from rich.console import Console
 
-from coordinator.aggregation.server import Model
+from coordinator.aggregation.server import Download, Model
 from coordinator.records import foreign, names
 from coordinator.records.checkpoints import restore_server
 from coordinator.records.names import CHECKPOINTS, STATE, VECTORS
@@ -37,7 +37,7 @@ from costmodel.clock import Clock
 from edge.protocol.config import Job
 from edge.protocol.files import opened, write_text
 from edge.protocol.home import shared
-from edge.protocol.messages import GLOBAL, LOCAL_MODEL, SUBVALUE, Choice, Evaluate, Score, Train, Update
+from edge.protocol.messages import GLOBAL, LOCAL_MODEL, SUBVALUE, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.scratch import scratch
 from edge.training.metrics.registry import metric_rows
@@ -237,10 +237,10 @@ class _Measuring:
         # Of local models, a visit and an evaluation each.
         of_clients = {"none": 0, "local": 2 * len(run.candidates), "evaluated": evaluated}[request.clients]
         self.workers.planned = len(models) * len(shards) + of_clients
-        choice = run.server.global_evaluation_choice()
+        variant = run.server.global_evaluation_variant()
         by_model = {
             name: self._values(
-                [Evaluate(*shard, GLOBAL, {MODEL: model}, run.rounds, choice=choice) for shard in shards]
+                [Evaluate(*shard, GLOBAL, {MODEL: model}, run.rounds, variant=variant) for shard in shards]
             )
             for name, model in models.items()
         }
@@ -284,7 +284,7 @@ class _Measuring:
         together = VISITS_PER_WORKER * self.workers.size
         for start in range(0, len(run.candidates), together):
             clients = run.candidates[start : start + together]
-            models, choices = dict[int, Payload](), dict[int, Choice]()
+            models, dispatches = dict[int, Payload](), dict[int, Download]()
 
             def keep(task: PoolTask, reply: Reply, models: dict[int, Payload] = models) -> None:
                 assert isinstance(reply, Update)
@@ -293,17 +293,22 @@ class _Measuring:
             tasks = []
             for client in clients:
                 visit = run.prepare(client, run.rounds, run.visits if run.is_asynchronous else None)
-                choices[client] = visit.dispatch.choice
-                message = Train(client, visit.rng_round, visit.lr, choices[client], visit.dispatch.payload)
+                dispatch = dispatches[client] = visit.dispatch
+                message = Train(client, visit.rng_round, visit.lr, dispatch.choice, dispatch.payload, dispatch.variant)
                 state = None if run.states is None else run.states.newest(client)
-                later = visit.dispatch.later
+                later = dispatch.later
                 build = None if later is None else later.build
                 tasks.append(PoolTask(message, state, flops=visit.work.flops, build=build))
             self.workers.submit(tasks, keep).wait()
             counts = [int(self.examples[client]) for client in clients]
             values |= self._values(
                 [
-                    Evaluate(0, count, client, models[client], run.rounds, choice=choices[client], split=self.split)
+                    Evaluate(
+                        *(0, count, client, models[client], run.rounds),
+                        choice=dispatches[client].choice,
+                        split=self.split,
+                        variant=dispatches[client].variant,
+                    )
                     for client, count in zip(clients, counts, strict=True)
                 ]
             )

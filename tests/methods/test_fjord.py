@@ -22,7 +22,8 @@ from edge.protocol.config import Job, ModelConfig, TrainConfig
 from edge.protocol.options.fjord import WIDTHS, FjordOptions, draw_rates, rates_within
 from edge.protocol.payload import BUFFERS, MODEL, BlockShape, Layout, Vector, step_flops
 from edge.protocol.rng import keyed_generator
-from edge.protocol.submodels import RATE, SliceMap
+from edge.protocol.submodels import SliceMap
+from edge.protocol.variant import Variant
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block
 from edge.training.client_update import NarrowerPart
@@ -49,7 +50,7 @@ def axes(job: Job) -> Any:
 
 def held(site: LocalTrainer, rate: float, numbers: Mapping[str, Vector]) -> BlockModel:
     """The model of a visit of this rate, with its numbers of the whole model's."""
-    net, slices = site.part({RATE: rate}).net, SliceMap(axes(site.job), rate)
+    net, slices = site.part(Variant(rate)).net, SliceMap(axes(site.job), rate)
     net.train_mode(True)
     net.load(slices.taken(numbers))
     return net
@@ -71,9 +72,9 @@ def started(
     """A client side in a visit of this rate, and the narrower networks in its model."""
     net = held(site, rate, site.net.dump(site.net.layout.sizes))
     client_side = FjordUpdate(FjordOptions(**options))
-    context = replace(visit(net), choice={RATE: rate}, narrower=lambda: site.narrower({RATE: rate}))
+    context = replace(visit(net), variant=Variant(rate), narrower=lambda: site.narrower(Variant(rate)))
     client_side.begin(net, {MODEL: net.dump(net.layout.sizes)}, {}, context)
-    return net, client_side, site.narrower({RATE: rate})
+    return net, client_side, site.narrower(Variant(rate))
 
 
 def gradient_of(net: BlockModel, x: Tensor, y: Tensor) -> dict[str, NDArray[np.float32]]:
@@ -90,13 +91,13 @@ def test_a_part_within_a_part_has_the_first_channels_of_the_whole_model(tmp_path
     site = worker(tmp_path, NARROW)
     numbers = counted(site)
     held(site, 0.75, numbers)
-    first, second = site.narrower({RATE: 0.75})[0.5].modules[:2]
+    first, second = site.narrower(Variant(0.75))[0.5].modules[:2]
     weights = [torch.from_numpy(numbers[key].data) for key in ("conv1", "conv2")]
     conv1, conv2 = weights[0][: 5 * 9].view(5, 1, 3, 3), weights[1][: 10 * 5 * 9].view(10, 5, 3, 3)
     assert torch.equal(next(first.parameters()), conv1[:3])
     assert torch.equal(next(second.parameters()), conv2[:5, :3])
-    assert [*site.narrower({RATE: 1.0})] == [0.75, 0.5]
-    assert [*site.narrower({RATE: 0.5})] == []
+    assert [*site.narrower(Variant(1.0))] == [0.75, 0.5]
+    assert [*site.narrower(Variant(0.5))] == []
 
 
 @pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
@@ -155,7 +156,7 @@ def test_a_plan_charges_each_step_at_its_width() -> None:
     drawn_ever = set()
     for client in range(8):
         context = ComputeContext(
-            layout, FjordOptions(), {RATE: 1.0}, train, train.plan(10), 10, flops[1.0], client=client, part_flops=flops
+            layout, FjordOptions(), {}, train, train.plan(10), 10, flops[1.0], client=client, part_flops=flops
         )
         drawn = draw_rates(keyed_generator(0, WIDTHS, 0, client), [1.0, 0.5], 3)
         drawn_ever.add(tuple(drawn))
@@ -165,7 +166,7 @@ def test_a_plan_charges_each_step_at_its_width() -> None:
         assert np.array_equal(plan.passes, wide * fedavg_passes(2))
         distils = compute(replace(context, options=FjordOptions(distil=1)))
         assert distils.flops(flops[1.0]) == 23 * 10 + 7 * narrow
-        half = compute(replace(context, choice={RATE: 0.5}, flops=flops[0.5]))
+        half = compute(replace(context, variant=Variant(0.5), flops=flops[0.5]))
         assert half.flops(flops[0.5]) == 7 * 10
     assert len(drawn_ever) > 3
 
@@ -247,7 +248,7 @@ def test_replayed_steps_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyP
     train = TrainConfig(lr=0.1, batch=8, local_steps=30, momentum=0.5)
     how: dict[str, Any] = {"model": NORMED, "submodel": THREE, "train": train, "clients": 2} | options
     taped = play(tmp_path / "taped", "fjord", **how)
-    stepper = direct(taped.federation).site.part({RATE: 1.0}).stepper
+    stepper = direct(taped.federation).site.part(Variant(1.0)).stepper
     monkeypatch.setattr(FjordUpdate, "capturable", False)
     plain = play(tmp_path / "plain", "fjord", **how)
     assert sum(step.graph is not None for step in stepper._captured.values()) == 3
@@ -288,7 +289,7 @@ def test_statistics_of_each_width_are_in_the_parts_that_train_it(tmp_path: Path)
     """Means and variances of 4, 3 and 2 channels: 18 numbers at rate 1, 10 at 0.75, 4 at 0.5."""
     site = worker(tmp_path, NORMED)
     key = "conv1" + BUFFERS
-    sizes = [site.part({RATE: rate}).net.layout.sizes[key] for rate in (1.0, 0.75, 0.5)]
+    sizes = [site.part(Variant(rate)).net.layout.sizes[key] for rate in (1.0, 0.75, 0.5)]
     assert sizes == [18, 10, 4] == [SliceMap(axes(site.job), rate).sizes[key] for rate in (1.0, 0.75, 0.5)]
     numbers = counted(site)[key].data
     taken = [SliceMap(axes(site.job), rate).taken({key: Vector(numbers)})[key].data for rate in (0.75, 0.5)]

@@ -14,6 +14,7 @@ from coordinator.records.store import read
 from coordinator.rounds.policy import PolicyName, RoundPolicy
 from edge.protocol.config import ModelConfig, ModelProfile, PartitionConfig, TrainConfig
 from edge.protocol.submodels import SliceMap
+from edge.protocol.variant import Variant
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.run import visits
@@ -256,7 +257,7 @@ def test_parts_of_fedrolex_are_evaluated_at_the_windows_that_were_trained_last(
     }
     assert len(windows) < 6 and len({*windows.values()}) > 1
     site, axes = whole.workers.site, whole.federation.description.axes
-    net = site.part({"rate": 0.25}).net
+    net = site.part(Variant(0.25)).net
     net.train_mode(False)
 
     def loss(client: int, window: int) -> float:

@@ -19,11 +19,11 @@ from edge.protocol.codecs.codec import Codec, Tensors
 from edge.protocol.codecs.quantize import QuantizeOptions
 from edge.protocol.codecs.registry import make_codec, stage_nbytes
 from edge.protocol.config import Chain, CodecConfig, TensorAxes
-from edge.protocol.messages import Choice
 from edge.protocol.payload import BUFFERS, MODEL, EncodedVectors, Floats, Payload, Shapes, Vector
 from edge.protocol.plugins import is_own
 from edge.protocol.rng import keyed_generator
-from edge.protocol.submodels import RATE, slice_map
+from edge.protocol.submodels import slice_map
+from edge.protocol.variant import Variant
 from edge.protocol.wire import WireError
 
 RESIDUAL, KEPT, REFERENCE = "residual of ", "codec of ", "reference of "
@@ -128,10 +128,6 @@ def download_rng(seed: int, slot: str, key: str, before: bytes, version: bytes) 
     return keyed_generator(seed, f"codec down {slot}/{key} {before.hex()} {version.hex()}")
 
 
-LEVELS = "codec levels"
-"""The name of a number among the choices of a visit: the levels that its ``quantize`` has (`LevelsConfig`)"""
-
-
 @dataclass(frozen=True)
 class UpdateCodec:
     """The codecs of one run's updates. ``tensors``: of its model, as in `VectorCodecs`; ``axes``: of these, where
@@ -142,19 +138,19 @@ class UpdateCodec:
     tensors: Mapping[str, Tensors]
     axes: TensorAxes = field(default_factory=dict)
 
-    def of_visit(self, choice: Choice) -> UpdateCodec:
-        """The codecs of a visit with these choices, which may have its levels and the rate of its part."""
-        levels, rate = choice.get(LEVELS), choice.get(RATE, 1.0)
-        if levels is None and rate == 1:
+    def of_visit(self, variant: Variant) -> UpdateCodec:
+        """The codecs of a visit of this variant, which may have its levels and the rate of its part."""
+        levels, share = variant.levels, variant.share
+        if levels is None and share == 1:
             return self
-        if (levels, rate) not in self._by_choice:
+        if (levels, share) not in self._by_variant:
             config = self.config if levels is None else replace(self.config, up=with_levels(self.config.up, levels))
-            tensors = part_tensors(self.tensors, self.axes, choice)
-            self._by_choice[levels, rate] = replace(self, config=config, tensors=tensors)
-        return self._by_choice[levels, rate]
+            tensors = part_tensors(self.tensors, self.axes, variant)
+            self._by_variant[levels, share] = replace(self, config=config, tensors=tensors)
+        return self._by_variant[levels, share]
 
     @cached_property
-    def _by_choice(self) -> dict[tuple[int | None, float], UpdateCodec]:
+    def _by_variant(self) -> dict[tuple[int | None, float], UpdateCodec]:
         return {}
 
     @cached_property
@@ -267,11 +263,11 @@ class UpdateCodec:
         return keyed_generator(self.seed, f"codec {slot}/{key}", number, client)
 
 
-def part_tensors(tensors: Mapping[str, Tensors], axes: TensorAxes, choice: Choice) -> Mapping[str, Tensors]:
-    """key -> shapes of the tensors in its vector, of the part that a visit with these choices has."""
-    if not axes or choice.get(RATE, 1.0) == 1:
+def part_tensors(tensors: Mapping[str, Tensors], axes: TensorAxes, variant: Variant) -> Mapping[str, Tensors]:
+    """key -> shapes of the tensors in its vector, of the part that a visit of this variant has."""
+    if not axes or variant.share == 1:
         return tensors
-    part = slice_map(axes, choice).tensors
+    part = slice_map(axes, variant).tensors
     return {key: part.get(key, shapes) for key, shapes in tensors.items()}
 
 

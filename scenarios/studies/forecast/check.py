@@ -33,7 +33,7 @@ from edge.protocol.payload import (
     step_flops,
 )
 from edge.protocol.scratch import scratch
-from edge.protocol.submodels import RATE, part_profile
+from edge.protocol.submodels import part_profile
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
@@ -260,15 +260,15 @@ def parts(visits: TypicalVisits) -> list[Row]:
     if submodels is None:
         return []
     rows, clients = [], range(loaded.scenario.data.clients)
-    for choice in submodels.choices(0):
-        part = part_profile(description, choice[RATE])
-        price = visits.price_of(choice).price
+    for variant in submodels.variants(0):
+        part = part_profile(description, variant.share)
+        price = visits.price_of(variant).price
         params = sum(block.params for block in part.layout.blocks)
         is_drawn = loaded.scenario.submodel.rate == "round"
         rows.append(
             {
-                "rate": choice[RATE],
-                "clients": None if is_drawn else sum(submodels.own_rate(client) == choice[RATE] for client in clients),
+                "rate": variant.share,
+                "clients": None if is_drawn else sum(submodels.own_rate(client) == variant.share for client in clients),
                 "params": params,
                 "mib": params * ITEM_NBYTES / 2**20,
                 "message_down_nbytes": price.work.bytes_down,

@@ -36,7 +36,6 @@ from costmodel.fleet.traces import RecordedDays
 from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.config import TrainingPlan
 from edge.protocol.payload import ITEM_NBYTES
-from edge.protocol.submodels import RATE
 from scenarios.config.schema import Scenario
 from scenarios.run.host import time_limit
 from scenarios.studies.forecast.typical_visits import EvaluationVisits, PricedVisit, TypicalVisits, payload_nbytes
@@ -284,9 +283,9 @@ def _prices_of_parts(visits: TypicalVisits) -> list[VisitPrice]:
     submodels, last = visits.server.setup.submodels, visits.loaded.scenario.rounds.max - 1
     if submodels is None:
         return []
-    choices = [submodels.choice(client, last) for client in visits.cohort]
-    prices = {choice[RATE]: visits.price_of(choice).price for choice in choices}
-    return [prices[choice[RATE]] for choice in choices]
+    variants = [submodels.variant(client, last) for client in visits.cohort]
+    prices = {variant: visits.price_of(variant).price for variant in variants}
+    return [prices[variant] for variant in variants]
 
 
 def _timed(

@@ -13,15 +13,15 @@ from functools import cached_property
 
 import numpy as np
 
-from coordinator.aggregation.server import ServerStrategy, payload_shapes
+from coordinator.aggregation.server import Download, ServerStrategy, payload_shapes
 from coordinator.records.schema import Lengths
 from coordinator.rounds.visit import VisitPrice, VisitPricing
 from costmodel.visits.work import Work
 from edge.protocol.codecs.update_codec import VectorCodecs, part_tensors
 from edge.protocol.config import Job, ModelProfile
-from edge.protocol.messages import Choice
-from edge.protocol.payload import Shapes, Vector, initial_slot
+from edge.protocol.payload import Vector, initial_slot
 from edge.protocol.rng import keyed_generator
+from edge.protocol.variant import PLAIN, Variant
 from scenarios.config.load import Loaded
 from scenarios.run import evaluated_clients
 from scenarios.run.setup import Setup
@@ -162,26 +162,28 @@ class TypicalVisits:
             samples = self.median_samples
         if rng_round is None:
             rng_round = self.loaded.scenario.rounds.max - 1  # after every warm-up
-        prices = [
-            self._pricing.of_visit(choice).train(choice, down, samples, ANY, rng_round, encoded)
-            for choice, down in self._downloads
-            for encoded in self._encoded(choice, down)
+        return [
+            self._price(dispatch, samples, rng_round, encoded)
+            for dispatch in self._downloads
+            for encoded in self._encoded(dispatch)
         ]
-        return [PricedVisit(price, payload_nbytes(price.down), payload_nbytes(price.up)) for price in prices]
 
-    def price_of(self, choice: Choice) -> PricedVisit:
-        """The visit of a typical client with this choice, which holds a version, if downloads are encoded."""
-        down = payload_shapes(self.server.payload(ANY, 0, choice))
-        encoded = self._encoded(choice, down)[0]
-        price = self._pricing.of_visit(choice).train(choice, down, self.median_samples, ANY, 0, encoded)
+    def price_of(self, variant: Variant) -> PricedVisit:
+        """The visit of a typical client of this variant, which holds a version, if downloads are encoded."""
+        dispatch = self.server.download_of(ANY, 0, self.server.choose(ANY, 0), variant)
+        return self._price(dispatch, self.median_samples, 0, self._encoded(dispatch)[0])
+
+    def _price(self, dispatch: Download, samples: int, rng_round: int, encoded: Lengths) -> PricedVisit:
+        choice, down, variant = dispatch.choice, dispatch.shapes, dispatch.variant
+        price = self._pricing.train(choice, down, samples, ANY, rng_round, encoded, variant)
         return PricedVisit(price, payload_nbytes(price.down), payload_nbytes(price.up))
 
-    def _encoded(self, choice: Choice, down: Shapes) -> list[Lengths]:
+    def _encoded(self, dispatch: Download) -> list[Lengths]:
         """Bytes of the frames of a download, where the client holds a version, and where it does not."""
         codec = self.loaded.scenario.codec
-        tensors = part_tensors(self.description.tensors, self.description.axes, choice)
+        tensors = part_tensors(self.description.tensors, self.description.axes, dispatch.variant)
         codecs = VectorCodecs(codec.down, codec.down_slots, codec.min_values, tensors)
-        lengths = codecs.lengths(down)
+        lengths = codecs.lengths(dispatch.shapes)
         return [lengths, {}] if lengths and codec.of == "update" else [lengths]
 
     @property
@@ -191,15 +193,14 @@ class TypicalVisits:
         return int(np.median(samples[samples > 0])) if len(samples) else 0
 
     @cached_property
-    def _downloads(self) -> list[tuple[Choice, Shapes]]:
-        """The choices that a visit of a typical round may have, and the shapes of what each downloads."""
+    def _downloads(self) -> list[Download]:
+        """The downloads that a visit of a typical round may have."""
         server, last, loaded = self.server, self.loaded.scenario.rounds.max - 1, self.loaded
         possible = loaded.method.objective.traffic.possible_choices
         choices = possible(len(server.setup.layout), loaded.scenario.data.clients, loaded.options)
-        if server.setup.submodels is not None:
-            choices = server.setup.submodels.choices(last)
         choices = choices or [server.choose(ANY, last)]
-        return [(choice, payload_shapes(server.payload(ANY, last, choice))) for choice in choices]
+        variants = [PLAIN] if server.setup.submodels is None else server.setup.submodels.variants(last)
+        return [server.download_of(ANY, last, choice, variant) for choice in choices for variant in variants]
 
     @cached_property
     def download_only(self) -> tuple[list[int], VisitPrice]:
@@ -230,7 +231,7 @@ class TypicalVisits:
         with suppress(OSError):  # a model that takes the client's vectors, of which there are no files
             visited = server_of_zeros(self.setup, visited=True)
             later = payload_shapes(visited.evaluation_model(ANY))
-        pricing = self._pricing.of_visit(self.server.evaluation_choice(ANY, 0))
+        pricing = self._pricing.of_visit(self.server.evaluation_variant(ANY))
         first, kept = (pricing.evaluation(each, median, samples).work for each in (shapes, later))
         evaluations = math.ceil(loaded.scenario.rounds.max / config.every)
         return EvaluationVisits(clients, first, evaluations, min(first.bytes_down, kept.bytes_down))

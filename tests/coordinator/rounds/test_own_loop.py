@@ -16,7 +16,8 @@ import pytest
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.messages import Train
 from edge.protocol.payload import MODEL, Floats, Vector
-from edge.protocol.submodels import RATE, WINDOW, SliceMap
+from edge.protocol.submodels import SliceMap
+from edge.protocol.variant import PLAIN, Variant
 from edge.training.trainer import LocalTrainer
 from tests.toy import Run, direct, federation, play, store
 
@@ -111,15 +112,15 @@ class OwnLoop:
 
     def visit(self, client: int, number: int, rate: float, model: Model, mean: Mean) -> None:
         """Add the update of a client, as its change from where it started, added to the server's own model."""
-        choice, part = {}, model
+        variant, part = PLAIN, model
         places: Callable[[str], Any] = lambda key: slice(None)  # noqa: E731 - as of slices
         if self.axes:
-            choice, slices = {RATE: rate, WINDOW: number}, SliceMap(self.axes, rate, number)
+            variant, slices = Variant(rate, number), SliceMap(self.axes, rate, number)
             places = slices.places
             part = {key: values[places(key)] for key, values in model.items()}
         start = self.downloaded(client, part)
         sent = {MODEL: {key: Vector(values) for key, values in start.items()}}
-        reply = self.site.train(Train(client, number, TRAIN.lr, choice, sent), None, None)
+        reply = self.site.train(Train(client, number, TRAIN.lr, {}, sent, variant), None, None)
         back = self.uploaded(start, {key: vector.data.copy() for key, vector in reply.payload[MODEL].items()})
         weight = float(len(self.site.client_indices.train[client]))
         for key, values in back.items():

@@ -10,6 +10,7 @@ import pytest
 from edge.protocol import serialization
 from edge.protocol.messages import Message, Train, Update, Updates, Visits, WireError
 from edge.protocol.payload import Payload, Vector, shapes
+from edge.protocol.variant import Variant
 from tests.edge.protocol.mutations import put, refusal
 
 
@@ -75,6 +76,15 @@ def test_floats_and_integers_of_choices_stay_what_they_are() -> None:
     assert (repr(first.choice), repr(second.choice)) == ("{'alpha': 2, 'mu': 0.5}", "{'alpha': 1, 'mu': 1.0}")
 
 
+def test_each_visit_has_its_variant_in_columns_beside_the_choices() -> None:
+    variants = [Variant(0.5, 3, 8), Variant(0.25, 4, 2)]
+    first, second = (visit for *_, visit in through(visits(variants=variants)).tasks())
+    assert [(first.choice, first.variant), (second.choice, second.variant)] == [
+        ({"alpha": 2}, variants[0]),
+        ({"alpha": 1}, variants[1]),
+    ]
+
+
 def test_updates_come_out_one_by_one_from_one_frame_each() -> None:
     assert [frame.nbytes for frame in serialization.encode(updates(), "run-1").frames] == [12, 12]
     first, second = through(updates()).replies()
@@ -109,6 +119,9 @@ def test_visits_without_choices_and_updates_without_numbers_are_as_many() -> Non
         (visits(), "clients", b"\1" * 16, "Visits: Expected `array`, got `bytes` - at `$.clients`"),
         (visits(), "lrs", [0.1, np.nan], "Visits: Expected `float` >= 0.0 - at `$.lrs[1]`"),
         (visits(), "weights", [0.1, 1.5], "Visits: Expected `float` <= 1.0 - at `$.weights[1]`"),
+        (visits(), "choice", {"rate": [0.5, 0.5, 0.5]}, "Visits: lengths: [3] does not fit"),
+        (visits(), "choice", {"rate": [0.5, 0.5], "window": [1]}, "Visits: lengths: [2, 1] does not fit"),
+        (visits(), "choice", {"rate": [0.5, 1.5]}, "choice: Expected `float` <= 1.0 - at `$.rate`"),
         (visits(), "choice", {"mu": [0.5, np.nan]}, "Visits: Expected `float` >= -1.7976931348623157e+308"),
         (updates(), "seconds", [0.1, -1.0], "Updates: Expected `float` >= 0.0 - at `$.seconds[1]`"),
         (updates(), "rounds", [-2, 0], "Updates: Expected `int` >= 0 - at `$.rounds[0]`"),

@@ -7,6 +7,7 @@ import pytest
 
 from edge.protocol.payload import BlockShape, Layout, Vector
 from edge.protocol.submodels import CLASSES, WHOLE, SliceMap, kept_channels, slice_map
+from edge.protocol.variant import PLAIN, Variant
 
 AXES = {
     "conv": (((4, 1), (1, WHOLE), (1, WHOLE)), ((4, 1),)),  # 4 filters of one number, and their biases
@@ -33,7 +34,7 @@ def test_half_of_the_channels_are_the_first_two_and_what_follows_from_them() -> 
 
 
 def test_a_window_begins_at_a_channel_and_wraps_around() -> None:
-    window = slice_map(AXES, {"rate": 0.5, "window": 7})  # 7 modulo 4 channels: 3, then 0
+    window = slice_map(AXES, Variant(0.5, 7))  # 7 modulo 4 channels: 3, then 0
     assert window.places("conv").tolist() == [3, 0, 7, 4]
     assert window.places("head").tolist()[:4] == [6, 7, 0, 1]
     assert window.sizes == SliceMap(AXES, 0.5).sizes
@@ -41,8 +42,8 @@ def test_a_window_begins_at_a_channel_and_wraps_around() -> None:
 
 def test_the_whole_model_is_itself_in_any_window() -> None:
     whole = {"conv": Vector(np.arange(8, dtype=np.float32))}
-    assert slice_map(AXES, {"rate": 1.0, "window": 3}).taken(whole)["conv"] is whole["conv"]
-    assert slice_map(AXES, {}).sizes == {"conv": 8, "head": 27}
+    assert slice_map(AXES, Variant(1.0, 3)).taken(whole)["conv"] is whole["conv"]
+    assert slice_map(AXES, PLAIN).sizes == {"conv": 8, "head": 27}
 
 
 def test_rows_of_the_last_layer_have_classes() -> None:
