@@ -15,8 +15,8 @@ from threading import Lock
 
 from coordinator.aggregation.held_versions import SENT, HeldVersions
 from coordinator.aggregation.server import Download, LaterPayload
-from edge.protocol.codecs.update_codec import DownloadFrame, UpdateCodec, VectorCodecs, download_rng, part_tensors
-from edge.protocol.config import CodecConfig, TensorAxes, TensorShapes
+from edge.protocol.codecs.codecs import Codecs
+from edge.protocol.codecs.update_codec import DownloadFrame, VectorCodecs, download_rng
 from edge.protocol.payload import MODEL, Payload, Vector
 
 References = dict[tuple[str, str], Vector | None]
@@ -26,33 +26,23 @@ MOST_DECODED = 256
 
 
 class DownloadCodec:
-    """The codecs of one run's downloads, and the versions that its clients hold.
+    """Encodes the downloads of one run, and has the versions that its clients hold.
 
     ``kept_blocks``: blocks that not every visit downloads.
     """
 
-    def __init__(
-        self,
-        config: CodecConfig,
-        seed: int,
-        tensors: TensorShapes,
-        kept_blocks: Sequence[str] = (),
-        axes: TensorAxes | None = None,
-    ) -> None:
-        self._config, self._seed = config, seed
-        self._codecs = VectorCodecs(config.down, config.down_slots, config.min_values, tensors)
-        self._tensors, self._kept_blocks, self._axes = tensors, kept_blocks, axes or {}
-        upwards = UpdateCodec(config, seed, tensors)
-        references = upwards.references(kept_blocks)
+    def __init__(self, codecs: Codecs, kept_blocks: Sequence[str] = ()) -> None:
+        self.codecs, self._kept_blocks = codecs, kept_blocks
+        references, is_difference = codecs.up.references(kept_blocks), codecs.config.of == "update"
 
         def is_wanted(slot: str, key: str, size: int) -> bool:
             if slot == SENT:
                 return True
-            if slot == MODEL and key in references and upwards.codecs.codec(slot, key, size) is not None:
+            if slot == MODEL and key in references and codecs.up.codecs.codec(slot, key, size) is not None:
                 return True
-            if slot == MODEL and key in kept_blocks and self._codecs.codec(slot, key, size) is not None:
+            if slot == MODEL and key in kept_blocks and codecs.down.codec(slot, key, size) is not None:
                 return True
-            return config.of == "update" and self._codecs.codec(slot, key, size) is not None
+            return is_difference and codecs.down.codec(slot, key, size) is not None
 
         self.held = HeldVersions(is_wanted)
         self._made: OrderedDict[tuple[str, str, bytes, bytes], tuple[DownloadFrame, Vector]] = OrderedDict()
@@ -60,7 +50,7 @@ class DownloadCodec:
 
     def anew(self) -> DownloadCodec:
         """The same before the first round."""
-        return DownloadCodec(self._config, self._seed, self._tensors, self._kept_blocks, self._axes)
+        return DownloadCodec(self.codecs, self._kept_blocks)
 
     def planned(self, dispatch: Download) -> tuple[Download, dict[str, dict[str, int]]]:
         """(the download as its client decodes it, bytes of the frames); changes nothing.
@@ -68,10 +58,10 @@ class DownloadCodec:
         A vector of which the client holds no version travels as it is.
         """
         lengths: dict[str, dict[str, int]] = {}
-        if not self._codecs.is_used:
+        if not self.codecs.down.is_used:
             return dispatch, lengths
-        held, is_difference = self.held.of(dispatch.client), self._config.of == "update"
-        codecs = replace(self._codecs, tensors=part_tensors(self._tensors, self._axes, dispatch.variant))
+        held, is_difference = self.held.of(dispatch.client), self.codecs.config.of == "update"
+        codecs = self.codecs.of(dispatch.variant).down
         references: References = {}
         for slot, key, tensors, codec in codecs.encoded(dispatch.shapes):
             version = held.get((slot, key))
@@ -113,9 +103,9 @@ class DownloadCodec:
                 codec, tensors = codecs.codec(slot, key, size), codecs.shape(key, size)
                 assert codec is not None, place
                 change = vector.data if reference is None else vector.data - reference.data
-                rng = download_rng(self._seed, slot, key, before, vector.version)
+                rng = download_rng(self.codecs.seed, slot, key, before, vector.version)
                 frame = DownloadFrame(codec.encode(change, tensors, rng).frame, before, vector.version, size)
                 if len(self._made) >= MOST_DECODED:
                     self._made.popitem(last=False)
-                self._made[place] = frame, frame.decode(codecs, self._seed, slot, key, reference)
+                self._made[place] = frame, frame.decode(codecs, self.codecs.seed, slot, key, reference)
             return self._made[place]

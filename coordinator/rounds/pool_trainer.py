@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from coordinator.aggregation.held_versions import SENT, HeldVersions
+from coordinator.aggregation.download_codec import DownloadCodec
+from coordinator.aggregation.held_versions import SENT
 from coordinator.aggregation.server import GLOBAL, Models, ServerStrategy
 from coordinator.aggregation.update_checks import (
     InvalidUpdate,
@@ -34,7 +35,7 @@ from coordinator.rounds.run import RunFailed
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import PoolTask, Reply, TaskGroup, UpdateValidator, Workers
 from edge.protocol import messages
-from edge.protocol.codecs.update_codec import REFERENCE, UpdateCodec, VectorCodecs
+from edge.protocol.codecs.update_codec import REFERENCE
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.fixed_point import add_weighted, not_summable, sizes
 from edge.protocol.messages import WireError
@@ -65,9 +66,9 @@ class PoolTrainer:
         folder: Path,
         checks: UpdateChecks,
         states: ClientStates | None,
-        held: HeldVersions | None = None,
+        downloads: DownloadCodec,
     ) -> None:
-        self.held = HeldVersions() if held is None else held
+        self.codecs, self.held = downloads.codecs, downloads.held
         self._downloads: dict[int, tuple[int, Payload]] = {}
         """client -> (number, download) of its last visit that was trained, in runs with codecs"""
         self._encoded: dict[int, tuple[int, Lengths]] = {}
@@ -75,9 +76,6 @@ class PoolTrainer:
         self.job, self.method, self.description, self.server = job, method, description, server
         self.workers, self.folder, self.checks, self.states = workers, folder, checks, states
         self._reports = frozenset(job.reports)
-        self.codec = UpdateCodec(job.codec, job.seed, description.tensors, description.axes)
-        down = job.codec
-        self._down = VectorCodecs(down.down, down.down_slots, down.min_values, description.tensors)
         self._reaches: dict[tuple[float, int], Reach] = {}  # of visits with this step size and so many steps
 
     def _kept_shapes(self, variant: Variant, up: Shapes) -> Shapes | None:
@@ -86,9 +84,9 @@ class PoolTrainer:
             return None
         layout = self.description.layout
         shapes = {MODEL: layout.shapes(self.job.kept_blocks)} if self.job.kept_blocks else {}
-        if references := self.codec.references(self.job.kept_blocks):
+        if references := self.codecs.up.references(self.job.kept_blocks):
             shapes[f"{REFERENCE}{MODEL}"] = layout.shapes(references)
-        return shapes | self.codec.of_visit(variant).client_state(up)
+        return shapes | self.codecs.of(variant).up.client_state(up)
 
     def reorder_buffer(self) -> ReorderBuffer:
         """A reorder buffer whose overflow goes to a file of the run folder."""
@@ -128,7 +126,7 @@ class PoolTrainer:
         """The vectors that a visit has downloaded which counts; to be called once."""
         number, payload = self._downloads.pop(visit.client, (None, {}))
         payload = payload if number == visit.number else visit.dispatch.payload
-        if self._down.is_used and self.job.kept_blocks and MODEL in payload:
+        if self.codecs.down.is_used and self.job.kept_blocks and MODEL in payload:
             own = self.start(visit).get(GLOBAL, {})
             kept = {key: own[key] for key in payload[MODEL] if key in own and key in self.job.kept_blocks}
             payload = payload | {SENT: kept}
@@ -251,7 +249,7 @@ class PoolTrainer:
             return None if vector is None else vector.data
 
         client, number, variant = visit.client, visit.rng_round, visit.dispatch.variant
-        codec, (up, _) = self.codec.of_visit(variant), self._shapes(variant)
+        codec, (up, _) = self.codecs.of(variant).up, self._shapes(variant)
         try:
             slots = {} if self.job.codec.of == "weights" else server.reference_slots(update)
             payload = codec.decode(client, number, update.payload, update.encoded, reference, up)
@@ -271,13 +269,13 @@ class PoolTrainer:
         """(slot, key, the server's numbers, the client's) of the vectors of an update whose visit started from others
         than the server's, since a codec encoded them on the way down: in the download ``payload``, or in the last one
         with a block that this visit has not downloaded."""
-        if not self._down.is_used:
+        if not self.codecs.down.is_used:
             return
         start, slots = self.start(visit), self.server.reference_slots(update)
         for slot, name in self.server.targets(update).items():
             for key, vector in payload.get(slots[slot], {}).items():
                 own = start.get(name, {}).get(key)
-                is_encoded = self._down.codec(slots[slot], key, vector.data.size) is not None
+                is_encoded = self.codecs.down.codec(slots[slot], key, vector.data.size) is not None
                 if is_encoded and own is not None and own.version != vector.version:
                     yield slot, key, own.data, vector.data
             if slots[slot] == MODEL:
@@ -347,7 +345,7 @@ class VisitValidator(UpdateValidator):
         """Also decodes the update's vectors."""
         if isinstance(reply, messages.Update):
             reply = structs.replace(reply, variant=self.visit.dispatch.variant)
-        if isinstance(reply, messages.Update) and self.trainer.codec.config.is_used:
+        if isinstance(reply, messages.Update) and self.trainer.codecs.config.is_used:
             self.trainer.note_download(self.visit, task.payload)
             if not task.is_in_partial_sum(reply):
                 reply = self.trainer.decoded(task, reply, self.visit)

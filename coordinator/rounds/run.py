@@ -377,7 +377,8 @@ class FederatedRun:
     @cached_property
     def pricing(self) -> VisitPricing:
         """Prices of this run's visits."""
-        return VisitPricing(self.job, self.method, self.options, self.description, self.up_shapes)
+        codecs = self.downloads.codecs
+        return VisitPricing(self.job, self.method, self.options, self.description, self.up_shapes, codecs)
 
     @property
     def trains_first(self) -> bool:

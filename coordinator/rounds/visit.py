@@ -22,7 +22,7 @@ from coordinator.rounds.budget import Cost
 from costmodel.fleet.codec_costs import codec_seconds
 from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
 from edge.protocol import serialization
-from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
+from edge.protocol.codecs.codecs import Codecs, unencoded
 from edge.protocol.config import Job, ModelProfile, TrainConfig, TrainingPlan
 from edge.protocol.messages import Choice, further_values
 from edge.protocol.options.base import Options
@@ -65,7 +65,7 @@ class VisitPricing:
     """Prices the visits of one run. ``up_shapes``: shapes of an upload."""
 
     def __init__(
-        self, job: Job, method: Method, options: Options, description: ModelProfile, up_shapes: Shapes
+        self, job: Job, method: Method, options: Options, description: ModelProfile, up_shapes: Shapes, codecs: Codecs
     ) -> None:
         self._job, self._method, self._options, self._description = job, method, options, description
         self._spec = method.objective
@@ -73,17 +73,11 @@ class VisitPricing:
         self._of_rates: dict[float, VisitPricing] = {}
         """Of visits that have parts of the model"""
         self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
-        codec = UpdateCodec(job.codec, job.seed, description.tensors)
-        encoded = codec.codecs.lengths(up_shapes)
-        self._codec, self._up_shapes, self._bounds = codec, up_shapes, encoded
-        self.is_fixed_length = codec.is_fixed_length(up_shapes)
+        self._codecs, self._up_shapes, self._bounds = codecs, up_shapes, codecs.up.codecs.lengths(up_shapes)
+        self.is_fixed_length = codecs.up.is_fixed_length(up_shapes)
         """Whether lengths of uploads follow from shapes alone"""
-        stages = codec.codecs.stages(encoded, up_shapes)
-        self._encoding_seconds = codec_seconds(stages, "encode")
-        # A residual is what decoding does not give back.
-        fed_back = {slot: encoded[slot] for slot, *_, each in codec.codecs.encoded(up_shapes) if codec.feeds_back(each)}
-        self._encoding_seconds += codec_seconds(codec.codecs.stages(fed_back, up_shapes), "decode")
-        self._down_codecs = VectorCodecs(job.codec.down, job.codec.down_slots, 0, description.tensors)
+        stages, fed_back = codecs.up_stages(up_shapes)
+        self._encoding_seconds = codec_seconds(stages, "encode") + codec_seconds(fed_back, "decode")
         self._plain_flops = step_flops(description.flops)
         """FLOPs of an ordinary training step per example"""
         self._shared: dict[Hashable, VisitPrice | None] = {}
@@ -99,7 +93,8 @@ class VisitPricing:
             slices = SliceMap(self._description.axes, rate)
             up = {slot: slices.of(named) for slot, named in self._up_shapes.items()}
             part = part_profile(self._description, rate)
-            self._of_rates[rate] = VisitPricing(self._job, self._method, self._options, part, up)
+            codecs = self._codecs.of(Variant(rate))
+            self._of_rates[rate] = VisitPricing(self._job, self._method, self._options, part, up, codecs)
             self._of_rates[rate]._rate = rate
         return self._of_rates[rate]
 
@@ -148,7 +143,7 @@ class VisitPricing:
             for slot, bounds in self._bounds.items()
             if (named := encoded.get(slot))
         }
-        raw = _without(self._up_shapes, encoded)
+        raw = unencoded(self._up_shapes, encoded)
         nbytes = serialization.update_nbytes(self._job.run_id, self._job.reports, raw, encoded)
         work, up = replace(price.work, bytes_up=nbytes), lengths(self._up_shapes, encoded)
         return replace(price, work=work, up=up, is_measured=True)
@@ -159,15 +154,15 @@ class VisitPricing:
         alpha = spec.costs.nominal_alpha(len(layout), self._options, choice)
         tau = spec.costs.nominal_period(self._options)
         names, variant = (*choice, *context.variant.named()), context.variant
-        bytes_down = serialization.train_nbytes(self._job.run_id, names, _without(down, encoded), encoded)
-        encoded_up = self._codec.of_visit(variant).codecs.lengths(self._up_shapes)
-        raw_up = _without(self._up_shapes, encoded_up)
+        bytes_down = serialization.train_nbytes(self._job.run_id, names, unencoded(down, encoded), encoded)
+        encoded_up = self._codecs.of(variant).up.codecs.lengths(self._up_shapes)
+        raw_up = unencoded(self._up_shapes, encoded_up)
         bytes_up = serialization.update_nbytes(self._job.run_id, self._job.reports, raw_up, encoded_up)
         model = layout.nbytes()
         nominal = nominal_bytes_plain(model) if tau is None else nominal_bytes(alpha, len(layout), tau, model)
         if not spec.traffic.contacts_server:
             bytes_down, bytes_up, nominal = 0, 0, 0.0
-        seconds = self._encoding_seconds + codec_seconds(self._down_codecs.stages(encoded, down), "decode")
+        seconds = self._encoding_seconds + codec_seconds(self._codecs.down.stages(encoded, down), "decode")
         work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps, seconds)
         flops = nominal_flops(alpha, len(layout), plan.samples, self._plain_flops)
         sent = lengths(down, encoded), lengths(self._up_shapes, encoded_up)
@@ -239,14 +234,6 @@ class VisitPricing:
             round=round,
             validation=0 if client is None or client >= len(held_out) else int(held_out[client]),
         )
-
-
-def _without(shapes: Shapes, encoded: Lengths) -> Shapes:
-    """The shapes of the vectors that travel as they are."""
-    return {
-        slot: {key: size for key, size in named.items() if key not in encoded.get(slot, {})}
-        for slot, named in shapes.items()
-    }
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from edge.flower.device_records import (
     update_records,
 )
 from edge.protocol.client_state import MISSING, SEPARATOR
-from edge.protocol.codecs.update_codec import VectorCodecs
+from edge.protocol.codecs.codecs import Codecs
 from edge.protocol.config import BOARDS, CPU, Job, from_json
 from edge.protocol.home import cache_folder
 from edge.protocol.messages import Train
@@ -110,7 +110,7 @@ def train(content: RecordDict, context: Context) -> RecordDict:
     _ = trainer.net, trainer.train_set, trainer.client_indices  # made in a new process
     begun = time.monotonic()
     held = _Held(context.state.config_records[HELD])
-    task = _decoded(trainer.job, task, frames, held)
+    task = _decoded(trainer.codecs, task, frames, held)
     with scratch() as folder:
         path_in, path_out = (str(folder / name) if name else None for name in (state_in, state_out))
         if path_in is not None:
@@ -185,16 +185,15 @@ class _Held:
         return ConfigRecord({**others, **self._kept})
 
 
-def _decoded(job: Job, task: Train, frames: Frames, held: _Held) -> Train:
+def _decoded(codecs: Codecs, task: Train, frames: Frames, held: _Held) -> Train:
     """The visit with all its vectors; ``held`` gets those that later frames may be differences from."""
-    codecs = VectorCodecs(job.codec.down, job.codec.down_slots, job.codec.min_values, job.tensors)
-    is_difference = job.codec.of == "update"
+    down = codecs.of(task.variant).down
     payload: Payload = {slot: dict(named) for slot, named in task.payload.items()}
     for (slot, key), frame in frames.items():
         reference = held.before(slot, key, frame.before) if frame.before else None
-        payload.setdefault(slot, {})[key] = frame.decode(codecs, job.seed, slot, key, reference)
-    for slot, named in payload.items() if is_difference else ():
+        payload.setdefault(slot, {})[key] = frame.decode(down, codecs.seed, slot, key, reference)
+    for slot, named in payload.items() if codecs.config.of == "update" else ():
         for key, vector in named.items():
-            if codecs.codec(slot, key, vector.data.size) is not None:
+            if down.codec(slot, key, vector.data.size) is not None:
                 held.note(slot, key, vector)
     return structs.replace(task, payload=payload)

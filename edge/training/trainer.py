@@ -26,7 +26,8 @@ from edge.data.partitioning import ClientIndices, cached_partition
 from edge.data.registry import Data, DataError, Split
 from edge.models.user_module import check_module
 from edge.protocol import client_state
-from edge.protocol.codecs.update_codec import REFERENCE, References, UpdateCodec
+from edge.protocol.codecs.codecs import Codecs
+from edge.protocol.codecs.update_codec import REFERENCE, References
 from edge.protocol.config import BOARDS, EvalSplit, Job, ModelProfile, TrainConfig
 from edge.protocol.logged import joined
 from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Evaluate, Score, Train, Update
@@ -309,7 +310,7 @@ class LocalTrainer:
         if job.codec.is_used and not job.is_measured:
             self._sent, self._references = shapes(up), self._known_to_both(objective, task, state)
             number, references = task.round, self._references
-            self._visit_codec = self.update_codec.of_visit(task.variant)
+            self._visit_codec = self.codecs.of(task.variant).up
             up, encoded, more_keep = self._visit_codec.encode(task.client, number, up, references, state)
             keep = keep | more_keep | self._downloaded_last(task, state)
             if any(type(correction).encoded is not GradientCorrection.encoded for correction in corrections):
@@ -327,10 +328,10 @@ class LocalTrainer:
         return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up, logged, encoded)
 
     @cached_property
-    def update_codec(self) -> UpdateCodec:
-        """Encodes updates."""
+    def codecs(self) -> Codecs:
+        """The codecs of the run."""
         axes = {} if self.job.submodels is None else self.job.submodels.axes
-        return UpdateCodec(self.job.codec, self.job.seed, self.job.tensors, axes)
+        return Codecs(self.job.codec, self.job.seed, self.job.tensors, axes)
 
     def decoded(self, update: Update) -> Update:
         """The update of the last visit with the vectors that its receiver decodes."""
@@ -367,7 +368,7 @@ class LocalTrainer:
 
     def _downloaded_last(self, task: Train, state: Payload) -> Payload:
         """The last downloaded versions of blocks that not every visit downloads, which later updates differ from."""
-        slot, keys = f"{REFERENCE}{MODEL}", self.update_codec.references(self.job.kept_blocks)
+        slot, keys = f"{REFERENCE}{MODEL}", self.codecs.up.references(self.job.kept_blocks)
         sources = (task.payload.get(MODEL, {}), state.get(slot, {}), self.unvisited[MODEL])
         last = {key: next(source[key] for source in sources if key in source) for key in keys}
         return {slot: last} if last else {}

@@ -15,7 +15,6 @@ from coordinator.rounds.run import FederatedRun
 from coordinator.workers.task import Workers
 from costmodel.clock import Clock
 from edge.protocol import serialization
-from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.payload import ITEM_NBYTES
 from scenarios.run.evaluated_clients import evaluation_scope, examples_of_clients
 from scenarios.run.observer import Observers
@@ -39,9 +38,9 @@ def federated_run(
     """
     method, scenario, folder = setup.loaded.method, setup.scenario, ledger.path.parent
     job, description, downloads = setup.job, setup.description, setup.downloads()
-    codec = UpdateCodec(job.codec, job.seed, description.tensors, description.axes)
-    keeps_slots = method.keeps_slots or bool(codec.client_state(server.up_shapes()))
-    keeps_references = bool(codec.references(job.kept_blocks))
+    upwards = setup.codecs.up
+    keeps_slots = method.keeps_slots or bool(upwards.client_state(server.up_shapes()))
+    keeps_references = bool(upwards.references(job.kept_blocks))
     states = None
     if job.kept_blocks or keeps_slots:
         states = ClientStates(folder, job.kept_blocks, keeps_slots, keeps_references)
@@ -53,9 +52,7 @@ def federated_run(
         description=description,
         server=server,
         clock=clock,
-        trainer=PoolTrainer(
-            *(job, method, description, server, workers, folder, scenario.faults, states, downloads.held)
-        ),
+        trainer=PoolTrainer(*(job, method, description, server, workers, folder, scenario.faults, states, downloads)),
         evaluator=PoolEvaluator(job, evaluation_scope(setup), description, server, workers, states),
         recorder=store,
         states=states,
@@ -84,7 +81,7 @@ def largest_message(setup: Setup, server: ServerStrategy) -> int:
     job, description, model = setup.job, setup.description, setup.description.layout.nbytes()
     up = serialization.update_nbytes(job.run_id, job.reports, server.up_shapes())
     parts_with_state = sum(part.client_state is not None for part in setup.loaded.method.parts)
-    codec = UpdateCodec(job.codec, job.seed, description.tensors)
-    kept = sum(size for named in codec.client_state(server.up_shapes()).values() for size in named.values())
+    state_shapes = setup.codecs.up.client_state(server.up_shapes())
+    kept = sum(size for named in state_shapes.values() for size in named.values())
     state = 2 * description.layout.nbytes(job.kept_blocks) + KEPT_MODELS * model * parts_with_state + ITEM_NBYTES * kept
     return max(2 * up, state) + HEADERS_NBYTES  # partial sums have eight bytes where updates have four

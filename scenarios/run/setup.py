@@ -47,8 +47,8 @@ from costmodel.network.links import Links
 from costmodel.tiers import TierClock, assigned, parents
 from costmodel.units import format_rate
 from edge.protocol import serialization
-from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs
-from edge.protocol.config import CPU, CodecConfig, Job, ModelProfile, SubmodelPlan
+from edge.protocol.codecs.codecs import Codecs, unencoded
+from edge.protocol.config import CPU, Job, ModelProfile, SubmodelPlan
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Payload, Shapes, shapes, step_flops
@@ -351,6 +351,11 @@ class Setup:
         traffic = self.loaded.method.objective.traffic
         return traffic.kept_blocks(self.description.layout, self.travels.down, self.loaded.options)
 
+    @cached_property
+    def codecs(self) -> Codecs:
+        """The codecs of the run."""
+        return Codecs(self.scenario.codec, self.scenario.seed, self.description.tensors, self.description.axes)
+
     @property
     def method_notes(self) -> list[str]:
         """What the method says of the described model, if anything."""
@@ -382,14 +387,9 @@ class Setup:
             raise ScenarioError(str(error)) from None
 
     def _with_codecs(self, fleet: Fleet) -> Fleet:
-        codec, stages = self.scenario.codec, []
-        for keys, chain, slots in zip(
-            self.travels, (codec.down, codec.up), (codec.down_slots, codec.up_slots), strict=True
-        ):
-            codecs = VectorCodecs(chain, slots, codec.min_values, self.description.tensors)
-            model = self.description.layout.shapes(keys)
-            stages.append(codecs.stages(codecs.lengths({MODEL: model}), {MODEL: model}))
-        return fleet.for_codecs(encoded=stages[1], decoded=stages[0])
+        down, up = ({MODEL: self.description.layout.shapes(keys)} for keys in self.travels)
+        decoded = self.codecs.down.stages(self.codecs.down.lengths(down), down)
+        return fleet.for_codecs(encoded=self.codecs.up_stages(up)[0], decoded=decoded)
 
     @cached_property
     def aggregator_of(self) -> NDArray[np.intp]:
@@ -469,23 +469,13 @@ class Setup:
         return parameters, float((part.activations * compute.stored_forwards).sum())
 
     def kept_by_codec(self, rate: float) -> int:
-        """Numbers that a client with the part of a rate keeps for codecs between visits: residuals, what stages keep,
-        and versions that updates and downloads differ from."""
-        codec = self.scenario.codec
-        if not codec.is_used:
+        """Numbers that a client with the part of a rate keeps for codecs between visits."""
+        if not self.scenario.codec.is_used:
             return 0
-        part = part_profile(self.description, rate)
-        layout = part.layout
+        layout = part_profile(self.description, rate).layout
         down, up = (tuple(key for key in keys if key in layout.sizes) for keys in self.travels)
-        upwards = UpdateCodec(codec, self.scenario.seed, part.tensors)
-        state = upwards.client_state({MODEL: layout.shapes(up)})
-        kept = sum(size for named in state.values() for size in named.values())
         kept_blocks = self.loaded.method.objective.traffic.kept_blocks(layout, down, self.loaded.options)
-        held = set(upwards.references(kept_blocks))
-        if codec.down and codec.of == "update":
-            downwards = VectorCodecs(codec.down, codec.down_slots, codec.min_values, part.tensors)
-            held |= {key for _, key, *_ in downwards.encoded({MODEL: layout.sizes})}
-        return kept + sum(layout.sizes[key] for key in held)
+        return self.codecs.of(Variant(rate)).kept_numbers({MODEL: layout.shapes(up)}, kept_blocks, layout.sizes)
 
     # --- parts of the model -------------------------------------------------------------------------------------------
 
@@ -614,7 +604,7 @@ class Setup:
 
     def pricing(self, job: Job, up: Shapes) -> VisitPricing:
         """Prices of visits; ``up``: shapes of an upload."""
-        return VisitPricing(job, self.loaded.method, self.loaded.options, self.description, up)
+        return VisitPricing(job, self.loaded.method, self.loaded.options, self.description, up, self.codecs)
 
     def server(self, initial: Payload, folder: Path | None = None) -> ServerStrategy:
         """The server side of the method and of its corrections, before the first round.
@@ -648,18 +638,9 @@ class Setup:
         server = method_server(context)
         if scenario.fleet.tiers.count:
             above = parents(scenario.fleet)
-            server = TieredServer(context, method_server, self.aggregator_of, above, self._wan_codec)
+            server = TieredServer(context, method_server, self.aggregator_of, above, self.codecs.wan)
         server.store.expected = server.store_shapes()
         return server
-
-    @property
-    def _wan_codec(self) -> UpdateCodec | None:
-        """The codec of the models that aggregators send up."""
-        codec = self.scenario.codec
-        if not codec.wan:
-            return None
-        config = replace(CodecConfig(), up=codec.wan, error_feedback=False, min_values=codec.min_values)
-        return UpdateCodec(config, self.scenario.seed, self.description.tensors)
 
     def selection(self) -> ClientSelection:
         """The scenario's client selector, before the first round."""
@@ -669,8 +650,7 @@ class Setup:
 
     def downloads(self) -> DownloadCodec:
         """The codecs of downloads, and the versions that clients hold before the first round."""
-        job, description = self.job, self.description
-        return DownloadCodec(job.codec, job.seed, description.tensors, job.kept_blocks, description.axes)
+        return DownloadCodec(self.codecs, self.kept_blocks)
 
     def tiers(self, server: ServerStrategy, scale: Scale | None = None) -> Tiers | None:
         """The aggregators of a run before its first round; None where clients reach the server directly.
@@ -690,14 +670,9 @@ class Setup:
         )
         carried = shapes(server.top.carried())
         vectors, up, down = (each | carried for each in (vectors, up, down))
-        codec = self._wan_codec
-        encoded = {} if codec is None else codec.codecs.lengths(up)
-        raw = {
-            slot: {key: size for key, size in named.items() if key not in encoded.get(slot, {})}
-            for slot, named in up.items()
-        }
+        encoded = {} if self.codecs.wan is None else self.codecs.wan.codecs.lengths(up)
         nbytes = {
-            UP_SIDE: serialization.update_nbytes(self.job.run_id, (), raw, encoded),
+            UP_SIDE: serialization.update_nbytes(self.job.run_id, (), unencoded(up, encoded), encoded),
             DOWN_SIDE: serialization.train_nbytes(self.job.run_id, (), down),
         }
         _check_aggregators(clock, sum(size for named in vectors.values() for size in named.values()))

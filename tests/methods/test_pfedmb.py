@@ -215,7 +215,8 @@ def test_an_adaptation_is_charged_for_both_phases(tmp_path: Path) -> None:
     )
     assert (flops, both) == (examples * forward + 2 * samples * step + 2 * steps * 4 * 3 * 1250, 2 * steps)
     weights = run.options.model_copy(update={"fine_tuning": "weights"})
-    work = VisitPricing(run.job, run.method, weights, description, {}).evaluation({}, examples, samples).work
+    pricing = VisitPricing(run.job, run.method, weights, description, {}, run.downloads.codecs)
+    work = pricing.evaluation({}, examples, samples).work
     assert (work.flops, work.steps) == (examples * forward + samples * step + steps * 4 * 3 * 1250, steps)
 
 

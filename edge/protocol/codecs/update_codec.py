@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 from edge.protocol.codecs.codec import Codec, Tensors
 from edge.protocol.codecs.quantize import QuantizeOptions
 from edge.protocol.codecs.registry import make_codec, stage_nbytes
-from edge.protocol.config import Chain, CodecConfig, TensorAxes
+from edge.protocol.config import Chain, CodecConfig
 from edge.protocol.payload import BUFFERS, MODEL, EncodedVectors, Floats, Payload, Shapes, Vector
 from edge.protocol.plugins import is_own
 from edge.protocol.rng import keyed_generator
-from edge.protocol.submodels import slice_map
-from edge.protocol.variant import Variant
 from edge.protocol.wire import WireError
 
 RESIDUAL, KEPT, REFERENCE = "residual of ", "codec of ", "reference of "
@@ -130,28 +128,11 @@ def download_rng(seed: int, slot: str, key: str, before: bytes, version: bytes) 
 
 @dataclass(frozen=True)
 class UpdateCodec:
-    """The codecs of one run's updates. ``tensors``: of its model, as in `VectorCodecs`; ``axes``: of these, where
-    visits have parts of it."""
+    """The codecs of updates. ``tensors``: of the model, as in `VectorCodecs`."""
 
     config: CodecConfig
     seed: int
     tensors: Mapping[str, Tensors]
-    axes: TensorAxes = field(default_factory=dict)
-
-    def of_visit(self, variant: Variant) -> UpdateCodec:
-        """The codecs of a visit of this variant, which may have its levels and the rate of its part."""
-        levels, share = variant.levels, variant.share
-        if levels is None and share == 1:
-            return self
-        if (levels, share) not in self._by_variant:
-            config = self.config if levels is None else replace(self.config, up=with_levels(self.config.up, levels))
-            tensors = part_tensors(self.tensors, self.axes, variant)
-            self._by_variant[levels, share] = replace(self, config=config, tensors=tensors)
-        return self._by_variant[levels, share]
-
-    @cached_property
-    def _by_variant(self) -> dict[tuple[int | None, float], UpdateCodec]:
-        return {}
 
     @cached_property
     def codecs(self) -> VectorCodecs:
@@ -261,14 +242,6 @@ class UpdateCodec:
 
     def _rng(self, slot: str, key: str, client: int, number: int) -> np.random.Generator:
         return keyed_generator(self.seed, f"codec {slot}/{key}", number, client)
-
-
-def part_tensors(tensors: Mapping[str, Tensors], axes: TensorAxes, variant: Variant) -> Mapping[str, Tensors]:
-    """key -> shapes of the tensors in its vector, of the part that a visit of this variant has."""
-    if not axes or variant.share == 1:
-        return tensors
-    part = slice_map(axes, variant).tensors
-    return {key: part.get(key, shapes) for key, shapes in tensors.items()}
 
 
 def with_levels(stages: Chain, levels: int) -> Chain:

@@ -274,7 +274,7 @@ def parts(visits: TypicalVisits) -> list[Row]:
                 "message_down_nbytes": price.work.bytes_down,
                 "message_up_nbytes": price.work.bytes_up,
                 "flops_per_example": step_flops(part.flops),
-                "training_nbytes": visits.setup.training_nbytes(choice[RATE]),
+                "training_nbytes": visits.setup.training_nbytes(variant.share),
             }
         )
     return rows

@@ -33,7 +33,6 @@ from costmodel.fleet.availability import Always
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.traces import RecordedDays
-from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.config import TrainingPlan
 from edge.protocol.payload import ITEM_NBYTES
 from scenarios.config.schema import Scenario
@@ -361,7 +360,7 @@ def disk_files(visits: TypicalVisits) -> tuple[tuple[int, int], tuple[int, int]]
     """
     loaded, layout = visits.loaded, visits.description.layout
     clients, uncommitted = loaded.scenario.data.clients, len(visits.download_only[0])
-    upwards = UpdateCodec(loaded.scenario.codec, loaded.scenario.seed, visits.description.tensors)
+    upwards = visits.setup.codecs.up
     kept = upwards.client_state(visits.server.up_shapes())
     if not loaded.method.keeps_slots and not kept:
         uncommitted = min(uncommitted, 1)

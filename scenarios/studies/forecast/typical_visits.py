@@ -17,7 +17,6 @@ from coordinator.aggregation.server import Download, ServerStrategy, payload_sha
 from coordinator.records.schema import Lengths
 from coordinator.rounds.visit import VisitPrice, VisitPricing
 from costmodel.visits.work import Work
-from edge.protocol.codecs.update_codec import VectorCodecs, part_tensors
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.payload import Vector, initial_slot
 from edge.protocol.rng import keyed_generator
@@ -180,11 +179,8 @@ class TypicalVisits:
 
     def _encoded(self, dispatch: Download) -> list[Lengths]:
         """Bytes of the frames of a download, where the client holds a version, and where it does not."""
-        codec = self.loaded.scenario.codec
-        tensors = part_tensors(self.description.tensors, self.description.axes, dispatch.variant)
-        codecs = VectorCodecs(codec.down, codec.down_slots, codec.min_values, tensors)
-        lengths = codecs.lengths(dispatch.shapes)
-        return [lengths, {}] if lengths and codec.of == "update" else [lengths]
+        lengths = self.setup.codecs.of(dispatch.variant).down.lengths(dispatch.shapes)
+        return [lengths, {}] if lengths and self.setup.codecs.config.of == "update" else [lengths]
 
     @property
     def median_samples(self) -> int:

@@ -27,7 +27,7 @@ def pricing(folder: Path, compute: Callable[[ComputeContext], Compute]) -> tuple
 
     objective = replace(run.method.objective, costs=Costs(compute=noted), traffic=Traffic(choices=("alpha",)))
     method = replace(run.method, objective=objective)
-    return VisitPricing(run.job, method, run.options, run.description, run.up_shapes), asked
+    return VisitPricing(run.job, method, run.options, run.description, run.up_shapes, run.downloads.codecs), asked
 
 
 def test_alike_visits_are_priced_once(tmp_path: Path) -> None:
