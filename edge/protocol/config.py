@@ -368,10 +368,6 @@ class SubmodelPlan(Section):
     """Whether running statistics are computed for each evaluation, over the training examples of all clients"""
     has_own_statistics: bool = False
     """Whether BatchNorm has running statistics for each of ``rates``"""
-    axes: TensorAxes = field(default_factory=dict)
-    """`ModelProfile.axes`"""
-    flops: tuple[tuple[tuple[float, float, float, float], ...], ...] = ()
-    """`ModelProfile.part_flops`, of each rate"""
     evaluated: tuple[float, ...] = ()
     """Rates below 1 that clients of the run have, whose parts of the global model are evaluated beside it"""
 
@@ -419,8 +415,6 @@ class Job(Section):
     kept_blocks: tuple[str, ...] = ()
     """Keys of the model that a client keeps between its visits."""
     codec: CodecConfig = CodecConfig()
-    tensors: TensorShapes = field(default_factory=dict)
-    """`ModelProfile.tensors`, if the codec asks for them."""
     submodels: SubmodelPlan | None = None
     """Where clients hold parts of the model."""
     reports: tuple[str, ...] = ()
@@ -448,10 +442,9 @@ class Job(Section):
     """Whether a client's model is also evaluated before the adaptation."""
     eval_select: SelectionSplit | None = None
     """A split on which a client's model is evaluated as well."""
-    flops: tuple[tuple[float, float, float, float], ...] = ()
-    """`ModelProfile.flops`, so that it is counted once and not by every worker."""
-    unit_flops: tuple[tuple[float, float, float, float], ...] = ()
-    """`ModelProfile.unit_flops`"""
+    description: str = ""
+    """The model as a worker has described it, without data (`edge.protocol.serialization.packed_text`), so that it is
+    counted once and not by every worker; empty for workers that describe it."""
     data_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
     """`ModelProfile.data_sha256`, by which workers that bring their own data show that it is the run's."""
     fingerprint: dict[str, str] = field(default_factory=dict)
@@ -532,6 +525,21 @@ class ModelProfile:
     def __post_init__(self) -> None:
         if len(self.validation_samples) == 0:
             object.__setattr__(self, "validation_samples", np.zeros(len(self.samples), np.int64))
+
+    @property
+    def of_model(self) -> ModelProfile:
+        """The same of the model alone, without data."""
+        none = np.zeros(0, np.int64)
+        return replace(
+            self,
+            data_sha256="",
+            data_source="",
+            test_count=0,
+            samples=none,
+            histogram=np.zeros((0, self.classes), np.int64),
+            test_samples=none,
+            validation_samples=none,
+        )
 
     @property
     def variant_flops(self) -> NDArray[np.float64]:

@@ -84,6 +84,7 @@ exists; `decode` gives the message of a header and frames, or raises a `WireErro
 
 from __future__ import annotations
 
+import base64
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -161,8 +162,10 @@ __all__ = [
     "encode_header",
     "pack_description",
     "pack_tensor_specs",
+    "packed_text",
     "train_nbytes",
     "unpack_description",
+    "unpacked_text",
     "update_nbytes",
 ]
 
@@ -281,6 +284,16 @@ def unpack_description(packed: Buffer) -> ModelProfile:
     assert isinstance(described, Described)
     expect(not described.payload, "description: vectors", sorted(described.payload))
     return described.description
+
+
+def packed_text(description: ModelProfile) -> str:
+    """`pack_description` as ASCII, for `Job.description`."""
+    return base64.b64encode(pack_description(description)).decode()
+
+
+def unpacked_text(text: str) -> ModelProfile:
+    """Inverse of `packed_text`; ValueError for a text that it does not give."""
+    return unpack_description(base64.b64decode(text, validate=True))
 
 
 def pack_tensor_specs(payload: Payload) -> TensorSpecs:

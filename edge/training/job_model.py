@@ -30,6 +30,7 @@ from edge.protocol.operations import KINDS
 from edge.protocol.options.base import Options
 from edge.protocol.payload import BUFFERS, PASS_TYPES, Payload, initial_slot
 from edge.protocol.rng import keyed_generator
+from edge.protocol.serialization import unpacked_text
 from edge.protocol.submodels import SliceMap, depths
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, method_blocks
@@ -62,6 +63,11 @@ class JobModel:
         self.memory_format = MEMORY_FORMATS[job.train.memory_format or "contiguous"]
         self.own_modules = named_modules(_named(job, self.row))
         """The user's modules that the job names"""
+
+    @cached_property
+    def description(self) -> ModelProfile:
+        """The model as it has been described before the run; ValueError for a job without it."""
+        return unpacked_text(self.job.description)
 
     def blocks(self, config: ModelConfig | None = None) -> list[Block]:
         """Its blocks, initialised from torch's current random state; ``config``: of a variant of the model."""
@@ -101,16 +107,14 @@ class JobModel:
 
     def part(self, net: BlockModel, rate: float) -> BlockModel:
         """The part of a rate; its numbers are those of the next download."""
-        assert self.job.submodels is not None
-        make = partial(self.part_blocks, net, self.job.submodels.axes, rate)
+        make = partial(self.part_blocks, net, self.description.axes, rate)
         part = BlockModel(make, net.device, self.memory_format, self.job.by_layer, bool(self.own_modules))
         part.frozen_statistics = self.job.train.frozen_statistics
         return part
 
     def narrower(self, net: BlockModel, part: BlockModel, rate: float) -> list[nn.Module]:
         """The modules of the part of a rate, over the numbers of ``part``, a wider part of the model ``net``."""
-        assert self.job.submodels is not None
-        blocks = self.part_blocks(net, self.job.submodels.axes, rate)
+        blocks = self.part_blocks(net, self.description.axes, rate)
         modules = [module.to(net.device) for _, module in blocks]
         share_numbers(modules, part.modules, rate)
         return modules

@@ -35,7 +35,6 @@ from edge.protocol.options.base import Options
 from edge.protocol.payload import (
     BUFFERS,
     MODEL,
-    PASS_TYPES,
     EncodedVectors,
     Floats,
     Payload,
@@ -164,9 +163,9 @@ class LocalTrainer:
         """The model of a visit of this variant: whole, or of its rate."""
         rate, plan = variant.share, self.job.submodels
         if plan is None or rate == 1:
-            return Part(self.net, self.stepper, self._flops_per_example)
+            return Part(self.net, self.stepper, self.model.description.flops)
         if rate not in self._parts:
-            net, flops = self.model.part(self.net, rate), np.array(plan.flops[plan.rates.index(rate)])
+            net, flops = self.model.part(self.net, rate), self.model.description.flops_by_rate[rate]
             self._parts[rate] = Part(net, self._stepper(net), flops[: len(net)])
         return self._parts[rate]
 
@@ -180,7 +179,7 @@ class LocalTrainer:
             self._narrower[own] = {
                 rate: NarrowerPart(
                     self.model.narrower(self.net, self.part(variant).net, rate),
-                    np.array(plan.flops[plan.rates.index(rate)]),
+                    self.model.description.flops_by_rate[rate],
                 )
                 for rate in rates
             }
@@ -189,10 +188,6 @@ class LocalTrainer:
     @cached_property
     def _narrower(self) -> dict[float, dict[float, NarrowerPart]]:
         return {}
-
-    @cached_property
-    def _flops_per_example(self) -> NDArray[np.float64]:
-        return np.array(self.job.flops)
 
     def _stepper(self, net: BlockModel) -> StepFactory:
         job = self.job
@@ -330,8 +325,8 @@ class LocalTrainer:
     @cached_property
     def codecs(self) -> Codecs:
         """The codecs of the run."""
-        axes = {} if self.job.submodels is None else self.job.submodels.axes
-        return Codecs(self.job.codec, self.job.seed, self.job.tensors, axes)
+        description = self.model.description
+        return Codecs(self.job.codec, self.job.seed, description.tensors, description.axes)
 
     def decoded(self, update: Update) -> Update:
         """The update of the last visit with the vectors that its receiver decodes."""
@@ -399,7 +394,7 @@ class LocalTrainer:
             variants=self.model.variant_flops,
             narrower=partial(self.narrower, task.variant),
             flexible=self.model.row.flexible,
-            unit_flops=np.array(job.unit_flops, np.float64).reshape(-1, PASS_TYPES),
+            unit_flops=self.model.description.unit_flops,
             validation=lambda: self.train_set.in_order(self.client_indices.validation[task.client], job.eval_batch),
             phase=lambda purpose, epochs: self._batches(task).phase(purpose, epochs),
         )
@@ -482,7 +477,7 @@ class LocalTrainer:
             return values
         for rate in plan.evaluated:
             variant = replace_fields(task.variant, rate=rate)
-            slices, net = slice_map(plan.axes, variant), self.part(variant).net
+            slices, net = slice_map(self.model.description.axes, variant), self.part(variant).net
             net.reset()
             net.train_mode(False)
             net.load(slices.taken(task.payload[MODEL]))

@@ -68,8 +68,6 @@ SUM_NBYTES = 8
 RUN_ID_BYTES = 8
 HEADERS_NBYTES = 4 * serialization.MAX_HEADER_NBYTES
 """Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
-PassFlops = tuple[tuple[float, float, float, float], ...]
-"""FLOPs by type of pass, a row per block or unit"""
 KEPT_MODELS = 4
 """Bound of the client state of one part of a method, in models; its spec does not say how much it keeps."""
 DEVICE_KEYS = ("precision", "memory_format", "pathways", "graphs")
@@ -582,24 +580,16 @@ class Setup:
     @cached_property
     def job(self) -> Job:
         """The job of every worker."""
-        undescribed, profile = self.inputs.job, self.description
-        plan = undescribed.submodels
+        undescribed, plan = self.inputs.job, self.inputs.job.submodels
         if plan is not None:
-            plan = replace(
-                plan,
-                axes=profile.axes,
-                flops=tuple(_rows(flops) for flops in profile.flops_by_rate.values()),
-                evaluated=tuple(rate for rate in self._trained_rates if rate != 1),
-            )
+            plan = replace(plan, evaluated=tuple(rate for rate in self._trained_rates if rate != 1))
         return replace(
             undescribed,
             up=self.travels.up,
             kept_blocks=self.kept_blocks,
             submodels=plan,
-            tensors=profile.tensors if self.scenario.codec.is_used else {},
-            flops=_rows(profile.flops),
-            unit_flops=_rows(profile.unit_flops),
-            data_sha256=profile.data_sha256,
+            description=serialization.packed_text(self.description.of_model),
+            data_sha256=self.description.data_sha256,
         )
 
     def pricing(self, job: Job, up: Shapes) -> VisitPricing:
@@ -696,10 +686,6 @@ def _operations(description: ModelProfile) -> Operations:
     """The operations of a plain step."""
     per_example, per_step = (dict(zip(KINDS, counts, strict=True)) for counts in description.operations.T.tolist())
     return Operations(step_flops(description.flops), per_example, per_step)
-
-
-def _rows(flops: NDArray[np.float64]) -> PassFlops:
-    return tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in flops)
 
 
 def _check_aggregators(clock: TierClock, numbers: int) -> None:

@@ -22,6 +22,7 @@ from edge.protocol.config import Job, ModelConfig, TrainConfig
 from edge.protocol.options.fjord import WIDTHS, FjordOptions, draw_rates, rates_within
 from edge.protocol.payload import BUFFERS, MODEL, BlockShape, Layout, Vector, step_flops
 from edge.protocol.rng import keyed_generator
+from edge.protocol.serialization import unpacked_text
 from edge.protocol.submodels import SliceMap
 from edge.protocol.variant import Variant
 from edge.training.block_model import BlockModel
@@ -44,8 +45,7 @@ def worker(folder: Path, model: ModelConfig, submodel: Mapping[str, Any] = THREE
 
 
 def axes(job: Job) -> Any:
-    assert job.submodels is not None
-    return job.submodels.axes
+    return unpacked_text(job.description).axes
 
 
 def held(site: LocalTrainer, rate: float, numbers: Mapping[str, Vector]) -> BlockModel:

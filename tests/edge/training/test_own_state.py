@@ -15,6 +15,7 @@ import torch
 from edge.protocol.config import CodecConfig, DataConfig, Job, ModelConfig, PartitionConfig
 from edge.protocol.messages import GLOBAL, Evaluate, Train
 from edge.protocol.payload import MODEL
+from edge.protocol.serialization import packed_text
 from edge.training.client_update import ClientUpdate
 from edge.training.trainer import LocalTrainer
 from tests.plugins import leaking_client, leaking_parts
@@ -31,8 +32,9 @@ class Worker:
     def __init__(self, client_side: str, model: ModelConfig = DIGITS_CNN, **more: Any) -> None:
         objective = client_side if ":" in client_side else f"tests.plugins.leaking_client:{client_side}"
         job = Job("", 0, "cpu", cache_folder(), model, DATA, TRAIN, objective)
-        layout = LocalTrainer(job).net.layout
-        job = replace(job, up=tuple(layout.sizes), flops=((0.0,) * 4,) * len(layout), reports=("loss",), **more)
+        description, _ = LocalTrainer(job).describe(data=False)
+        up, text = tuple(description.layout.sizes), packed_text(description)
+        job = replace(job, up=up, description=text, reports=("loss",), **more)
         leaking_parts.Counting.calls = 0  # as in a new process
         self.trainer = LocalTrainer(job)
         self.initial = self.trainer.describe(data=False)[1][MODEL]

@@ -76,7 +76,7 @@ def test_a_short_run_has_whole_rounds_unless_they_are_long(tmp_path: Path, monke
 
     assert duration.expected_rounds(run, visits) == 4  # rounds of 1.02 virtual seconds, until 4 s are over
     whole = duration.short_scenario(visits, work, host).scenario
-    assert (whole.train, whole.rounds.participants, whole.eval.subset) == (run.loaded.scenario.train, 5, None)
+    assert (whole.train, whole.rounds.participants, whole.eval.subset) == (visits.loaded.scenario.train, 5, None)
     monkeypatch.setitem(duration.LONG_FLOPS, "cpu", 1.0)
     cut = duration.short_scenario(visits, work, host).scenario
     assert (cut.train.local_steps, cut.rounds.participants, cut.eval.subset, cut.eval.batch) == (2, 2, 100, 50)
