@@ -76,7 +76,7 @@ def result(folder: Path, targets: list[float]) -> dict[str, Any]:
     drawn = RunInputs(loaded).drawn_fleet
     own = read(
         ledger,
-        "SELECT client, value FROM evaluations WHERE metric = 'accuracy' AND client >= 0 AND round = "
+        "SELECT client, value FROM evaluations WHERE metric = 'accuracy' AND exit IS NULL AND client >= 0 AND round = "
         "(SELECT MAX(round) FROM evaluations WHERE client >= 0)",
     )
     by_device: dict[str, list[float]] = {}

@@ -91,7 +91,9 @@ class Site:
     def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
         correct = int(sum(vector.data[0] for vector in task.payload["model"].values()))
         count = task.stop - task.start
-        return messages.Score(task.start, task.client, {"accuracy": (correct, count), "loss": (0.5, count)})
+        return messages.Score(
+            task.start, task.client, {messages.CORRECT: (correct, count), messages.CROSS_ENTROPY: (0.5, count)}
+        )
 
 
 def job(seed: int = 0) -> Job:

@@ -38,7 +38,7 @@ from coordinator.aggregation.server import (
 )
 from coordinator.aggregation.weighted_sum import WeightedSum
 from edge.protocol.codecs.update_codec import UpdateCodec
-from edge.protocol.messages import SUBVALUE, Choice, Totals, Update
+from edge.protocol.messages import Choice, Totals, Update
 from edge.protocol.payload import MODEL, Floats, Payload, Vector, shapes, vectors
 
 AGGREGATOR = "aggregator "
@@ -58,11 +58,6 @@ def by_aggregator(aggregator_of: NDArray[np.intp], clients: Sequence[int]) -> di
     for client in clients:
         groups.setdefault(int(aggregator_of[client]), []).append(client)
     return dict(sorted(groups.items()))
-
-
-def aggregator_value(index: int, name: str) -> str:
-    """The name of a value of an aggregator's own model in an evaluation."""
-    return f"{AGGREGATOR}{index}{SUBVALUE}{name}"
 
 
 def server_name(name: str) -> str:

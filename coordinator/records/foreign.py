@@ -35,6 +35,7 @@ from coordinator.records.schema import (
     VisitRow,
 )
 from edge.protocol.bounds import MOST_CLIENT, MOST_INTEGER, MOST_NUMBER, MOST_VALUE_NBYTES
+from edge.protocol.messages import BEFORE, VALIDATION
 
 FILES = ("", "-wal", "-shm", "-journal")
 """Ends of the names of a ledger's files"""
@@ -213,7 +214,11 @@ ROWS: Mapping[str, type[NamedTuple]] = {
     "host_events": _Event,
 }
 """Table -> its columns; tables and columns beyond these have the types that they declare"""
-CHOICES: Mapping[str, tuple[str, ...]] = {"visits.kind": KINDS, "rounds.bottleneck": ("", *BOTTLENECKS)}
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "visits.kind": KINDS,
+    "rounds.bottleneck": ("", *BOTTLENECKS),
+    "evaluations.kind": (BEFORE, VALIDATION),
+}
 FREE = (
     *("meta.value", "rounds.files", "visits.down_payload", "visits.up_payload", "payload_shapes.payload"),
     *("host_events.worker", "host_events.detail"),

@@ -39,7 +39,7 @@ from coordinator.rounds.budget import CONVERGED, ROUNDS, TARGET
 from coordinator.rounds.ports import Arrays
 from coordinator.rounds.run import HELD, LEVELS_STATE, SELECTOR, FederatedRun, History, RunFailed, RunTotals
 from coordinator.rounds.tiers import TIERS
-from edge.protocol.messages import VALIDATION_ACCURACY
+from edge.protocol.messages import VALIDATION
 from edge.protocol.payload import Vector
 
 _log = logging.getLogger("fedbr.resume")
@@ -60,7 +60,7 @@ def resume_checkpoint(run: FederatedRun, store: CheckpointStore) -> str | None:
     run.rounds, run.visits, evaluated = (int(n) for n in np.asarray(arrays[PROGRESS]))
     run.evaluated = bool(evaluated)
     rounds, visits = ledger.rounds(), ledger.visits()
-    selecting = {round: [row[1:] for row in own] for round, own in ledger.evaluations(VALIDATION_ACCURACY).items()}
+    selecting = ledger.evaluations(VALIDATION)
     last = rounds[-1]
     if run.is_asynchronous:
         run.history = History(rounds, visits, ledger.method_rows(), arrays, selecting, ledger.payloads())

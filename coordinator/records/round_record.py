@@ -30,15 +30,12 @@ from coordinator.records.schema import (
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.bounds import is_bounded
-from edge.protocol.messages import VALIDATION_ACCURACY, Update
+from edge.protocol.messages import ACCURACY, VALIDATION, Update
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.fleet.conditions import Conditions
     from costmodel.fleet.fleet import Fleet
     from costmodel.visits.timeline import Timeline
-
-MeasuredValue = tuple[int, str, float | None, int]
-"""(client, metric, value, count), as in `EvaluationRow` without the round"""
 
 
 class EvalResult(NamedTuple):
@@ -47,19 +44,19 @@ class EvalResult(NamedTuple):
     accuracy: float | None
     loss: float | None
     """Mean loss of an example"""
-    values: Sequence[MeasuredValue] = ()
-    """For the table ``evaluations``"""
+    values: Sequence[EvaluationRow] = ()
+    """Their rounds are set when the round is committed"""
 
     @property
     def validation(self) -> float | None:
         """Mean over clients of the accuracy on their validation examples; None if no client has a value."""
-        return validation_accuracy((metric, value) for _, metric, value, _ in self.values)
+        return validation_accuracy(self.values)
 
 
-def validation_accuracy(values: Iterable[tuple[str, float | None]]) -> float | None:
-    """Mean over clients of ``validation/accuracy`` among one evaluation's (metric, value) pairs, in their order."""
-    found = [value for metric, value in values if metric == VALIDATION_ACCURACY and value is not None]
-    return float(np.mean(found)) if found else None
+def validation_accuracy(rows: Iterable[EvaluationRow]) -> float | None:
+    """Mean over clients of the accuracy on their validation examples, among one evaluation's rows, in their order."""
+    values = [row.value for row in rows if (row.kind, row.metric) == (VALIDATION, ACCURACY) and row.value is not None]
+    return float(np.mean(values)) if values else None
 
 
 def logged_means(rows: Iterable[LoggedRow]) -> dict[str, float | None]:

@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
+from edge.protocol.messages import Quantity
 from edge.protocol.payload import ITEM_NBYTES, Shapes
 
 
@@ -205,13 +206,26 @@ class EvaluationRow(NamedTuple):
     round: int
     """The round after which the model was evaluated"""
     client: int
-    """The client whose model and examples were used; -1: the global model on the test set, or one that an aggregator
-    has of its own, whose name is then that of the metric before the first /"""
+    """The client whose model and examples were used; -1: the test set, with the global model or an aggregator's own"""
     metric: str
-    """Name of the metric; ``name/part`` for one of several values"""
     value: float | None
     """The mean over ``count`` examples or measurements; None if it is not finite, or beyond `edge.protocol.bounds`"""
     count: int  # type: ignore[assignment]  # a tuple's method of this name is not used
+    part: str | None = None
+    """One of several values of the metric, such as a class"""
+    kind: str | None = None
+    """``before``: a client's model before its adaptation; ``validation``: on its validation examples; else None"""
+    rate: float | None = None
+    """Of a narrower part of the global model"""
+    exit: int | None = None
+    """Number of the exit, from 1, of a model with several"""
+    aggregator: int | None = None
+    """Number of the aggregator that has the model of its own"""
+
+    @property
+    def quantity(self) -> Quantity:
+        """What the value is of, as workers measure it."""
+        return Quantity(self.metric, self.part, self.kind, self.rate, self.exit)  # type: ignore[arg-type]
 
 
 class AggregatorRow(NamedTuple):
@@ -288,6 +302,7 @@ _TYPES: Mapping[Any, str] = {
     str: "TEXT",
     float | None: "REAL",
     int | None: "INTEGER",
+    str | None: "TEXT",
 }
 
 
@@ -322,7 +337,7 @@ TRANSFERS = """CREATE VIEW transfers AS
 """The bytes of one block in one direction of one visit. Slot '' and key 'header' for the header; slot '' and key 'cut'
 for all bytes of a visit that did not count."""
 
-FORMAT = 6
+FORMAT = 7
 """The format of a ledger, kept as ``user_version``; raised with its tables or with what its chain begins with. Another
 one is refused"""
 CONDITIONS = "conditions"

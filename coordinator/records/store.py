@@ -230,11 +230,11 @@ class Ledger:
         table = self._method_table
         return [] if table is None else [table.row(*row) for row in self._scan(table.name, table.row, "rowid")]
 
-    def evaluations(self, metric: str) -> dict[int, list[EvaluationRow]]:
-        """Round -> its values of a metric, in the order of writing."""
+    def evaluations(self, kind: str) -> dict[int, list[EvaluationRow]]:
+        """Round -> its values of one kind, in the order of writing."""
         if not self._has(EVALUATIONS):
             return {}
-        rows = self._scan(f"{EVALUATIONS} WHERE metric = ?", EvaluationRow, "rowid", values=(metric,))
+        rows = self._scan(f"{EVALUATIONS} WHERE kind = ?", EvaluationRow, "rowid", values=(kind,))
         return {round: list(map(EvaluationRow._make, own)) for round, own in groupby(rows, itemgetter(0))}
 
     def payloads(self) -> dict[str, dict[str, dict[str, int]]]:

@@ -559,7 +559,10 @@ class AppRounds:
         losses = [self._metric(each, "loss") for each, _ in scored]
         known = [(loss, n) for loss, n in zip(losses, examples, strict=True) if loss is not None]
         loss = float(np.average([loss for loss, _ in known], weights=[n for _, n in known])) if known else None
-        values = [(each.message.client, ACCURACY, value, n) for (each, value), n in zip(scored, examples, strict=True)]
+        values = [
+            EvaluationRow(self.record.round, each.message.client, ACCURACY, value, n)
+            for (each, value), n in zip(scored, examples, strict=True)
+        ]
         return EvalResult(accuracy, loss, values)
 
     def _close_round(self, stopped_by: str | None = None) -> None:
@@ -568,7 +571,7 @@ class AppRounds:
         result = self._evaluation()
         record, now = self.record, self.clock.now
         record.log(None, {name: value for name, value in self.found.items() if math.isfinite(value)})
-        record.evaluations = [EvaluationRow(record.round, *value) for value in result.values]
+        record.evaluations = list(result.values)
         row = record.round_row(now, result, self.contents.hexdigest())
         stopped_by = stopped_by or self.budget.reached(self.rounds, result.accuracy)
         self.recorder.commit(EndedAppRound(record, row, stopped_by))

@@ -11,25 +11,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Literal
 
 import numpy as np
 
 from coordinator.aggregation.server import LaterPayload, ServerStrategy
-from coordinator.aggregation.tiers import TieredServer, aggregator_value
+from coordinator.aggregation.tiers import TieredServer
 from coordinator.records.client_states import ClientStates
-from coordinator.records.round_record import EvalResult, MeasuredValue
+from coordinator.records.round_record import EvalResult
+from coordinator.records.schema import EvaluationRow
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.task import PoolTask, Reply, ReplyValidator, Workers
 from edge.protocol import messages
 from edge.protocol.bounds import is_bounded
 from edge.protocol.config import EvalSplit, Job, ModelProfile
-from edge.protocol.messages import ACCURACY, GLOBAL, LOSS, Score
+from edge.protocol.messages import CORRECT, CROSS_ENTROPY, GLOBAL, Quantity, Score
 from edge.protocol.payload import FORWARD, Payload, shapes
 
-Sums = Mapping[str, tuple[float, int]]
-"""Name of a value -> (sum, number of examples or measurements)"""
+NO_ROUND = -1
+"""The round of rows that are not committed"""
+Sums = Mapping[Quantity, tuple[float, int]]
+"""Quantity -> (sum, number of examples or measurements)"""
 TRAINING_PASSES = 3
 """Cost of a training step in forward passes, to foresee the work of an adaptation."""
 
@@ -43,14 +46,14 @@ class EvaluationScope:
     """Whose accuracy and loss are the round's; those of clients as means over clients"""
     split: EvalSplit = "test"
     """The clients' examples that are used"""
-    metrics: frozenset[str] | None = None
-    """Names of all metrics; None: any"""
+    quantities: frozenset[Quantity] | None = None
+    """What is measured, whatever its parts, but for `further_quantities` of clients; None: anything"""
     keeps_values: bool = False
     """Whether the values beside the round's are kept in the ledger"""
-    over_clients: Callable[[Mapping[int, Mapping[str, float]]], Mapping[str, float]] | None = None
-    """(client -> values by name) -> further values by name, over the evaluated clients; kept with the values"""
+    over_clients: Callable[[Mapping[int, Mapping[Quantity, float]]], Mapping[Quantity, float]] | None = None
+    """(client -> values) -> further values over the evaluated clients; kept with the values"""
     aggregators: bool = False
-    """Whether the own models of aggregators are evaluated, too; values have names of `aggregator_value`"""
+    """Whether the own models of aggregators are evaluated, too"""
 
 
 class Scoring:
@@ -81,19 +84,15 @@ class Evaluation:
 
     def wait(self) -> EvalResult:
         """The result, summed in the order of clients and examples. PoolError, Stopped."""
-        found = result(self.scoring.wait(), self.scope)
-        values = {
-            index: [(name, _finite(total / count), count) for name, (total, count) in _added(scores).items() if count]
+        evaluated = result(self.scoring.wait(), self.scope)
+        rows = {
+            index: [row._replace(aggregator=index) for row in means]
             for indices, scoring in self.of_aggregators
-            for scores in [scoring.wait()]
+            for means in [_means(GLOBAL, _added(scoring.wait()))]
             for index in indices
         }
-        own = [
-            (GLOBAL, aggregator_value(index, name), value, count)
-            for index, each in sorted(values.items())
-            for name, value, count in each
-        ]
-        return found._replace(values=(*found.values, *own))
+        own = chain.from_iterable(rows[index] for index in sorted(rows))
+        return evaluated._replace(values=(*evaluated.values, *own))
 
 
 class PoolEvaluator:
@@ -140,7 +139,7 @@ class PoolEvaluator:
             PoolTask(
                 messages.Evaluate(start, min(start + batch, count), GLOBAL, payload, round, variant=variant),
                 flops=self._forward_flops * min(batch, count - start),
-                validator=ReplyValidator(self._scope.metrics),
+                validator=ReplyValidator(self._scope.quantities),
             )
             for start in range(0, count, batch)
         ]
@@ -151,14 +150,14 @@ class PoolEvaluator:
         The task has the choice, the variant and the step size of a visit that would start now. A `LaterPayload` is
         built when the task is sent; other payloads share their vectors, which are sent to a worker once.
         """
-        job, server, metrics = self.job, self._server, self._scope.metrics
+        job, server, quantities = self.job, self._server, self._scope.quantities
         try:
             model = server.evaluation_model(client)
         except Exception as error:  # a user's server side may raise anything
             raise _no_model(client, error) from error
         payload, build = (model, None) if not isinstance(model, LaterPayload) else ({}, partial(_built, client, model))
-        if metrics is not None:  # the names that the values of a client's model may begin with
-            metrics |= {name.partition(messages.SUBVALUE)[0] for name in messages.further_values(job)}
+        if quantities is not None:
+            quantities |= {*messages.further_quantities(job)}
         adapted = TRAINING_PASSES * job.adapt_epochs * int(self._description.samples[client])
         measured = measured_examples(self._description, self._scope.split, job.eval_select, job.adapt_before)[client]
         lr, choice = job.train.lr_in(round), server.evaluation_choice(client, round)
@@ -167,7 +166,7 @@ class PoolEvaluator:
             messages.Evaluate(0, count, client, payload, round, lr, choice, self._scope.split, variant),
             None if self._states is None else self._states.newest(client),
             flops=self._forward_flops * float(measured + adapted),
-            validator=ReplyValidator(metrics),
+            validator=ReplyValidator(quantities),
             build=build,
         )
 
@@ -222,47 +221,56 @@ def result(scores: Sequence[Score], scope: EvaluationScope) -> EvalResult:
     sums = {client: _added(own) for client, own in groupby(scores, lambda score: score.client)}
     values = _values(sums, scope) if scope.keeps_values else ()
     if scope.round == "global":
-        return EvalResult(_mean(sums[GLOBAL], ACCURACY), _mean(sums[GLOBAL], LOSS), values)
+        return EvalResult(_mean(sums[GLOBAL], CORRECT), _mean(sums[GLOBAL], CROSS_ENTROPY), values)
     clients = [each for client, each in sums.items() if client != GLOBAL]
     if not clients:  # none could be visited
         return EvalResult(None, None, values)
-    accuracy, loss = (float(np.mean([_mean(each, name) for each in clients])) for name in (ACCURACY, LOSS))
+    accuracy, loss = (float(np.mean([_mean(each, of) for each in clients])) for of in (CORRECT, CROSS_ENTROPY))
     return EvalResult(accuracy, loss, values)
 
 
 def _added(scores: Iterable[Score]) -> Sums:
-    added: dict[str, tuple[float, int]] = {}
+    added: dict[Quantity, tuple[float, int]] = {}
     for score in scores:
-        for name, (total, count) in score.values.items():
-            before, number = added.get(name, (0.0, 0))
-            added[name] = before + total, number + count
+        for quantity, (total, count) in score.values.items():
+            before, number = added.get(quantity, (0.0, 0))
+            added[quantity] = before + total, number + count
     return added
 
 
-def _mean(sums: Sums, name: str) -> float:
-    total, count = sums[name]
+def _mean(sums: Sums, quantity: Quantity) -> float:
+    total, count = sums[quantity]
     return total / count
 
 
-def _values(sums: Mapping[int, Sums], scope: EvaluationScope) -> tuple[MeasuredValue, ...]:
-    """All values but the accuracy and loss that the round has; a name without examples has no value.
+def _values(sums: Mapping[int, Sums], scope: EvaluationScope) -> tuple[EvaluationRow, ...]:
+    """All values but the accuracy and loss that the round has.
 
     Those over clients come last, as values of the global model, whose number of clients they have.
     """
-    own = tuple(
-        (client, name, _finite(total / count), count)
+    rows = tuple(
+        row
         for client, each in sums.items()
-        for name, (total, count) in each.items()
-        if count and not (client == GLOBAL and scope.round == "global" and name in (ACCURACY, LOSS))
+        for row in _means(client, each)
+        if not (client == GLOBAL and scope.round == "global" and row.quantity in (CORRECT, CROSS_ENTROPY))
     )
     if scope.over_clients is None:
-        return own
-    by_client: dict[int, dict[str, float]] = {client: {} for client in sums if client != GLOBAL}
-    for client, name, value, _ in own:
-        if client != GLOBAL and value is not None:
-            by_client[client][name] = value
-    compared = scope.over_clients(by_client)
-    return (*own, *((GLOBAL, name, _finite(value), len(by_client)) for name, value in compared.items()))
+        return rows
+    by_client: dict[int, dict[Quantity, float]] = {client: {} for client in sums if client != GLOBAL}
+    for row in rows:
+        if row.client != GLOBAL and row.value is not None:
+            by_client[row.client][row.quantity] = row.value
+    compared = {quantity: (value, 1) for quantity, value in scope.over_clients(by_client).items()}
+    return (*rows, *(row._replace(count=len(by_client)) for row in _means(GLOBAL, compared)))
+
+
+def _means(client: int, sums: Sums) -> list[EvaluationRow]:
+    """A row of each quantity that has been measured on any examples."""
+    return [
+        EvaluationRow(NO_ROUND, client, quantity.metric, _finite(total / count), count, *quantity[1:])
+        for quantity, (total, count) in sums.items()
+        if count
+    ]
 
 
 def _finite(value: float) -> float | None:

@@ -26,7 +26,7 @@ from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy, pay
 from coordinator.methods.registry import Method
 from coordinator.records.bottleneck import FASTER
 from coordinator.records.client_states import ClientStates
-from coordinator.records.round_record import NOT_EVALUATED, EvalResult, MeasuredValue, RoundRecord, logged_means
+from coordinator.records.round_record import NOT_EVALUATED, EvalResult, RoundRecord, logged_means
 from coordinator.records.schema import (
     DOWNLOAD_ONLY,
     EVALUATE,
@@ -122,7 +122,7 @@ class History:
     method_rows: Sequence[object]
     """Rows of the method's own table, in the order of writing"""
     checkpoint: Arrays
-    evaluations: Mapping[int, Sequence[MeasuredValue]] = field(default_factory=dict)
+    evaluations: Mapping[int, Sequence[EvaluationRow]] = field(default_factory=dict)
     """Round -> values of its evaluation by which the best round is chosen, if other than its accuracy"""
     payloads: Mapping[str, Lengths] = field(default_factory=dict)
     """Name -> lengths of the vectors of a message"""
@@ -464,7 +464,7 @@ class FederatedRun:
     def commit_when_evaluated(self, pending: PendingCommit) -> str | None:
         """Wait for the evaluation and commit the round; returns the rule that stops the run, or None."""
         result = NOT_EVALUATED if pending.evaluation is None else pending.evaluation.wait()
-        pending.record.evaluations = [EvaluationRow(pending.record.round, *value) for value in result.values]
+        pending.record.evaluations = [row._replace(round=pending.record.round) for row in result.values]
         row = pending.record.round_row(pending.virtual_seconds, result, pending.snapshot.model_sha256)
         reached = self.reached(pending.rounds, result)
         stopped_by = reached or pending.stopped_by

@@ -24,7 +24,7 @@ from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain, nomi
 from edge.protocol import serialization
 from edge.protocol.codecs.codecs import Codecs, unencoded
 from edge.protocol.config import Job, ModelProfile, TrainConfig, TrainingPlan
-from edge.protocol.messages import Choice, further_values
+from edge.protocol.messages import Choice, further_quantities
 from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Shapes, step_flops
 from edge.protocol.submodels import SliceMap, part_profile
@@ -196,9 +196,10 @@ class VisitPricing:
             passes = passes + compute.passes
             steps, further_flops = compute.steps, compute.further_flops
         up = self._spec.costs.evaluation_up(description.layout, self._options)
+        numbers = (*job.reports, *(quantity.name for quantity in further_quantities(job)))
         work = Work(
             serialization.train_nbytes(job.run_id, self._spec.numbers_down, down),
-            serialization.update_nbytes(job.run_id, (*job.reports, *further_values(job)), up),
+            serialization.update_nbytes(job.run_id, numbers, up),
             float((passes * description.flops).sum()) + further_flops,
             steps,
         )

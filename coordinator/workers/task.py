@@ -59,8 +59,8 @@ class ReplyValidator:
       another worker's is no better.
     """
 
-    metrics: frozenset[str] | None = None
-    """Names of the metrics whose values a score may have; None: any."""
+    quantities: frozenset[messages.Quantity] | None = None
+    """The quantities that a score may have, with any part of theirs; None: any."""
     takes_vectors: bool = False
     """Whether a score may have vectors."""
 
@@ -94,18 +94,20 @@ class ReplyValidator:
             raise WireError(f"a {type(reply).__name__} that does not answer: {task.name}")
         if not isinstance(reply, messages.Score):
             return
-        unknown = {name.partition(messages.SUBVALUE)[0] for name in reply.values} - (self.metrics or set())
-        if unknown and self.metrics is not None:
-            raise WireError(f"{task.name}: values of {sorted(unknown)}, which were not requested")
+        if self.quantities is not None:
+            unknown = {quantity._replace(part=None) for quantity in reply.values} - self.quantities
+            if unknown:
+                names = sorted(quantity.name for quantity in unknown)
+                raise WireError(f"{task.name}: values of {names}, which were not requested")
         if reply.payload and not self.takes_vectors:
             raise WireError(f"{task.name}: vectors {shapes(reply.payload)}, which were not requested")
 
     def examine(self, task: PoolTask, reply: Reply, state: Payload) -> tuple[Reply, str | None]:
         """(the reply as it counts, why it is doubted or None). ``state``: the client state that came with it."""
         if isinstance(reply, messages.Score):
-            for name, (total, _) in reply.values.items():
+            for quantity, (total, _) in reply.values.items():
                 if not math.isfinite(total):
-                    return reply, f"{task.name}: the sum of {name} is {total}"
+                    return reply, f"{task.name}: the sum of {quantity.name} is {total}"
         return reply, None
 
     def refuse_state(self, task: PoolTask, state: messages.ClientState) -> None:

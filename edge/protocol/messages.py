@@ -8,7 +8,7 @@ The fields of a visit's variant are in the header's map ``choice``, beside the m
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -57,11 +57,10 @@ GLOBAL = -1
 ACCURACY, LOSS = "accuracy", "loss"
 """The metrics of every evaluation: the number of correct examples, and the sum of their cross-entropy."""
 SUBVALUE = "/"
-"""Between the name of a metric and that of one of its values, as in ``class-accuracy/3``."""
-BEFORE, VALIDATION = "before", "validation"
-"""In place of the name of a metric: accuracy and loss of a client's model before its adaptation (``before/accuracy``),
-and on the client's validation examples (``validation/accuracy``)."""
-BEFORE_ACCURACY, VALIDATION_ACCURACY = f"{BEFORE}{SUBVALUE}{ACCURACY}", f"{VALIDATION}{SUBVALUE}{ACCURACY}"
+"""Between the words of the name of a `Quantity`; no metric's name has it."""
+BEFORE: Literal["before"] = "before"
+VALIDATION: Literal["validation"] = "validation"
+"""Kinds of evaluation: of a client's model before its adaptation, and on the client's validation examples."""
 LOCAL_MODEL = "local model"
 """The slot of a whole local model that is measured (`edge.training.trainer.MeasuredVisit`)."""
 
@@ -73,7 +72,7 @@ MAX_TELEMETRY = 1000
 MAX_WORKERS = 4096
 """Workers of one node agent."""
 MAX_VALUES, MAX_VALUE_NAME = 2000, 100
-"""Values of a `Score`, and characters of their names."""
+"""Values of a `Score`, and characters of their metrics and parts."""
 MAX_BATCH = 1024
 """Visits of one `Visits`, and updates of one `Updates`."""
 MAX_BATCH_VECTORS = 1 << 16
@@ -98,11 +97,35 @@ Column = Annotated[Sequence[T], Meta(min_length=1, max_length=MAX_BATCH)]
 """One item for each visit of a batch."""
 
 
-def further_values(job: Job) -> tuple[str, ...]:
-    """Names of the values of an evaluation on a client beside those of its metrics, in the order of measurement."""
-    groups = [BEFORE] if job.adapt_before else []
-    groups += [job.eval_select] if job.eval_select else []
-    return tuple(f"{group}{SUBVALUE}{name}" for group in groups for name in (ACCURACY, LOSS))
+class Quantity(NamedTuple):
+    """What an evaluation has measured: a metric, or one of its parts, of which model and on which examples."""
+
+    metric: ValueName
+    part: ValueName | None = None
+    """One of several values of the metric, such as a class"""
+    kind: Literal["before", "validation"] | None = None
+    """`BEFORE` or `VALIDATION`; None: of the model that a client uses, on the examples of ``eval.split``"""
+    rate: Fraction | None = None
+    """Of a narrower part of the global model"""
+    exit: Positive | None = None
+    """Number of the exit, 1, 2, .., of a model with several"""
+
+    @property
+    def name(self) -> str:
+        """Its name for readers, such as ``class-accuracy/3``, ``before/accuracy`` or ``rate 0.5/accuracy``."""
+        rate = None if self.rate is None else f"rate {self.rate:g}"
+        exit = None if self.exit is None else f"exit {self.exit}"
+        return SUBVALUE.join(filter(None, (self.kind, rate, exit, self.metric, self.part)))
+
+
+CORRECT, CROSS_ENTROPY = Quantity(ACCURACY), Quantity(LOSS)
+"""The quantities of every evaluation."""
+
+
+def further_quantities(job: Job) -> tuple[Quantity, ...]:
+    """The quantities of an evaluation on a client beside its metrics, in the order of measurement."""
+    kinds = (BEFORE if job.adapt_before else None, job.eval_select)
+    return tuple(Quantity(name, kind=kind) for kind in kinds if kind is not None for name in (ACCURACY, LOSS))
 
 
 class Message(Struct, frozen=True):
@@ -344,22 +367,21 @@ class Score(Message, frozen=True):
 
     start: Count
     client: EvaluatedClient
-    values: Annotated[Mapping[ValueName, tuple[float, Count]], Meta(max_length=MAX_VALUES)]
-    """Name -> (sum, number of examples or measurements in it), in the order of measurement."""
+    values: Annotated[Mapping[Quantity, tuple[float, Count]], Meta(max_length=MAX_VALUES)]
+    """Quantity -> (sum, number of examples or measurements in it), in the order of measurement."""
     payload: Attached[Payload] = {}
     """Vectors that metrics give, in slots of their names, if the job collects them."""
 
     def __post_init__(self) -> None:
-        for name in self.values:
-            expect(name.isprintable(), "Score: name of a value", name)
-        for name in (ACCURACY, BEFORE_ACCURACY, VALIDATION_ACCURACY):
-            correct, count = self.values.get(name, (0.0, 0))
-            expect(0 <= correct <= count, "Score: correct, count", (correct, count))
+        for quantity, (total, count) in self.values.items():
+            expect(quantity.name.isprintable(), "Score: name of a value", quantity.name)
+            if (quantity.metric, quantity.part) == (ACCURACY, None):
+                expect(0 <= total <= count, "Score: correct, count", (total, count))
 
     @property
     def examples(self) -> int | None:
         """The number of examples whose accuracy and loss it has; None unless it has both."""
-        counts = {self.values.get(name, (0.0, None))[1] for name in (ACCURACY, LOSS)}
+        counts = {self.values.get(quantity, (0.0, None))[1] for quantity in (CORRECT, CROSS_ENTROPY)}
         return counts.pop() if len(counts) == 1 else None
 
 

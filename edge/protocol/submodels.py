@@ -39,19 +39,9 @@ ROUNDING = 1e-9
 """0.2·5 channels are 1, though the product of floats is above"""
 
 
-def part_name(rate: float) -> str:
-    """In place of the name of a metric: of the part of this rate."""
-    return f"{RATE} {rate:g}"
-
-
 def statistics_axis(channels: int, rate: float) -> Axis:
     """The axis of running statistics of the part of a rate."""
     return channels, STATISTICS - round(rate * UNIT)
-
-
-def exit_name(number: int) -> str:
-    """In place of the name of a metric: of the exit of this number, 1, 2, .., of a model with several."""
-    return f"exit {number}"
 
 
 def kept_channels(channels: int, rate: float) -> int:

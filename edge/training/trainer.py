@@ -45,7 +45,7 @@ from edge.protocol.payload import (
 )
 from edge.protocol.plugins import definition_place, error_text, is_own
 from edge.protocol.rng import keyed_generator
-from edge.protocol.submodels import part_name, slice_map
+from edge.protocol.submodels import slice_map
 from edge.protocol.variant import Variant
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel
@@ -436,7 +436,7 @@ class LocalTrainer:
             if split is not None and task.client != GLOBAL:
                 # The split that selects the best round.
                 loader, indices = self._evaluated(task.client, split)
-                values |= self.metrics.of_group(split, net, loader.in_order(indices, self.job.eval_batch))
+                values |= self.metrics.accuracy_and_loss(net, loader.in_order(indices, self.job.eval_batch), split)
             values |= self._on_model(net, task)
         takes_vectors = self.job.collects_vectors and task.start == 0
         return Score(task.start, task.client, values, self.metrics.vectors() if takes_vectors else {})
@@ -482,7 +482,7 @@ class LocalTrainer:
             net.train_mode(False)
             net.load(slices.taken(task.payload[MODEL]))
             self._settle(net, task, rate)
-            values |= self.metrics.of_group(part_name(rate), net, self._chosen(task))
+            values |= self.metrics.accuracy_and_loss(net, self._chosen(task), rate=rate)
         return values
 
     def _chosen(self, task: Evaluate) -> Iterator[Batch]:
@@ -509,7 +509,7 @@ class LocalTrainer:
         before: Values = {}
         if self.job.adapt_before:
             net.train_mode(False)
-            before = self.metrics.of_group(BEFORE, net, self._chosen(task))
+            before = self.metrics.accuracy_and_loss(net, self._chosen(task), BEFORE)
         if self.job.adapt_epochs:
             batches = self._batches(task)
             self._allow_tf32(batches.config.precision == "tf32")

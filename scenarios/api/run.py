@@ -129,7 +129,7 @@ class Run(RunFigures):
 
     @property
     def evaluations(self) -> pyarrow.Table:
-        """One row per value of an evaluation: round, client (-1: the global model), metric, value, count.
+        """One row per value of an evaluation, with the columns of `EvaluationRow`; client -1 is the global model.
 
         Empty for a run that evaluated nothing but the accuracy and loss of the global model, which `rounds` has.
         """

@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from coordinator.records.round_record import logged_means
 from costmodel.units import BYTES
 from edge.protocol.config import EvalSplit
-from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, VALIDATION_ACCURACY
-from edge.protocol.submodels import part_name
+from edge.protocol.messages import ACCURACY, CORRECT, VALIDATION, Quantity
 from scenarios.report import plot_style
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.theme import EMPTY, INK, MUTED, PAPER
 from scenarios.run import client_values, visits
+from scenarios.run.client_values import BEFORE_ACCURACY
 from scenarios.run.progress import with_interval
 
 BAR_WIDTH = 0.8
@@ -71,11 +71,11 @@ def adaptation(shown: ShownRuns) -> Figure | None:
     lowest = 100.0
     for run in found:
         colour = shown.styles[run.label]["color"]
-        for name, dashes in MEANS.items():
-            by_round = client_values.by_round(run.evaluations, name)
+        for quantity, dashes in MEANS.items():
+            by_round = client_values.by_round(run.evaluations, quantity)
             rounds = [min(round + 1, run.completed) for round in by_round]
             means = [100 * of.mean for of in by_round.values()]
-            marker, label = "o" if len(rounds) < 3 else "", run.label if name == ACCURACY else None
+            marker, label = "o" if len(rounds) < 3 else "", run.label if quantity == CORRECT else None
             curve.plot(rounds, means, label=label, color=colour, linestyle=dashes, marker=marker)
         best = run.best_round
         pairs = [] if best is None else client_values.before_and_after(run.evaluations, best.round)
@@ -93,8 +93,8 @@ def adaptation(shown: ShownRuns) -> Figure | None:
     return figure
 
 
-MEANS = {ACCURACY: "-", BEFORE_ACCURACY: (0, (4, 2)), VALIDATION_ACCURACY: (0, (1, 1.5))}
-"""Name of a value -> dashes of its line."""
+MEANS = {CORRECT: "-", BEFORE_ACCURACY: (0, (4, 2)), Quantity(ACCURACY, kind=VALIDATION): (0, (1, 1.5))}
+"""Quantity -> dashes of its line."""
 
 
 def traffic(shown: ShownRuns) -> Figure | None:
@@ -146,13 +146,15 @@ def rates(shown: ShownRuns) -> Figure | None:
     figure, panels = shown.panels(2 * len(found), 2, 330)
     for run, left, right in zip(found, panels[::2], panels[1::2], strict=True):
         accuracies = client_values.by_rate(run.evaluations, run.rounds)
-        counts = {part_name(rate): of for rate, of in visits.rates_by_round(run.query).items()}
-        names = list(dict.fromkeys([*counts, *accuracies]))
-        shades = dict(zip(names, matplotlib.colormaps["YlGnBu"](np.linspace(0.95, 0.25, len(names))), strict=True))
-        for name, values in accuracies.items():
+        counts = visits.rates_by_round(run.query)
+        every_rate = list(dict.fromkeys([*counts, *accuracies]))
+        colours = matplotlib.colormaps["YlGnBu"](np.linspace(0.95, 0.25, len(every_rate)))
+        shades = dict(zip(every_rate, colours, strict=True))
+        for rate, values in accuracies.items():
             rounds = [min(round + 1, run.completed) for round in values]
             marker = "o" if len(rounds) < 3 else ""
-            left.plot(rounds, [100 * value for value in values.values()], color=shades[name], label=name, marker=marker)
+            percentages, label = [100 * value for value in values.values()], f"rate {rate:g}"
+            left.plot(rounds, percentages, color=shades[rate], label=label, marker=marker)
         if accuracies:
             title = plot_style.wide_title(f"{run.label}: accuracy of parts", 2)
             plot_style.over_rounds(left, title=title, ylabel=f"{shown.accuracy} (%)")
@@ -160,7 +162,9 @@ def rates(shown: ShownRuns) -> Figure | None:
         else:
             left.remove()
         every = sorted({round for of in counts.values() for round in of})
-        layers = [(name, shades[name], np.array([of.get(at, 0.0) for at in every])) for name, of in counts.items()]
+        layers = [
+            (f"rate {rate:g}", shades[rate], np.array([of.get(at, 0.0) for at in every])) for rate, of in counts.items()
+        ]
         plot_style.stack(right, [round + 1 for round in every], layers[::-1])
         right.set(title=plot_style.wide_title(f"{run.label}: visits", 2), xlabel="round", ylabel="training visits")
         right.yaxis.set_major_locator(plot_style.whole())

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from coordinator.aggregation.tiers import AGGREGATOR
 from coordinator.records.round_record import validation_accuracy
 from coordinator.records.schema import EvaluationRow, RoundRow
-from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, GLOBAL, LOSS, SUBVALUE
-from edge.protocol.submodels import RATE, part_name
+from edge.protocol.messages import ACCURACY, BEFORE, CORRECT, CROSS_ENTROPY, GLOBAL, Quantity
 from scenarios.run import progress
 
 CLASS_ACCURACY = "class-accuracy"
+BEFORE_ACCURACY = Quantity(ACCURACY, kind=BEFORE)
 SelectedBy = Literal["validation", "accuracy"]
 PART = 10
 """The worst decile is one in so many clients."""
@@ -48,11 +47,11 @@ def over_clients(values: Sequence[float]) -> OverClients:
     )
 
 
-def by_round(rows: Sequence[EvaluationRow], metric: str = ACCURACY) -> dict[int, OverClients]:
-    """Round -> the clients' values of a metric after it, for rounds with any."""
+def by_round(rows: Sequence[EvaluationRow], quantity: Quantity = CORRECT) -> dict[int, OverClients]:
+    """Round -> the clients' values of a quantity after it, for rounds with any."""
     values: defaultdict[int, list[float]] = defaultdict(list)
     for row in rows:
-        if row.client != GLOBAL and row.metric == metric and row.value is not None:
+        if row.client != GLOBAL and row.quantity == quantity and row.value is not None:
             values[row.round].append(row.value)
     return {round: over_clients(found) for round, found in sorted(values.items())}
 
@@ -86,15 +85,15 @@ def at_round(found: ByDevice, round: int | None = None) -> dict[str, OverClients
 def before_and_after(rows: Sequence[EvaluationRow], round: int) -> list[tuple[float, float]]:
     """(accuracy before the adaptation, after it) of each client with both at the evaluation after a round."""
     before, after = (
-        {row.client: row.value for row in rows if (row.round, row.metric) == (round, name) and row.value is not None}
-        for name in (BEFORE_ACCURACY, ACCURACY)
+        {row.client: row.value for row in rows if (row.round, row.quantity) == (round, of) and row.value is not None}
+        for of in (BEFORE_ACCURACY, CORRECT)
     )
     return [(value, after[client]) for client, value in before.items() if client in after]
 
 
 def last_of_each(rows: Sequence[EvaluationRow]) -> dict[int, float]:
     """Client -> its accuracy at the last evaluation over clients."""
-    own = [row for row in rows if row.client != GLOBAL and row.metric == ACCURACY and row.value is not None]
+    own = [row for row in rows if row.client != GLOBAL and row.quantity == CORRECT and row.value is not None]
     return {row.client: row.value for row in own if row.round == own[-1].round and row.value is not None}
 
 
@@ -109,13 +108,14 @@ def class_accuracy(rows: Sequence[EvaluationRow]) -> dict[int, float]:
 
     Empty without the metric ``class-accuracy``.
     """
-    found = [row for row in rows if row.metric.startswith(CLASS_ACCURACY + SUBVALUE) and row.value is not None]
+    found = [row for row in rows if row.metric == CLASS_ACCURACY and row.part is not None and row.value is not None]
+    found = [row for row in found if row.aggregator is None]
     found = [row for row in found if row.round == found[-1].round]
     of_global = [row for row in found if row.client == GLOBAL]
     correct: defaultdict[int, float] = defaultdict(float)
     examples: defaultdict[int, int] = defaultdict(int)
     for row in of_global or found:
-        label = int(row.metric.partition(SUBVALUE)[2])
+        label = int(row.part or 0)
         correct[label] += (row.value or 0.0) * row.count
         examples[label] += row.count
     return {label: correct[label] / examples[label] for label in sorted(examples)}
@@ -129,7 +129,7 @@ def summary(rows: Sequence[EvaluationRow], devices: ByDevice = MappingProxyType(
         result = {"clients_accuracy": clients.mean, "worst_decile": clients.worst_decile, "spread": clients.spread}
         result |= device_summary(at_round(devices))
     if whole := [row for row in rows if _is_whole(row)]:
-        result["values"] = {row.metric: row.value for row in whole if row.round == whole[-1].round}
+        result["values"] = {row.quantity.name: row.value for row in whole if row.round == whole[-1].round}
     return result or None
 
 
@@ -142,23 +142,22 @@ def device_summary(found: Mapping[str, OverClients]) -> dict[str, Any]:
     return {"by_device": classes} if classes else {}
 
 
-def by_rate(rows: Sequence[EvaluationRow], rounds: Sequence[RoundRow]) -> dict[str, dict[int, float]]:
-    """Part of the global model -> round -> accuracy: ``rate 1``, the whole model, then ``rate 0.5`` and so on.
+def by_rate(rows: Sequence[EvaluationRow], rounds: Sequence[RoundRow]) -> dict[float, dict[int, float]]:
+    """Rate of a part of the global model -> round -> accuracy: 1, the whole model, then the others.
 
     Empty if no part was evaluated.
     """
-    parts: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    parts: defaultdict[float, dict[int, float]] = defaultdict(dict)
     for row in rows:
-        part, _, name = row.metric.rpartition(SUBVALUE)
-        if row.client == GLOBAL and name == ACCURACY and row.value is not None and part.startswith(f"{RATE} "):
-            parts[part][row.round] = row.value
-    return {part_name(1): of_global(rows, rounds), **parts} if parts else {}
+        if row.client == GLOBAL and row.metric == ACCURACY and row.rate is not None and row.value is not None:
+            parts[row.rate][row.round] = row.value
+    return {1.0: of_global(rows, rounds), **parts} if parts else {}
 
 
 def of_global(rows: Sequence[EvaluationRow], rounds: Sequence[RoundRow]) -> dict[int, float]:
     """Round -> accuracy of the global model, if it is evaluated."""
-    found = [row for row in rows if (row.client, row.metric) == (GLOBAL, ACCURACY)]
-    own = {row.round: row.value for row in found if row.value is not None}
+    of_server = [row for row in rows if row.client == GLOBAL and row.aggregator is None and row.quantity == CORRECT]
+    own = {row.round: row.value for row in of_server if row.value is not None}
     return own or {row.round: row.accuracy for row in rounds if row.accuracy is not None}
 
 
@@ -166,8 +165,7 @@ def of_aggregators(rows: Sequence[EvaluationRow]) -> dict[int, OverClients]:
     """Round -> the accuracies of aggregators' own models after it, for rounds in which these were evaluated."""
     values: defaultdict[int, list[float]] = defaultdict(list)
     for row in rows:
-        owner, _, name = row.metric.partition(SUBVALUE)
-        if owner.startswith(AGGREGATOR) and name == ACCURACY and row.value is not None:
+        if row.aggregator is not None and row.quantity == CORRECT and row.value is not None:
             values[row.round].append(row.value)
     return {round: over_clients(found) for round, found in values.items()}
 
@@ -180,14 +178,15 @@ def whole_by_round(rows: Sequence[EvaluationRow]) -> dict[str, dict[int, float]]
     """
     values: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for row in rows:
-        if _is_whole(row) and row.value is not None and not row.metric.startswith(f"{RATE} "):
-            values[row.metric][row.round] = row.value
+        if _is_whole(row) and row.value is not None and row.rate is None:
+            values[row.quantity.name][row.round] = row.value
     return values
 
 
 def _is_whole(row: EvaluationRow) -> bool:
-    is_part = row.metric.rpartition(SUBVALUE)[2].isdigit() or row.metric.startswith(AGGREGATOR)
-    return row.client == GLOBAL and row.metric not in (ACCURACY, LOSS) and not is_part
+    is_numbered = row.part is not None and row.part.isdigit()
+    is_further = row.quantity not in (CORRECT, CROSS_ENTROPY)
+    return row.client == GLOBAL and row.aggregator is None and is_further and not is_numbered
 
 
 @dataclass(frozen=True)
@@ -223,18 +222,14 @@ def best_round(rows: Sequence[RoundRow], values: Sequence[EvaluationRow], comple
     rows_of: defaultdict[int, list[EvaluationRow]] = defaultdict(list)
     for value in values:
         rows_of[value.round].append(value)
-    validation = {
-        round: mean
-        for round, own in rows_of.items()
-        if (mean := validation_accuracy((row.metric, row.value) for row in own)) is not None
-    }
+    validation = {round: mean for round, own in rows_of.items() if (mean := validation_accuracy(own)) is not None}
     accuracies = {row.round: row.accuracy for row in rows if row.accuracy is not None}
     selecting: Mapping[int, float] = validation or accuracies
     if not selecting:
         return None
     best = max(sorted(selecting), key=selecting.__getitem__)  # the first of equal ones
     row, point = next(pair for pair in zip(rows, progress.accumulated(rows), strict=True) if pair[0].round == best)
-    after, before = (by_round(rows_of[best], name).get(best) for name in (ACCURACY, BEFORE_ACCURACY))
+    after, before = (by_round(rows_of[best], of).get(best) for of in (CORRECT, BEFORE_ACCURACY))
     return BestRound(
         round=best,
         rounds=min(point.rounds, completed),

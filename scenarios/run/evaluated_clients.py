@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from coordinator.rounds.evaluation import EvaluationScope, evaluated_examples, measured_examples
 from edge.protocol.config import ModelProfile
-from edge.protocol.messages import SUBVALUE
+from edge.protocol.messages import ACCURACY, LOSS, Quantity
 from edge.protocol.payload import Payload
 from edge.protocol.plugins import load
-from edge.protocol.submodels import depths, exit_name, part_name
+from edge.protocol.submodels import depths
 from edge.training.metrics.registry import metric_rows
 from scenarios.config.load import ScenarioError
 from scenarios.config.schema import EvalSection
@@ -40,41 +40,42 @@ def evaluation_scope(setup: Setup) -> EvaluationScope:
         raise ScenarioError(f'{loaded.name}: eval.on = "{on}": no client has {config.split} examples')
     if config.select is not None and not evaluated_examples(description, config.select).any():
         raise ScenarioError(f"{loaded.name}: eval.select = {config.select}: no client has {config.select} examples")
-    metrics, names = {row.name for row in metric_rows(config.metrics)}, value_names(config, description)
+    measured = quantities(config, description)
     compares = any(row.over_clients is not None for row in metric_rows(config.metrics))
     return EvaluationScope(
         on=on,
         round=loaded.method.objective.evaluation.on if on == "both" else on,
         split=config.split,
-        metrics=names,
-        keeps_values=config.keeps_values or names != metrics,
+        quantities=measured,
+        keeps_values=config.keeps_values or len(measured) > len(metric_rows(config.metrics)),
         over_clients=partial(values_over_clients, config) if compares else None,
         aggregators=config.aggregators,
     )
 
 
-def value_names(config: EvalSection, description: ModelProfile) -> frozenset[str]:
-    """Names that the values of an evaluation begin with: metrics, and the parts and exits of the global model."""
-    exits = range(1, depths(description.axes) + 1)
-    parts = (*(part_name(rate) for rate in description.rates if rate != 1), *map(exit_name, exits))
-    return frozenset((*(row.name for row in metric_rows(config.metrics)), *parts))
+def quantities(config: EvalSection, description: ModelProfile) -> frozenset[Quantity]:
+    """What an evaluation measures: metrics, and accuracy and loss of the parts and exits of the global model."""
+    metrics = (Quantity(row.name) for row in metric_rows(config.metrics))
+    rates = (Quantity(name, rate=rate) for rate in description.rates if rate != 1 for name in (ACCURACY, LOSS))
+    numbers = range(1, depths(description.axes) + 1)
+    exits = (Quantity(name, exit=number) for number in numbers for name in (ACCURACY, LOSS))
+    return frozenset((*metrics, *rates, *exits))
 
 
 def values_over_clients(
     config: EvalSection,
-    values: Mapping[int, Mapping[str, float]],
+    values: Mapping[int, Mapping[Quantity, float]],
     vectors: Mapping[int, Payload] = MappingProxyType({}),
-) -> dict[str, float]:
-    """The values over clients of the metrics of ``eval`` that have any, from each client's values by name.
+) -> dict[Quantity, float]:
+    """The values over clients of the metrics of ``eval`` that have any, from each client's values.
 
     ``vectors``: client -> name of a metric -> its vectors by name.
     """
-    found: dict[str, float] = {}
+    compared: dict[Quantity, float] = {}
     for row in metric_rows(config.metrics):
         if row.over_clients is not None:
-            prefix = f"{row.name}{SUBVALUE}"
-            own = {
-                client: {name.removeprefix(prefix): value for name, value in each.items() if name.startswith(prefix)}
+            by_part = {
+                client: {of.part: value for of, value in each.items() if of.metric == row.name and of.part is not None}
                 for client, each in values.items()
             }
             given = {
@@ -82,9 +83,9 @@ def values_over_clients(
                 for client, payload in vectors.items()
                 if row.name in payload
             }
-            compared = load(row.over_clients)(own, row.chosen(config.metric_options), given)
-            found |= {f"{prefix}{part}": value for part, value in compared.items()}
-    return found
+            parts = load(row.over_clients)(by_part, row.chosen(config.metric_options), given)
+            compared |= {Quantity(row.name, part): value for part, value in parts.items()}
+    return compared
 
 
 def check_validation(setup: Setup) -> None:

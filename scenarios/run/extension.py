@@ -16,13 +16,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.round_record import EvalResult
+from coordinator.records.round_record import validation_accuracy
 from coordinator.records.schema import HostEvent, RoundRow
 from coordinator.records.store import Ledger
 from coordinator.rounds.budget import CONVERGED, EARLY, FLEET_RULES, PRICE, ROUNDS, SECONDS, TARGET, WAN_BYTES, Budget
 from edge.protocol.config import TrainConfig
 from edge.protocol.files import write_text
-from edge.protocol.messages import VALIDATION_ACCURACY
+from edge.protocol.messages import VALIDATION
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.overrides import words
 from scenarios.config.quantities import scenario_text
@@ -157,11 +157,11 @@ def _limit_in_the_past(
     """The limit that would have ended the run before the last of these rounds, and how; None if none would have."""
     target = scenario.stop.target_accuracy if stop_at_target else None
     budget = Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience, scenario.fleet.price)
-    values = {round: [row[1:] for row in own] for round, own in ledger.evaluations(VALIDATION_ACCURACY).items()}
+    values = ledger.evaluations(VALIDATION)
     for row in rows:
         selecting = row.accuracy  # the value that decides on convergence
         if scenario.eval.select is not None:
-            selecting = EvalResult(None, None, values.get(row.round, ())).validation
+            selecting = validation_accuracy(values.get(row.round, ()))
         rule = budget.reached(row.round + 1, row.accuracy, selecting)
         if rule is not None:
             limit = dict(leaves(limits(scenario)))[KEY_OF[rule]]

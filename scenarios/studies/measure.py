@@ -37,7 +37,7 @@ from costmodel.clock import Clock
 from edge.protocol.config import Job
 from edge.protocol.files import opened, write_text
 from edge.protocol.home import shared
-from edge.protocol.messages import GLOBAL, LOCAL_MODEL, SUBVALUE, Evaluate, Score, Train, Update
+from edge.protocol.messages import GLOBAL, LOCAL_MODEL, SUBVALUE, Evaluate, Quantity, Score, Train, Update
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.scratch import scratch
 from edge.training.metrics.registry import metric_rows
@@ -59,7 +59,7 @@ VISITS_PER_WORKER = 2
 """Local models per worker that are held at a time"""
 OPTIONS = "eval.metric_options."
 Clients = Literal["local", "evaluated", "none"]
-Values = dict[str, float | None]
+Values = dict[Quantity, float | None]
 Tell = Callable[[int, int], None]
 """(tasks that are done, all tasks)"""
 
@@ -224,9 +224,8 @@ class _Measuring:
         if request.clients == "local" and not all(self.examples[client] for client in run.candidates):
             self.split = "train"  # for metrics of examples, local models without such examples
             self.examples = evaluated_examples(run.description, self.split)
-        # With the names of parts and exits of the model, which workers score as well.
-        names = evaluated_clients.value_names(request.evaluation, run.description)
-        self.scope = EvaluationScope("clients", "clients", self.split, names, keeps_values=True)
+        quantities = evaluated_clients.quantities(request.evaluation, run.description)
+        self.scope = EvaluationScope("clients", "clients", self.split, quantities, keeps_values=True)
 
     def result(self) -> dict[str, Any]:
         request, scenario, run = self.request, self.request.loaded.scenario, self.run
@@ -247,9 +246,10 @@ class _Measuring:
         self.workers.vectors.clear()
         by_client = {"none": dict, "local": self._local, "evaluated": self._evaluated}[request.clients]()
         finite = {
-            client: {name: value for name, value in values.items() if value is not None}
+            client: {quantity: value for quantity, value in values.items() if value is not None}
             for client, values in by_client.items()
         }
+        over_clients = evaluated_clients.values_over_clients(request.evaluation, finite, self.workers.vectors)
         return {
             "method": scenario.method,
             "seed": scenario.seed,
@@ -258,9 +258,9 @@ class _Measuring:
             "metric_options": request.evaluation.metric_options,
             "clients": request.clients,
             "split": self.split,
-            "models": {name: values.get(GLOBAL, {}) for name, values in by_model.items()},
-            "by_client": {str(client): values for client, values in by_client.items()},
-            "over_clients": evaluated_clients.values_over_clients(request.evaluation, finite, self.workers.vectors),
+            "models": {name: _by_name(values.get(GLOBAL, {})) for name, values in by_model.items()},
+            "by_client": {str(client): _by_name(values) for client, values in by_client.items()},
+            "over_clients": _by_name(over_clients),
         }
 
     def _server_models(self) -> dict[str, Model]:
@@ -274,7 +274,7 @@ class _Measuring:
         """The models that an evaluation on clients would use."""
         run = self.run
         assert isinstance(run.evaluator, PoolEvaluator)
-        scope = replace(self.scope, metrics=None)
+        scope = replace(self.scope, quantities=None)
         tasks = PoolEvaluator(self.job, scope, run.description, run.server, self.workers, run.states)
         return _by_client(tasks.evaluate(run.rounds).wait())
 
@@ -315,15 +315,19 @@ class _Measuring:
         return values
 
     def _values(self, evaluations: Sequence[Evaluate]) -> dict[int, Values]:
-        tasks = [PoolTask(message, validator=ReplyValidator(self.scope.metrics)) for message in evaluations]
+        tasks = [PoolTask(message, validator=ReplyValidator(self.scope.quantities)) for message in evaluations]
         return _by_client(result(Scoring(self.workers, tasks).wait(), self.scope))
 
 
 def _by_client(found: EvalResult) -> dict[int, Values]:
     values: dict[int, Values] = {}
-    for client, name, value, _ in found.values:
-        values.setdefault(client, {})[name] = value
+    for row in found.values:
+        values.setdefault(row.client, {})[row.quantity] = row.value
     return values
+
+
+def _by_name(values: Mapping[Quantity, float | None]) -> dict[str, float | None]:
+    return {quantity.name: value for quantity, value in values.items()}
 
 
 # --- output -----------------------------------------------------------------------------------------------------------

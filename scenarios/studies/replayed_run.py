@@ -345,9 +345,7 @@ class RetimedRun:
             if row is None or row.accuracy is None:
                 self._refuse("the run would end here, but its model was not evaluated in this round", index)
             loss = float("inf") if row.test_loss is None else row.test_loss
-            values = self.record.evaluations.get(row.round, ())
-            own = [(client, metric, value, count) for _, client, metric, value, count in values]
-            return EvalResult(row.accuracy, loss, own)
+            return EvalResult(row.accuracy, loss, self.record.evaluations.get(row.round, ()))
 
         return RecordedEvaluation(recorded)
 

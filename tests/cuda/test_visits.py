@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from edge.protocol.messages import ACCURACY, GLOBAL, LOSS, Evaluate, Train, Update
+from edge.protocol.messages import CORRECT, CROSS_ENTROPY, GLOBAL, Evaluate, Train, Update
 from edge.protocol.payload import MODEL, Floats, Payload
 from edge.training.cuda_graphs import GraphBackend, StepFactory
 from edge.training.trainer import LocalTrainer
@@ -63,8 +63,8 @@ def test_an_evaluation_on_a_gpu_counts_as_one_on_a_cpu(gpu: str, scenario: str) 
     model = visit(on_cpu, start_of(on_cpu)).payload
     task = Evaluate(0, 360, GLOBAL, model)
     ours, theirs = on_gpu.evaluate(task, None).values, on_cpu.evaluate(task, None).values
-    assert abs(ours[ACCURACY][0] - theirs[ACCURACY][0]) <= 1  # an example may be on the border
-    assert ours[LOSS][0] == pytest.approx(theirs[LOSS][0], rel=1e-4)
+    assert abs(ours[CORRECT][0] - theirs[CORRECT][0]) <= 1  # an example may be on the border
+    assert ours[CROSS_ENTROPY][0] == pytest.approx(theirs[CROSS_ENTROPY][0], rel=1e-4)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedmlb", "fedprox"])

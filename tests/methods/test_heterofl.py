@@ -229,8 +229,8 @@ def test_it_joins_codecs_of_which_each_part_has_its_own_lengths(codec: Mapping[s
 
 def test_the_parts_of_the_global_model_are_evaluated_beside_it(tmp_path: Path) -> None:
     run = play(tmp_path, "heterofl", rounds=1, train=BRIEF, submodel={"rate": "client", "rates": (1.0, 0.5, 0.25)})
-    rows = run.rows("SELECT metric, COUNT(*) FROM evaluations WHERE client = -1 GROUP BY metric")
-    assert dict(rows) == {f"rate {rate}/{name}": 1 for rate in ("0.5", "0.25") for name in ("accuracy", "loss")}
+    rows = run.rows("SELECT rate, metric FROM evaluations WHERE client = -1")
+    assert rows == [(rate, name) for rate in (0.5, 0.25) for name in ("accuracy", "loss")]
 
 
 @pytest.mark.parametrize(("policy", "rounds"), [("sync", 2), ("fedbuff", 5)])
@@ -244,10 +244,10 @@ def test_parts_of_fedrolex_are_evaluated_at_the_windows_that_were_trained_last(
     whole = play(tmp_path / "whole", "fedrolex", **how)
     broken_off(tmp_path / "broken off", "fedrolex", 1, **how)
     resumed(tmp_path / "broken off", "fedrolex", **how)
-    scores = f"SELECT client, metric, value FROM evaluations WHERE round = {rounds - 1}"
-    found = {(client, metric): value for client, metric, value in whole.rows(scores)}
+    scores = f"SELECT client, metric, rate, value FROM evaluations WHERE round = {rounds - 1}"
+    found = {tuple(of): value for *of, value in whole.rows(scores)}
     again = read(tmp_path / "broken off" / "ledger.sqlite", scores)
-    assert {(row["client"], row["metric"]): row["value"] for row in again} == found
+    assert {tuple(row)[:3]: row["value"] for row in again} == found
 
     visits = whole.rows("SELECT client, round, staleness FROM visits WHERE kind = 'train' ORDER BY up_end_s")
     # Each update is a step of fedbuff here, and the window counts the steps before a visit began.
@@ -268,10 +268,10 @@ def test_parts_of_fedrolex_are_evaluated_at_the_windows_that_were_trained_last(
             return float(torch.nn.functional.cross_entropy(net.run(x), y))
 
     newest = max(windows.values())
-    assert found[-1, "rate 0.25/loss"] == pytest.approx(loss(-1, newest), rel=1e-5)
+    assert found[-1, "loss", 0.25] == pytest.approx(loss(-1, newest), rel=1e-5)
     for client in range(6):
-        assert found[client, "loss"] == pytest.approx(loss(client, windows.get(client, newest)), rel=1e-5)
-        assert found[client, "loss"] != pytest.approx(loss(client, newest + 1), rel=1e-5)
+        assert found[client, "loss", None] == pytest.approx(loss(client, windows.get(client, newest)), rel=1e-5)
+        assert found[client, "loss", None] != pytest.approx(loss(client, newest + 1), rel=1e-5)
 
 
 def test_static_statistics_do_not_travel_and_make_the_model_good_for_evaluation(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.records.schema import EvaluationRow
 from coordinator.records.store import evaluations, read
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
@@ -23,8 +24,9 @@ BRIEF = tuple(f"eval.metric_options.hessian.{key}" for key in ("examples=40", "b
 def test_values_of_the_global_model_and_over_clients(tmp_path: Path) -> None:
     folder = run(tmp_path, *HESSIAN, *BRIEF, "eval.on=both", "data.clients=3", "rounds.participants=3")
     values: defaultdict[str, dict[int, float]] = defaultdict(dict)
-    for row in evaluations(folder / "ledger.sqlite"):
-        values[row["metric"]][row["client"]] = row["value"]
+    for row in map(EvaluationRow._make, evaluations(folder / "ledger.sqlite")):
+        assert row.value is not None
+        values[row.quantity.name][row.client] = row.value
     # Clients have the global model; examples and probes are the same for all.
     assert len(set(values["hessian/trace"].values())) == 1
     assert set(values["hessian/eigenvalue"]) == {-1, 0, 1, 2}

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from edge.protocol.config import EvalSplit
-from edge.protocol.messages import ACCURACY, LOSS, MAX_VALUE_NAME, MAX_VALUES, SUBVALUE
+from edge.protocol.messages import ACCURACY, LOSS, MAX_VALUE_NAME, MAX_VALUES, Quantity
 from edge.protocol.payload import Payload
 from edge.protocol.plugins import error_text, load
-from edge.protocol.submodels import exit_name
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batch, Batches
 from edge.training.exits import exit_logits
 from edge.training.metrics.metric import Metric, ModelInputs, Sums
 from edge.training.metrics.registry import MetricRow, metric_rows
 
-Values = dict[str, tuple[float, int]]
-"""Name of a value -> (sum, number), as in `edge.protocol.messages.Score`"""
+Values = dict[Quantity, tuple[float, int]]
+"""Quantity -> (sum, number), as in `edge.protocol.messages.Score`"""
 
 
 class JobMetrics:
@@ -44,17 +43,23 @@ class JobMetrics:
                 raise ValueError(f"eval.metrics: {row.measure!r} is not a metric")
             made.append((row, metric))
         self._of_batches = [(row, metric) for row, metric in made if row.per_example]
-        self._of_groups = [(row, metric) for row, metric in made if row.name in (ACCURACY, LOSS)]
+        self._of_all = [(row, metric) for row, metric in made if row.name in (ACCURACY, LOSS)]
         self._of_models = [(row, metric) for row, metric in made if not row.per_example]
 
     def on_examples(self, net: BlockModel, batches: Iterable[Batch]) -> Values:
         """The metrics that add up over batches, and accuracy and loss of each exit of a model with several."""
-        return _summed(self._of_batches, net, batches, self._of_groups)
+        return _summed(self._of_batches, net, batches, self._of_all)
 
-    def of_group(self, group: str, net: BlockModel, batches: Iterable[Batch]) -> Values:
-        """Accuracy and loss alone, by the names ``group/accuracy`` and ``group/loss``; none without examples."""
-        values = _summed(self._of_groups, net, batches)
-        return {f"{group}{SUBVALUE}{name}": value for name, value in values.items()}
+    def accuracy_and_loss(
+        self,
+        net: BlockModel,
+        batches: Iterable[Batch],
+        kind: Literal["before", "validation"] | None = None,
+        rate: float | None = None,
+    ) -> Values:
+        """Accuracy and loss alone, as values of this kind or rate; none without examples."""
+        values = _summed(self._of_all, net, batches)
+        return {quantity._replace(kind=kind, rate=rate): value for quantity, value in values.items()}
 
     def on_model(
         self,
@@ -98,7 +103,7 @@ def _summed(
                     _add(values, row, metric.measure(net, x, y, logits))
             for number, own in enumerate(exit_logits(net), start=1):
                 for row, metric in of_exits:
-                    _add(values, row, metric.measure(net, x, y, own.float()), f"{exit_name(number)}{SUBVALUE}")
+                    _add(values, row, metric.measure(net, x, y, own.float()), number)
     return values
 
 
@@ -111,15 +116,16 @@ def _named(row: MetricRow) -> Iterator[None]:
         raise ValueError(f"eval.metrics: {row.name} ({row.measure}): {error_text(error)}") from error
 
 
-def _add(values: Values, row: MetricRow, sums: Sums, group: str = "") -> None:
-    """Add the sums of a batch, by names that begin with ``group``. ValueError for what no score can carry."""
+def _add(values: Values, row: MetricRow, sums: Sums, exit: int | None = None) -> None:
+    """Add the sums of a batch. ValueError for what no score can carry."""
     for part, (total, count) in sums.items():
-        name = group + (f"{row.name}{SUBVALUE}{part}" if part else row.name)
+        quantity = Quantity(row.name, part or None, exit=exit)
+        name = quantity.name
         if not len(name) <= MAX_VALUE_NAME or not name.isprintable():
             raise ValueError(f"{name[:MAX_VALUE_NAME]!r} cannot be the name of a value")
         if not 0 <= count < 1 << 63:
             raise ValueError(f"{name}: a sum over {count} examples")
-        before, number = values.get(name, (0.0, 0))
-        values[name] = before + float(total), number + int(count)
+        before, number = values.get(quantity, (0.0, 0))
+        values[quantity] = before + float(total), number + int(count)
         if len(values) > MAX_VALUES:
             raise ValueError(f"an evaluation has at most {MAX_VALUES} values")

@@ -20,7 +20,7 @@ class MetricRow:
     """One metric. ValueError for a row that no evaluation can use."""
 
     name: str
-    """Of its values in the ledger's table ``evaluations``; a value of a part is ``name/part``."""
+    """Of its values in the ledger's table ``evaluations``."""
     title: str
     measure: str
     """``module:Class`` of an `edge.training.metrics.metric.Metric`."""

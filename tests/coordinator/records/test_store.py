@@ -25,7 +25,7 @@ from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_synchronous
 from edge.protocol.config import TrainConfig
-from edge.protocol.messages import Score
+from edge.protocol.messages import CROSS_ENTROPY, Score
 from edge.training.trainer import LocalTrainer
 from tests.toy import federation, model_sha256, play, store
 
@@ -86,7 +86,7 @@ def test_a_round_is_read_back_as_it_was_written_while_the_ledger_is_in_use(ledge
 def test_a_ledger_of_another_format_is_refused_by_its_number(ledger: Ledger, path: Path) -> None:
     ledger._db.execute("PRAGMA user_version = 0")
     ledger.close()
-    why = "its format is 0, and this version of fedbr knows 6 alone: use the version that wrote it"
+    why = "its format is 0, and this version of fedbr knows 7 alone: use the version that wrote it"
     with pytest.raises(sqlite3.DatabaseError, match=why):
         read(path, "SELECT * FROM rounds")
     with pytest.raises(sqlite3.DatabaseError, match=why):
@@ -159,7 +159,7 @@ def test_a_disk_without_room_is_told_as_that_and_what_is_committed_stays(ledger:
 def test_values_of_evaluations_are_in_the_chain_and_only_runs_with_any_have_their_table(
     ledger: Ledger, path: Path
 ) -> None:
-    values = [EvaluationRow(1, -1, "entropy", 1.5, 360), EvaluationRow(1, 0, "accuracy", None, 36)]
+    values = [EvaluationRow(1, -1, "entropy", 1.5, 360, "3"), EvaluationRow(1, 0, "accuracy", None, 36, kind="before")]
     ledger.commit(done(0))
     assert read(path, "SELECT name FROM sqlite_master WHERE name = 'evaluations'") == evaluations(path) == []
     before = ledger.chain
@@ -169,10 +169,12 @@ def test_values_of_evaluations_are_in_the_chain_and_only_runs_with_any_have_thei
     ledger.commit(done(1, evaluations=values))
     assert ledger.chain != plain
     ledger.commit(done(2, evaluations=[EvaluationRow(2, 0, "accuracy", 1.0, 36)]))
-    assert [tuple(row) for row in evaluations(path, 1)] == [(1, -1, "entropy", 1.5, 360), (1, 0, "accuracy", None, 36)]
+    assert [tuple(row) for row in evaluations(path, 1)] == values
     audit(ledger)
-    stored = [list(row) for row in list(ledger.stored())[1].rows[-2:]]
-    assert stored == [[1, -1, "entropy", 1.5, 360], [1, 0, "accuracy", None, 36]]
+    assert [tuple(row) for row in list(ledger.stored())[1].rows[-2:]] == [
+        (1, -1, "entropy", 1.5, 360, "3", None, None, None, None),
+        (1, 0, "accuracy", None, 36, None, "before", None, None, None),
+    ]
     with ledger._transaction():
         ledger._db.execute("UPDATE evaluations SET count = 35 WHERE round = 1 AND client = 0")
     with pytest.raises(RunFailed, match="round 2: its rows are not what was committed"):
@@ -392,7 +394,7 @@ def test_a_model_that_scores_no_number_leaves_a_chain_that_can_be_computed_again
 
     def infinite(*asked: Any) -> Score:
         told = score(*asked)
-        return structs.replace(told, values={**told.values, "loss": (math.inf, told.values["loss"][1])})
+        return structs.replace(told, values={**told.values, CROSS_ENTROPY: (math.inf, told.values[CROSS_ENTROPY][1])})
 
     monkeypatch.setattr(LocalTrainer, "evaluate", infinite)
     run = play(tmp_path, rounds=1)

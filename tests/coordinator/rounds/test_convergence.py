@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from coordinator.records.round_record import EvalResult
+from coordinator.records.schema import EvaluationRow
 from coordinator.records.store import Ledger, evaluations
 from coordinator.rounds.budget import CONVERGED, ROUNDS, TARGET, Budget, RunLimits
 from coordinator.rounds.policy import PolicyName, RoundPolicy
@@ -40,7 +41,8 @@ def test_a_target_comes_before_convergence_and_convergence_before_the_last_round
 
 
 def test_another_split_may_decide_than_the_one_that_is_reported() -> None:
-    rows = [(0, "accuracy", 0.9, 4), (0, "validation/accuracy", 0.5, 2), (3, "validation/accuracy", 0.25, 4)]
+    held_out = [EvaluationRow(0, *row, 4, kind="validation") for row in ((0, "accuracy", 0.5), (3, "accuracy", 0.25))]
+    rows = [EvaluationRow(0, 0, "accuracy", 0.9, 4), *held_out]
     assert EvalResult(0.9, 0.1, rows).validation == 0.375  # a mean over clients, not over examples
     assert EvalResult(0.9, 0.1, rows[:1]).validation is None
 
@@ -70,10 +72,10 @@ def test_a_round_opened_before_the_evaluation_that_ends_the_run_is_charged_to_no
 def test_the_validation_examples_decide_where_they_select(tmp_path: Path) -> None:
     how: dict[str, Any] = {"train": LEARNING, "partition": PartitionConfig("dirichlet", alpha=0.3), **VALIDATED}
     whole = play(tmp_path / "whole", rounds=8, **how)
-    rows = evaluations(tmp_path / "whole" / "ledger.sqlite")
+    held_out = [row for row in evaluations(tmp_path / "whole" / "ledger.sqlite") if row["kind"] == "validation"]
+    rows = [row for row in held_out if row["metric"] == "accuracy"]
     means = [
-        sum(values) / len(values)
-        for values in ([row[3] for row in rows if (row[0], row[2]) == (n, "validation/accuracy")] for n in range(8))
+        sum(values) / len(values) for values in ([row["value"] for row in rows if row["round"] == n] for n in range(8))
     ]
     ends = next((n + 1 for n in range(1, 8) if means[n] <= max(means[:n])), None)
     assert ends is not None, means

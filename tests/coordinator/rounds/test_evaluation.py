@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 import torch
 
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, resolve
+from coordinator.records.schema import EvaluationRow
 from coordinator.records.store import evaluations
-from coordinator.rounds.evaluation import EvaluationScope, result
+from coordinator.rounds.evaluation import NO_ROUND, EvaluationScope, result
 from edge.protocol.config import PartitionConfig, TrainConfig
-from edge.protocol.messages import GLOBAL, Score
+from edge.protocol.messages import CORRECT, CROSS_ENTROPY, GLOBAL, Quantity, Score
 from edge.protocol.payload import MODEL
 from scenarios.config.load import ScenarioError
 from scenarios.run import evaluated_clients
@@ -36,8 +38,9 @@ def played(folder: Path, method: str = "fedavg", rounds: int = 2, /, **evaluatio
 
 
 def values(folder: Path) -> dict[Key, float]:
-    """(round, client, metric) -> value."""
-    return {(row[0], row[1], row[2]): row[3] for row in evaluations(folder / "ledger.sqlite")}
+    """(round, client, name of the quantity) -> value."""
+    rows = map(EvaluationRow._make, evaluations(folder / "ledger.sqlite"))
+    return {(row.round, row.client, row.quantity.name): row.value for row in rows if row.value is not None}
 
 
 def of(metric: str, found: Mapping[Key, float], round: int) -> list[float]:
@@ -45,9 +48,11 @@ def of(metric: str, found: Mapping[Key, float], round: int) -> list[float]:
 
 
 def score(client: int, start: int, correct: int, count: int, loss: float, **more: tuple[float, int]) -> Score:
-    return Score(start, client, {"accuracy": (correct, count), "loss": (loss, count), **more})
+    further = {Quantity(name): sums for name, sums in more.items()}
+    return Score(start, client, {CORRECT: (correct, count), CROSS_ENTROPY: (loss, count), **further})
 
 
+row = partial(EvaluationRow, NO_ROUND)
 SCORES = (
     *(score(GLOBAL, 0, 3, 4, 1.0, odd=(5.0, 2)), score(GLOBAL, 4, 1, 4, 3.0)),
     *(score(0, 0, 1, 2, 1.0), score(2, 0, 4, 4, float("inf"), odd=(0.0, 0))),
@@ -58,13 +63,15 @@ def test_values_of_global_and_clients_by_hand() -> None:
     found = result(SCORES, EvaluationScope("both", "global", keeps_values=True))
     assert (found.accuracy, found.loss) == (4 / 8, 4.0 / 8)
     assert found.values == (
-        (GLOBAL, "odd", 2.5, 2),
-        *((0, "accuracy", 0.5, 2), (0, "loss", 0.5, 2)),
-        *((2, "accuracy", 1.0, 4), (2, "loss", None, 4)),
+        row(GLOBAL, "odd", 2.5, 2),
+        *(row(0, "accuracy", 0.5, 2), row(0, "loss", 0.5, 2)),
+        *(row(2, "accuracy", 1.0, 4), row(2, "loss", None, 4)),
     )
     by_clients = result(SCORES, EvaluationScope("both", "clients", keeps_values=True))
     assert (by_clients.accuracy, by_clients.loss) == (0.75, float("inf"))
-    assert by_clients.values[:3] == ((GLOBAL, "accuracy", 0.5, 8), (GLOBAL, "loss", 0.5, 8), (GLOBAL, "odd", 2.5, 2))
+    assert by_clients.values[:3] == (
+        *(row(GLOBAL, "accuracy", 0.5, 8), row(GLOBAL, "loss", 0.5, 8), row(GLOBAL, "odd", 2.5, 2)),
+    )
     assert result(SCORES, EvaluationScope("both", "clients")).values == ()
 
 
@@ -140,7 +147,7 @@ def test_clients_without_examples_of_the_split_are_refused_by_key(tmp_path: Path
     with pytest.raises(ScenarioError, match=r'toy: eval\.on = "both": no client has test examples'):
         evaluated_clients.evaluation_scope(Setup.of(asked, none))
     assert evaluated_clients.evaluation_scope(Setup.of(loaded("fedavg"), none)) == EvaluationScope(
-        metrics=frozenset({"accuracy", "loss"})
+        quantities=frozenset({CORRECT, CROSS_ENTROPY})
     )
 
 
@@ -178,7 +185,8 @@ def test_one_evaluation_has_the_values_of_three_that_measure_them_one_by_one(tmp
         *("accuracy", "loss", "before/accuracy", "before/loss", "validation/accuracy", "validation/loss")
     ]
     site = every.workers.site
-    counts = {row[2]: row[4] for row in evaluations(tmp_path / "all" / "ledger.sqlite") if row[:2] == (0, 3)}
+    rows = map(EvaluationRow._make, evaluations(tmp_path / "all" / "ledger.sqlite"))
+    counts = {row.quantity.name: row.count for row in rows if row[:2] == (0, 3)}
     tested, held = len(site.client_indices.test[3]), len(site.client_indices.validation[3])
     assert [counts[f"{group}accuracy"] for group in ("", "before/", "validation/")] == [tested, tested, held]
 
@@ -191,7 +199,7 @@ def test_a_client_without_validation_examples_has_no_value_there_and_counts_for_
     held_out[2] = held_out[2][:0]
     site.client_indices = replace(site.client_indices, validation=held_out)
     again = evaluator.evaluate(1).wait()
-    held = {client: value for client, metric, value, _ in again.values if metric == "validation/accuracy"}
+    held = {row.client: row.value for row in again.values if row.quantity.name == "validation/accuracy"}
     assert list(held) == [0, 1, 3]
     assert again.validation == np.mean(list(held.values()))
 

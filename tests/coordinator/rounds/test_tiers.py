@@ -327,12 +327,13 @@ def test_aggregators_that_meet_in_every_round_have_fedavgs_model_but_for_roundin
 EVALUATED = {"evaluation": {"aggregators": True}}
 
 
-def accuracies(run: Run) -> dict[int, dict[str, float]]:
-    """Round -> metric -> value, of aggregators' own models."""
-    found: dict[int, dict[str, float]] = {}
-    for round, client, metric, value in run.rows("SELECT round, client, metric, value FROM evaluations"):
+def accuracies(run: Run) -> dict[int, dict[tuple[int, str], float]]:
+    """Round -> (aggregator, metric) -> value, of aggregators' own models."""
+    found: dict[int, dict[tuple[int, str], float]] = {}
+    query = "SELECT round, client, aggregator, metric, value FROM evaluations"
+    for round, client, aggregator, metric, value in run.rows(query):
         assert client == GLOBAL
-        found.setdefault(round, {})[metric] = value
+        found.setdefault(round, {})[aggregator, metric] = value
     return found
 
 
@@ -340,7 +341,7 @@ def test_own_models_of_aggregators_are_evaluated_on_the_test_set_between_two_mee
     run = play(tmp_path, "fedavg", **{**SMALL, **EVALUATED, "rounds": 3}, aggregators=TWO, schedule={"interval": 2})
 
     found = accuracies(run)
-    names = [f"aggregator {index}/{metric}" for index in (0, 1) for metric in ("accuracy", "loss")]
+    names = [(index, metric) for index in (0, 1) for metric in ("accuracy", "loss")]
     assert {round: [*values] for round, values in found.items()} == {0: names, 2: names}
     site = run.workers.site
     x, y = site.test_set.fetch(site.evaluated_indices)
@@ -349,8 +350,8 @@ def test_own_models_of_aggregators_are_evaluated_on_the_test_set_between_two_mee
         site.net.load(run.federation.server.models[f"aggregator {index}"])
         with torch.no_grad():
             right = float((site.net.run(x).argmax(1) == y).double().mean())
-        assert found[2][f"aggregator {index}/accuracy"] == pytest.approx(right)
-    assert found[2]["aggregator 0/loss"] != found[2]["aggregator 1/loss"]
+        assert found[2][index, "accuracy"] == pytest.approx(right)
+    assert found[2][0, "loss"] != found[2][1, "loss"]
     # The round's own are the server's: in round 3 still those of the meeting.
     of_server = run.rows("SELECT accuracy, test_loss FROM rounds")
     assert of_server[2] == of_server[1] != of_server[0]
@@ -373,7 +374,7 @@ def test_aggregators_below_one_that_they_have_met_have_its_values(tmp_path: Path
     found = accuracies(play(tmp_path, "fedavg", **how, **EVALUATED))
 
     # Aggregators 0 and 2 belong to one, 1 and 3 to the other; they have met these after round 2.
-    losses = [[found[round][f"aggregator {index}/loss"] for index in range(4)] for round in (0, 1, 2)]
+    losses = [[found[round][index, "loss"] for index in range(4)] for round in (0, 1, 2)]
     assert [len({*each}) for each in losses] == [4, 2, 4]
     assert losses[1][:2] == losses[1][2:]
 

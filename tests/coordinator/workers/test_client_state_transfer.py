@@ -89,7 +89,7 @@ def test_a_score_under_what_a_client_has_kept_gets_it_too_and_brings_nothing_bac
     listening: Opener, folder: Path
 ) -> None:
     host, heard = listening(0), list[Reply]()
-    score = messages.Score(0, 7, {"accuracy": (3, 4), "loss": (0.5, 4)})
+    score = messages.Score(0, 7, {messages.CORRECT: (3, 4), messages.CROSS_ENTROPY: (0.5, 4)})
 
     def serve() -> None:
         with Guest(host.endpoint, ALICE) as alice:

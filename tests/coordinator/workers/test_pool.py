@@ -83,7 +83,9 @@ def test_a_worker_describes_the_job_and_scores(pools: Pools) -> None:
         scores: list[Reply] = []
         task = PoolTask(messages.Evaluate(10, 30, messages.GLOBAL, model(2.0)))
         pool.submit([task], lambda _, reply: scores.append(reply)).wait()
-        assert scores == [messages.Score(10, messages.GLOBAL, {"accuracy": (5, 20), "loss": (0.5, 20)})]
+        assert scores == [
+            messages.Score(10, messages.GLOBAL, {messages.CORRECT: (5, 20), messages.CROSS_ENTROPY: (0.5, 20)})
+        ]
 
 
 @pytest.fixture

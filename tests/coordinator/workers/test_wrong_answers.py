@@ -130,13 +130,15 @@ def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_els
 
     def score(task: messages.Message) -> messages.Score:
         assert isinstance(task, messages.Evaluate)
-        return messages.Score(task.start, task.client, {"accuracy": (0, 1), "loss": (math.nan, 1)})
+        return messages.Score(
+            task.start, task.client, {messages.CORRECT: (0, 1), messages.CROSS_ENTROPY: (math.nan, 1)}
+        )
 
     tasks = [PoolTask(messages.Evaluate(n, n + 1, messages.GLOBAL, visit(0).payload)) for n in range(4)]
     with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, score, 1)):
         while not host.of("worker_died"):
             host.pool.submit(tasks, lambda task, reply: scores.append(reply)).wait()
-    assert all(isinstance(each, messages.Score) and each.values["loss"] == (0.5, 1) for each in scores)
+    assert all(isinstance(each, messages.Score) and each.values[messages.CROSS_ENTROPY] == (0.5, 1) for each in scores)
     assert "the sum of loss is nan" in host.of("task_failed")[0]
     asked = [replace(visit(n), validator=UpdateValidator(reports=frozenset({"pid"}))) for n in range(4)]
     with Peer(host.endpoint, BOB) as bob, meanwhile(lambda: does(bob, lambda task: lie(task, loss=0.5), 1)):

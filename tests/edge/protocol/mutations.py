@@ -71,7 +71,7 @@ def going_up() -> list[messages.Message]:
         messages.Update(1, 5, {"loss": 0.5}, {}),
         messages.Update(1, 5, {"loss": 0.5}, {"model": {"b": Vector(np.ones(1, np.float32))}}, {}, frames(3)),
         messages.PartialSum(5, 2, {"model": {"a": np.array([1, -(2**40), 3]), "b": np.array([7])}}),
-        messages.Score(0, messages.GLOBAL, {"accuracy": (3, 4), "loss": (1.5, 4)}),
+        messages.Score(0, messages.GLOBAL, {messages.CORRECT: (3, 4), messages.CROSS_ENTROPY: (1.5, 4)}),
         messages.Error("ValueError", "that cannot be trained"),
         messages.ClientState(1, payload()),
         messages.FetchFile("0f" * 32, 1 << 19),

@@ -93,8 +93,8 @@ def fields(message: messages.Message) -> dict[str, Any]:
         messages.Ping(),
         messages.Pong(),
         messages.Describe(True),
-        messages.Score(0, messages.GLOBAL, {"accuracy": (3, 4), "loss": (1.5, 4)}),
-        messages.Score(0, 3, {"accuracy": (3, 4), "loss": (1.5, 4)}, model()),
+        messages.Score(0, messages.GLOBAL, {messages.CORRECT: (3, 4), messages.CROSS_ENTROPY: (1.5, 4)}),
+        messages.Score(0, 3, {messages.CORRECT: (3, 4), messages.CROSS_ENTROPY: (1.5, 4)}, model()),
         messages.FetchPartial(3),
         messages.Cancel(),
         messages.Error("ValueError", "x" * 4000),
@@ -237,7 +237,11 @@ def described(**changes: Any) -> messages.Described:
 
 
 LONG = "x" * 4001
-KEPT, SCORE = messages.ClientState(7, model()), messages.Score(0, -1, {"accuracy": (3, 4), "loss": (1.5, 4)})
+KEPT, SCORE = (
+    messages.ClientState(7, model()),
+    messages.Score(0, -1, {messages.CORRECT: (3, 4), messages.CROSS_ENTROPY: (1.5, 4)}),
+)
+ACCURACY, LOSS = (("accuracy", None, None, None, None), ("loss", None, None, None, None))
 BLOCKS = messages.Tensors(tuple(model()["model"].values()))
 MAPPED = messages.MappedTensors("/dev/shm/fedbr-", {"0f" * 16: 3})
 
@@ -265,12 +269,12 @@ MAPPED = messages.MappedTensors("/dev/shm/fedbr-", {"0f" * 16: 3})
         (train(), put(4, 2, 1, "stem"), "Train: slot and key sent twice: vectors"),
         (messages.Update(1, 2, {}, model()), put(4, 0, 2, b"v" * 16), "Update: entry model/stem: version: b'vvv"),
         (BLOCKS, put(4, 0, 2, b"v" * 16), f"Tensors: entry /{BLOCKS.vectors[0].version.hex()}: version"),
-        (SCORE, put(3, "values", "accuracy", 1, 0), "Score: correct, count"),
-        (SCORE, put(3, "values", "loss", 1, -1), "Score: Expected `int` >= 0 - at `$.values[...][1]`"),
-        (SCORE, put(3, "values", "loss", [0.5]), "Score: Expected `array` of length 2, got 1"),
-        (SCORE, put(3, "values", {"x" * 101: [0.5, 1]}), "Score: Expected `str` of length <= 100"),
-        (SCORE, put(3, "values", {"\n": [0.5, 1]}), "Score: name of a value: '\\n' does not fit"),
-        (SCORE, put(3, "values", {str(n): [0.5, 1] for n in range(2001)}), "Score: Expected `object` of length <="),
+        (SCORE, put(3, "values", ACCURACY, 1, 0), "Score: correct, count"),
+        (SCORE, put(3, "values", LOSS, 1, -1), "Score: Expected `int` >= 0 - at `$.values[...][1]`"),
+        (SCORE, put(3, "values", LOSS, [0.5]), "Score: Expected `array` of length 2, got 1"),
+        (SCORE, put(3, "values", {("x" * 101, *LOSS[1:]): [0.5, 1]}), "Score: Expected `str` of length <= 100"),
+        (SCORE, put(3, "values", {("\n", *LOSS[1:]): [0.5, 1]}), "Score: name of a value: '\\n' does not fit"),
+        (SCORE, put(3, "values", {(str(n), *LOSS[1:]): [0.5, 1] for n in range(2001)}), "Score: Expected `object` of"),
         (messages.Evaluate(0, 4, 1, model()), put(3, "split", "tset"), "Evaluate: Invalid enum value 'tset'"),
         (messages.Evaluate(0, 4, 1, model()), put(3, "start", 5), "Evaluate: start, stop: (5, 4) does not fit"),
         (messages.Evaluate(0, 4, 1, model()), lambda header: header[3].pop("lr"), "Evaluate: Object missing required"),

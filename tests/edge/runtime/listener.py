@@ -44,7 +44,9 @@ class Site:
 
     def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
         count = task.stop - task.start
-        return messages.Score(task.start, task.client, {"accuracy": (0, count), "loss": (0.5, count)})
+        return messages.Score(
+            task.start, task.client, {messages.CORRECT: (0, count), messages.CROSS_ENTROPY: (0.5, count)}
+        )
 
 
 class KeepingSite(Site):

@@ -111,7 +111,7 @@ def test_a_refused_message_changes_nothing(listener: Listener) -> None:
     listener.send(
         pack(messages.Evaluate(0, 4, 1, payload()), serialization.Envelope(listener.identity, 8), frames=False)
     )
-    assert listener.hear() == (8, messages.Score(0, 1, {"accuracy": (0, 4), "loss": (0.5, 4)}))
+    assert listener.hear() == (8, messages.Score(0, 1, {messages.CORRECT: (0, 4), messages.CROSS_ENTROPY: (0.5, 4)}))
 
 
 def test_a_flood_is_answered_and_one_refusal_a_second_is_logged(listener: Listener) -> None:

@@ -280,8 +280,8 @@ def test_rounds_without_an_evaluation_are_passed_over(tmp_path: Path) -> None:
 def test_the_accuracies_of_clients_have_columns_figures_and_files(tmp_path: Path) -> None:
     """Ten clients with 0, 10 .. 90 %: mean 45 %, worst tenth 0 %, deviation sqrt(99 / 12) tenths."""
     values = [EvaluationRow(1, client, "accuracy", client / 10, 4) for client in range(10)]
-    values += [EvaluationRow(1, 0, f"class-accuracy/{label}", 0.5 + label / 4, 2) for label in (0, 1)]
-    values += [EvaluationRow(1, 1, "class-accuracy/0", 1.0, 6)]
+    values += [EvaluationRow(1, 0, "class-accuracy", 0.5 + label / 4, 2, str(label)) for label in (0, 1)]
+    values += [EvaluationRow(1, 1, "class-accuracy", 1.0, 6, "0")]
     idle = {"critical": None, "bottleneck": ""}
     rows = [Commit(round_row(0, 10.0, 0.4, **idle)), Commit(round_row(1, 20.0, 0.5, **idle), evaluations=values)]
     with_values = make_run(tmp_path / "a", "fedavg", rows)
@@ -298,7 +298,10 @@ def test_the_accuracies_of_clients_have_columns_figures_and_files(tmp_path: Path
     assert client_values.over_clients([0.3, 0.1, *[0.5] * 18]).worst_decile == 0.2
     html.csv_table([with_values, without], tmp_path / "rounds.csv")
     lines = (tmp_path / "rounds-evaluations.csv").read_text().splitlines()
-    assert lines[:2] == ["run,method,seed,round,client,metric,value,count", "a,fedavg,0,1,0,accuracy,0.0,4"]
+    assert lines[:2] == [
+        "run,method,seed,round,client,metric,value,count,part,kind,rate,exit,aggregator",
+        "a,fedavg,0,1,0,accuracy,0.0,4,,,,,",
+    ]
     html.parquet_table([with_values], tmp_path / "rounds.parquet")
     assert pyarrow.parquet.read_table(tmp_path / "rounds-evaluations.parquet").num_rows == len(lines) - 1 == 13
     alone = page_of(tmp_path, [without])
@@ -317,7 +320,7 @@ def test_the_accuracies_of_clients_are_shown_by_kind_of_device(tmp_path: Path) -
                 round_row(n, 10.0 * (n + 1), 0.5, critical=None, bottleneck=""),
                 evaluations=[
                     *(EvaluationRow(n, client, "accuracy", value, 4) for client, value in enumerate(values)),
-                    EvaluationRow(n, 0, "validation/accuracy", 0.5 - n / 4, 4),
+                    EvaluationRow(n, 0, "accuracy", 0.5 - n / 4, 4, kind="validation"),
                 ],
             )
             for n, values in enumerate(every)
@@ -361,7 +364,7 @@ def test_visits_and_accuracies_are_shown_by_the_rate_of_parts(tmp_path: Path) ->
     ]
     rates: list[dict[str, Any]] = [{"rate": 0.5}, {}, {"rate": 0.5, "kind": "late"}, {"rate": None, "kind": "leftover"}]
     made = [row._replace(**changes) for row, changes in zip(halves, rates, strict=True)]
-    parts = [EvaluationRow(n, -1, "rate 0.5/accuracy", 0.25, 360) for n in (0, 1)]
+    parts = [EvaluationRow(n, -1, "accuracy", 0.25, 360, rate=0.5) for n in (0, 1)]
     rounds = [
         replace(first, visits=VisitColumns.of(made[:2]), evaluations=parts[:1]),
         replace(second, visits=VisitColumns.of(made[2:]), evaluations=parts[1:]),
@@ -387,9 +390,8 @@ def test_the_best_validation_round_is_in_the_report_and_in_the_final_table(tmp_p
     """Validation is best after the second of three rounds; test examples would choose the third."""
 
     def measured(number: int, **pairs: tuple[float, float]) -> list[EvaluationRow]:
-        names = {"after": "accuracy", "before": "before/accuracy", "validation": "validation/accuracy"}
         return [
-            EvaluationRow(number, client, names[name], value, 4)
+            EvaluationRow(number, client, "accuracy", value, 4, kind=None if name == "after" else name)
             for name, pair in pairs.items()
             for client, value in enumerate(pair)
         ]

@@ -208,7 +208,7 @@ def test_the_terminal_has_a_line_of_what_is_above_clients_and_what_the_target_to
 # --- models of aggregators --------------------------------------------------------------------------------------------
 
 OWN = [
-    EvaluationRow(round, -1, f"aggregator {index}/{metric}", value, 100)
+    EvaluationRow(round, -1, metric, value, 100, aggregator=index)
     for round, values in ((0, (0.1, 0.3)), (1, (0.2, 0.6)))
     for index, value in enumerate(values)
     for metric in ("accuracy", "loss")

@@ -15,16 +15,16 @@ def round_row(number: int, accuracy: float | None) -> RoundRow:
     return RoundRow(**{**zeros, **times, "bytes_down": 2_000_000, "bytes_up": 2_000_000})
 
 
-def values(round: int, name: str, *of_clients: float) -> list[EvaluationRow]:
-    return [EvaluationRow(round, client, name, value, 4) for client, value in enumerate(of_clients)]
+def values(round: int, name: str, *of_clients: float, kind: str | None = None) -> list[EvaluationRow]:
+    return [EvaluationRow(round, client, name, value, 4, kind=kind) for client, value in enumerate(of_clients)]
 
 
 # Clients gain from adaptation; validation is best after rounds 1 and 2, the test examples after round 3.
 MEASURED = [
-    [*values(0, "accuracy", 0.5, 0.25), *values(0, "before/accuracy", 0.25, 0.25)],
-    [*values(1, "accuracy", 1.0, 0.5), *values(1, "before/accuracy", 0.5, 0.75)],
-    [*values(2, "accuracy", 0.75, 0.5), *values(2, "before/accuracy", 0.5, 0.5)],
-    [*values(3, "accuracy", 1.0, 0.75), *values(3, "before/accuracy", 0.5, 0.5)],
+    [*values(0, "accuracy", 0.5, 0.25), *values(0, "accuracy", 0.25, 0.25, kind="before")],
+    [*values(1, "accuracy", 1.0, 0.5), *values(1, "accuracy", 0.5, 0.75, kind="before")],
+    [*values(2, "accuracy", 0.75, 0.5), *values(2, "accuracy", 0.5, 0.5, kind="before")],
+    [*values(3, "accuracy", 1.0, 0.75), *values(3, "accuracy", 0.5, 0.5, kind="before")],
 ]
 VALIDATION = [(0.5, 0.25), (0.75, 0.5), (0.5, 0.75), (0.25, 0.75)]
 ROUNDS = [round_row(n, accuracy) for n, accuracy in enumerate((0.375, 0.75, 0.625, 0.875))]
@@ -32,7 +32,7 @@ ROUNDS = [round_row(n, accuracy) for n, accuracy in enumerate((0.375, 0.75, 0.62
 
 def test_the_first_of_equally_good_rounds_on_validation_examples_is_the_best() -> None:
     every = [row for rows in MEASURED for row in rows]
-    every += [row for n, pair in enumerate(VALIDATION) for row in values(n, "validation/accuracy", *pair)]
+    every += [row for n, pair in enumerate(VALIDATION) for row in values(n, "accuracy", *pair, kind="validation")]
     assert best_round(ROUNDS, every, 4) == BestRound(
         round=1,
         rounds=2,
@@ -92,18 +92,18 @@ def test_the_last_evaluation_is_that_of_all_kinds_of_devices() -> None:
 
 def test_parts_of_the_global_model_have_a_curve_each_beside_the_whole() -> None:
     rows = [
-        EvaluationRow(round, -1, f"rate {rate}/{name}", value, 360)
+        EvaluationRow(round, -1, name, value, 360, rate=rate)
         for round, rate, name, value in (
-            (0, "0.5", "accuracy", 0.25),
-            (0, "0.5", "loss", 2.0),
-            (2, "0.5", "accuracy", 0.5),
-            (2, "0.25", "accuracy", 0.125),
+            (0, 0.5, "accuracy", 0.25),
+            (0, 0.5, "loss", 2.0),
+            (2, 0.5, "accuracy", 0.5),
+            (2, 0.25, "accuracy", 0.125),
         )
     ]
     rounds = [round_row(0, 0.375), round_row(1, None), round_row(2, 0.625)]
-    parts = {"rate 0.5": {0: 0.25, 2: 0.5}, "rate 0.25": {2: 0.125}}
-    assert by_rate(rows, rounds) == {"rate 1": {0: 0.375, 2: 0.625}, **parts}
+    parts = {0.5: {0: 0.25, 2: 0.5}, 0.25: {2: 0.125}}
+    assert by_rate(rows, rounds) == {1.0: {0: 0.375, 2: 0.625}, **parts}
     # Rounds have the clients' accuracies where these are a method's own; the global model's are values then.
     own = EvaluationRow(2, -1, "accuracy", 0.75, 360)
-    assert by_rate([own, *rows], rounds) == {"rate 1": {2: 0.75}, **parts}
+    assert by_rate([own, *rows], rounds) == {1.0: {2: 0.75}, **parts}
     assert by_rate([own], rounds) == by_rate(values(0, "accuracy", 0.5), rounds) == {}
