@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -43,13 +43,14 @@ from edge.protocol.payload import MODEL, Floats, Payload, Vector, shapes, vector
 
 AGGREGATOR = "aggregator "
 """Prefix of the names of models that an aggregator has for itself, before its number"""
-TOP = "top/"
-"""Prefix of the names of the server's own state"""
-MEETINGS = "meetings"
-"""Name of the number of meetings so far in `TieredServer.state`"""
-WEIGHT, BETWEEN, CAME, CARRIED = "weight|", "between|", "came|", "carried|"
-"""Prefixes of the names of weights since aggregators last met what is above them, of the models of tiers above the
-lowest, of those that aggregators went on from, and of what is carried with the models of either"""
+Place = tuple[str, str]
+"""(name of a model, key of one of its vectors)"""
+StatePlace = tuple[str, int, int, str, str]
+"""(kind, tier from 0 at the clients, number in it, model or slot, key) of an array of a checkpoint, which only
+`_write_state` and `_read_state` know as text"""
+MEETINGS, SIDE, WEIGHT, MODELS, CARRIED = "meetings", "side", "weight", "models", "carried"
+START, START_CARRIED = "start", "start carried"
+"""Kinds: the number of meetings, the state of a method's server side, and fields of an `Aggregator`"""
 
 
 def by_aggregator(aggregator_of: NDArray[np.intp], clients: Sequence[int]) -> dict[int, list[int]]:
@@ -60,17 +61,53 @@ def by_aggregator(aggregator_of: NDArray[np.intp], clients: Sequence[int]) -> di
     return dict(sorted(groups.items()))
 
 
+def own_name(index: int, name: str) -> str:
+    """The name of an aggregator's own model among those of the run; ``name``: of the server's."""
+    return f"{AGGREGATOR}{index}" if name == GLOBAL else f"{AGGREGATOR}{index}/{name}"
+
+
 def server_name(name: str) -> str:
     """The name of the server's model of which this is an aggregator's own; its own name for one of the server's."""
-    if not name.startswith(AGGREGATOR):
-        return name
-    return name.partition("/")[2] or GLOBAL
+    return (name.partition("/")[2] or GLOBAL) if name.startswith(AGGREGATOR) else name
+
+
+class Means:
+    """What an aggregator above the lowest tier has in place of a method's server side: it takes means alone."""
+
+    def __init__(self, models: Models, carried: Payload) -> None:
+        self.models, self._carried = models, carried
+
+    def carried(self) -> Payload:
+        return self._carried
+
+    def carry(self, vectors: Payload) -> None:
+        self._carried = vectors
+
+
+@dataclass
+class Aggregator:
+    """An aggregator, or the server above all."""
+
+    members: int
+    """Clients of it, at least 1: one that has none of its own may get others'"""
+    side: ServerStrategy | Means
+    """Its models and what it carries with them (`ServerExtension.carried`)"""
+    weights: defaultdict[Place, float] = field(default_factory=lambda: defaultdict(float))
+    """Weights of the updates that it has got, or those below it, since it last met what is above it"""
+    partial_weight: float | None = None
+    """Of the updates of this round that came as a partial sum"""
+    differs: bool = False
+    """Whether its models are not the server's, in the lowest tier"""
+    start: Models = field(default_factory=dict)
+    """The models that it went on from, if the server has mixed others in since (`mix`) and a codec refers to them"""
+    start_carried: Payload = field(default_factory=dict)
+    """What it went on carrying, if the server carries other vectors since"""
 
 
 class TieredServer(ServerStrategy):
-    """The server, and the aggregators of the lowest tier.
+    """The server, and the aggregators of all tiers.
 
-    ``models`` are the server's, and those of the aggregators whose models are others at present.
+    ``models`` are the server's, and those of the aggregators of the lowest tier whose models are others at present.
     """
 
     def __init__(
@@ -92,34 +129,24 @@ class TieredServer(ServerStrategy):
         counts = [np.bincount(aggregator_of, minlength=parents[0].size)]
         for below, above in pairwise(parents):
             counts.append(np.bincount(below, counts[-1], above.size).astype(np.int64))
-        self._members = [np.maximum(each, 1) for each in counts]
-        """Of each tier, (aggregators,) clients of each; one that has none of its own may get others'"""
-        self.aggregators = [make(replace(plain, members=int(count))) for count in self._members[0]]
-        for aggregator in self.aggregators:
-            aggregator.models = dict(self.top.models)
-        self._between: list[list[Models]] = [[self.top.models] * above.size for above in parents[1:]]
-        """Of each tier above the lowest, the models of its aggregators"""
-        self._carried: list[list[Payload]] = [[self.top.carried()] * above.size for above in parents[1:]]
-        """Of the same, what they carry"""
-        self._came_with: dict[int, Payload] = {}
-        """Aggregator -> what it went on carrying, if the server carries other vectors since (`mix`)"""
-        self._weights: list[dict[tuple[str, str], NDArray[np.float64]]] = [{} for _ in parents]
-        """Of each tier, (model, key) -> (aggregators,) weights of the updates that these have got, or those below them,
-        since they last met what is above them"""
-        self._came: dict[int, Models] = {}
-        """Aggregator -> the models that it went on from, if the server has mixed others in since (`mix`); empty without
-        a codec"""
-        self._partial: dict[int, float] = {}
-        """Aggregator -> weight of the updates of this round that came as partial sums"""
-        self._own: set[int] = set()
-        """Aggregators whose models are not the server's"""
+        members = [np.maximum(each, 1).tolist() for each in counts]
+        self.aggregators = [make(replace(plain, members=count)) for count in members[0]]
+        for side in self.aggregators:
+            side.models = dict(self.top.models)
+        self._lowest = list(map(Aggregator, members[0], self.aggregators))
+        models, carried = self.top.models, self.top.carried()
+        upper = [[Aggregator(count, Means(models, carried)) for count in of_tier] for of_tier in members[1:]]
+        self._tiers = [self._lowest, *upper, [Aggregator(len(setup.samples), self.top)]]
+        """The aggregators of each tier, and the server above the last"""
+        self._placed = [(tier, *each) for tier, of_tier in enumerate(self._tiers) for each in enumerate(of_tier)][::-1]
+        """(tier, number in it, aggregator) of all, the server first"""
         self._collect()
 
     def _collect(self) -> None:
         models: Models = dict(self.top.models)
-        for index in sorted(self._own):
-            for name, model in self.aggregators[index].models.items():
-                models[f"{AGGREGATOR}{index}" if name == GLOBAL else f"{AGGREGATOR}{index}/{name}"] = model
+        for index, aggregator in enumerate(self._lowest):
+            if aggregator.differs:
+                models |= {own_name(index, name): model for name, model in aggregator.side.models.items()}
         self.models = models
 
     # --- what a visit has to do with its aggregator -------------------------------------------------------------------
@@ -193,34 +220,33 @@ class TieredServer(ServerStrategy):
         """(aggregators, model) of those whose models are not the server's; the same ones, as of aggregators that have
         met what is above them, are together."""
         together: dict[tuple[tuple[str, str, bytes], ...], tuple[list[int], Payload]] = {}
-        for index in sorted(self._own):
-            payload = self.aggregators[index].global_evaluation_model()
-            same = tuple((slot, key, vector.version) for slot, key, vector in vectors(payload))
-            together.setdefault(same, ([], payload))[0].append(index)
+        for index, side in enumerate(self.aggregators):
+            if self._lowest[index].differs:
+                payload = side.global_evaluation_model()
+                same = tuple((slot, key, vector.version) for slot, key, vector in vectors(payload))
+                together.setdefault(same, ([], payload))[0].append(index)
         return list(together.values())
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Each aggregator that has got updates makes a step."""
-        for index, aggregator in enumerate(self.aggregators):
-            for place, total in aggregator.sums.items():
+        for side, aggregator in zip(self.aggregators, self._lowest, strict=True):
+            for place, total in side.sums.items():
                 assert not isinstance(total.weight, np.ndarray), place
-                self._weigh(0, place, index, self._partial.get(index, total.weight))
-            if aggregator.sums:
-                aggregator.step()
-                self._own.add(index)
-        self._partial.clear()
+                partial = aggregator.partial_weight
+                aggregator.weights[place] += total.weight if partial is None else partial
+            if side.sums:
+                side.step()
+                aggregator.differs = True
+            aggregator.partial_weight = None
         self._collect()
-
-    def _weigh(self, tier: int, place: tuple[str, str], index: int, weight: float) -> None:
-        self._weights[tier].setdefault(place, np.zeros(self._parents[tier].size))[index] += weight
 
     def accumulate_sums(self, totals: Totals, clients: Sequence[int]) -> None:
         """The sums of one aggregator's clients, whose weights add up to 1."""
         (index,) = by_aggregator(self.aggregator_of, clients)
         self.aggregators[index].accumulate_sums(totals, clients)
-        self._partial[index] = sum(self._weight(client) for client in clients)
+        self._lowest[index].partial_weight = sum(self._weight(client) for client in clients)
 
     def meet(self, tier: int, present: NDArray[np.bool_]) -> None:
         """Aggregators of a tier meet what is above them; those of the tiers below have met them in this round.
@@ -228,60 +254,60 @@ class TieredServer(ServerStrategy):
         ``present``: (aggregators,) those whose models count. All of them, and those below them, go on from the new
         models. Above the last tier the server makes its step.
         """
-        parents, weights = self._parents[tier], self._weights[tier]
-        is_last = tier + 1 == len(self._parents)
-        above = [self.top.models] if is_last else self._between[tier]
-        for parent in range(len(above)):
-            sums = self.top.sums if is_last else defaultdict[tuple[str, str], WeightedSum](WeightedSum)
-            for index in np.flatnonzero((parents == parent) & present).tolist():
-                own = self.aggregators[index].models if tier == 0 else self._between[tier - 1][index]
-                own = self._sent(own, above[parent], tier, index)
-                for place, each in weights.items():
-                    if each[index] > 0:
-                        name, key = place
-                        sums[place].add(own[name][key].data, float(each[index]))
-                        if not is_last:
-                            self._weigh(tier + 1, place, parent, float(each[index]))
-            if is_last:  # the mean, and the server optimizer's step: the method's own was each aggregator's
-                self.top.step_scale = 1.0
-                ServerStrategy.step(self.top)
-                above[parent] = self.top.models
-            else:
-                models = {name: dict(model) for name, model in above[parent].items()}
-                for (name, key), total in sums.items():
-                    mean = total.mean()
-                    assert mean is not None, key
-                    models[name][key] = Vector(mean)
-                above[parent] = models
-        weights.clear()
+        for number, above in enumerate(self._tiers[tier + 1]):
+            before = above.side.models
+            sums = self.top.sums if above.side is self.top else defaultdict[Place, WeightedSum](WeightedSum)
+            for index in np.flatnonzero((self._parents[tier] == number) & present).tolist():
+                below = self._tiers[tier][index]
+                arrived = self._sent(below.side.models, before, tier, index)
+                for (name, key), weight in below.weights.items():
+                    if weight > 0:
+                        sums[name, key].add(arrived[name][key].data, weight)
+                        above.weights[name, key] += weight
+            if above.side is self.top:
+                self._step_top()
+                continue
+            models = {name: dict(model) for name, model in before.items()}
+            for (name, key), total in sums.items():
+                mean = total.mean()
+                assert mean is not None, key
+                models[name][key] = Vector(mean)
+            above.side.models = models
+        for below in self._tiers[tier]:
+            below.weights.clear()
         self._meetings += 1
-        self._go_on(tier, above)
+        self._go_on(tier)
         self._carry(tier, present)
+
+    def _step_top(self) -> None:
+        """The server takes the mean, and the server optimizer's step: the method's own was each aggregator's."""
+        self.top.step_scale = 1.0
+        ServerStrategy.step(self.top)
+        self._tiers[-1][0].weights.clear()
 
     def mix(self, index: int, mixing: float) -> None:
         """The server mixes the models of one aggregator of the only tier into its own, which go on from the result.
 
         ``mixing``: a of (1 - a) w + a w_aggregator, the mean that the server optimizer gets; 0: none has arrived.
         """
-        before = self.top.models
+        before, aggregator = self.top.models, self._lowest[index]
         if mixing > 0:
-            own = self._sent(self.aggregators[index].models, self._came.get(index, before), 0, index)
-            for (name, key), each in self._weights[0].items():
-                if each[index] > 0:
+            arrived = self._sent(aggregator.side.models, aggregator.start or before, 0, index)
+            for (name, key), weight in aggregator.weights.items():
+                if weight > 0:
                     if mixing < 1:
                         self.top.sums[name, key].add(before[name][key].data, 1 - mixing)
-                    self.top.sums[name, key].add(own[name][key].data, mixing)
-            self.top.step_scale = 1.0
-            ServerStrategy.step(self.top)
+                    self.top.sums[name, key].add(arrived[name][key].data, mixing)
+            self._step_top()
             self._meetings += 1
-        for each in self._weights[0].values():
-            each[index] = 0.0
-        for other in range(len(self.aggregators)) if self._codec is not None else ():
-            self._came.setdefault(other, before)
-        self._came.pop(index, None)
-        self._carry_one(index, mixing > 0)
-        self.aggregators[index].models = dict(self.top.models)
-        self._own = set(range(len(self.aggregators))) - {index}
+        aggregator.weights.clear()
+        for other in self._lowest:
+            other.differs = other is not aggregator
+            if self._codec is not None:
+                other.start = other.start or before
+        aggregator.start = {}
+        self._carry_one(aggregator, mixing > 0)
+        aggregator.side.models = dict(self.top.models)
         self._collect()
 
     def _sent(self, models: Models, above: Models, tier: int, index: int) -> Models:
@@ -299,74 +325,49 @@ class TieredServer(ServerStrategy):
         arrived = self._codec.decode(sender, self._meetings, raw, frames, reference, shapes(payload))
         return {GLOBAL if slot == MODEL else slot: dict(model) for slot, model in arrived.items()}
 
-    def _go_on(self, tier: int, above: Sequence[Models]) -> None:
+    def _go_on(self, tier: int) -> None:
         """The aggregators of a tier, and those below them, go on from the models above them."""
-        for lower in range(tier, 0, -1):
-            self._between[lower - 1] = above = [above[parent] for parent in self._parents[lower].tolist()]
-        for aggregator, parent in zip(self.aggregators, self._parents[0].tolist(), strict=True):
-            aggregator.models = dict(above[parent])
-        self._own = set() if tier + 1 == len(self._parents) else set(range(len(self.aggregators)))
+        for lower in range(tier, -1, -1):
+            for aggregator, parent in zip(self._tiers[lower], self._parents[lower].tolist(), strict=True):
+                models = self._tiers[lower + 1][parent].side.models
+                aggregator.side.models = models if lower else dict(models)
+        for aggregator in self._lowest:
+            aggregator.differs = tier + 1 < len(self._parents)
         self._collect()
 
     def _carry(self, tier: int, arrived: NDArray[np.bool_]) -> None:
         """Let all of a tier, and those below it, go on with what is carried above it once some of it has arrived."""
         if not self.top.carried():
             return
-        is_last = tier + 1 == len(self._parents)
-        stands = [[aggregator.carried() for aggregator in self.aggregators], *self._carried, [self.top.carried()]]
-        above, counts = stands[tier + 1], [len(self.setup.samples)] if is_last else self._members[tier + 1].tolist()
-        after = []
-        for parent, (before, count) in enumerate(zip(above, counts, strict=True)):
-            indices = np.flatnonzero((self._parents[tier] == parent) & arrived).tolist()
-            after.append(self._mean_carried(before, stands[tier], tier, indices, count))
-        if is_last:
-            self.top.carry(after[0])
-        else:
-            self._carried[tier] = after
+        before = [above.side.carried() for above in self._tiers[tier + 1]]
+        for number, above in enumerate(self._tiers[tier + 1]):
+            indices = np.flatnonzero((self._parents[tier] == number) & arrived).tolist()
+            above.side.carry(_mean_carried(above, [self._tiers[tier][index] for index in indices]))
         for lower in range(tier, -1, -1):
-            moved = [
-                after[parent] if lower == tier and arrived[index] else _moved(own, above[parent], after[parent])
-                for index, (own, parent) in enumerate(zip(stands[lower], self._parents[lower].tolist(), strict=True))
-            ]
-            if lower:
-                self._carried[lower - 1] = moved
-            else:
-                for aggregator, own in zip(self.aggregators, moved, strict=True):
-                    aggregator.carry(own)
-            above, after = stands[lower], moved
+            after = [above.side.carried() for above in self._tiers[lower + 1]]
+            before_below = [aggregator.side.carried() for aggregator in self._tiers[lower]]
+            for index, parent in enumerate(self._parents[lower].tolist()):
+                own, is_in = before_below[index], lower == tier and arrived[index]
+                moved = after[parent] if is_in else _moved(own, before[parent], after[parent])
+                self._tiers[lower][index].side.carry(moved)
+            before = before_below
 
-    def _carry_one(self, index: int, has_arrived: bool) -> None:
-        """The same when one aggregator alone goes on: what it has learned since it came counts by its clients, not less
-        for its staleness."""
-        before, own = self.top.carried(), self.aggregators[index].carried()
-        start = self._came_with.pop(index, before)
+    def _carry_one(self, aggregator: Aggregator, has_arrived: bool) -> None:
+        """The same when one aggregator alone goes on: what it has learned since its start counts by its clients, not
+        less for its staleness."""
+        before, own = self.top.carried(), aggregator.side.carried()
+        start, aggregator.start_carried = aggregator.start_carried or before, {}
         if not before or not has_arrived:
-            self.aggregators[index].carry(_moved(own, start, before))
+            aggregator.side.carry(_moved(own, start, before))
             return
-        share, after = int(self._members[0][index]) / len(self.setup.samples), dict[str, dict[str, Vector]]()
+        share, after = aggregator.members / len(self.setup.samples), dict[str, dict[str, Vector]]()
         for slot, key, vector in vectors(before):
             change = own[slot][key].data.astype(np.float64) - start[slot][key].data
             after.setdefault(slot, {})[key] = Vector((vector.data + share * change).astype(np.float32))
-        self.top.carry(after)
-        self.aggregators[index].carry(after)
-        for other in set(range(len(self.aggregators))) - {index}:
-            self._came_with.setdefault(other, before)
-
-    def _mean_carried(
-        self, before: Payload, below: Sequence[Payload], tier: int, indices: Sequence[int], count: int
-    ) -> Payload:
-        """The mean over ``count`` clients, of which those below these aggregators of a tier have theirs."""
-        weights = self._members[tier][list(indices)].tolist()
-        after = {slot: dict(named) for slot, named in before.items()}
-        for slot, key, vector in vectors(before if indices else {}):
-            total = WeightedSum()
-            total.add(vector.data, float(count - sum(weights)))
-            for index, weight in zip(indices, weights, strict=True):
-                total.add(below[index][slot][key].data, float(weight))
-            mean = total.mean()
-            assert mean is not None, key
-            after[slot][key] = Vector(mean)
-        return after
+        for server in (self.top, aggregator.side):
+            server.carry(after)
+        for other in self._lowest:
+            other.start_carried = {} if other is aggregator else other.start_carried or before
 
     def take_logged(self) -> dict[str, float]:
         """Of each name the mean over the aggregators that have logged it."""
@@ -379,73 +380,77 @@ class TieredServer(ServerStrategy):
     # --- what a checkpoint has beside the models ----------------------------------------------------------------------
 
     def state(self) -> State:
-        state: State = {f"{TOP}{name}": array for name, array in self.top.state().items()}
-        state[MEETINGS] = np.array([self._meetings])
-        for index, aggregator in enumerate(self.aggregators):
-            state |= {f"{AGGREGATOR}{index}/{name}": array for name, array in aggregator.state().items()}
-        for tier, weights in enumerate(self._weights):
-            state |= {f"{WEIGHT}{tier}|{name}|{key}": each for (name, key), each in weights.items()}
-        for tier, between in enumerate(self._between):  # those that meet the server next have other models until then
-            for index, models in enumerate(between):
-                if self._own and models is not self.top.models:
-                    state |= {
-                        f"{BETWEEN}{tier}|{index}|{name}|{key}": vector.data
-                        for name, model in models.items()
-                        for key, vector in model.items()
-                    }
-        for tier, carried in enumerate((self._came_with, *map(dict, map(enumerate, self._carried)))):
-            for index, payload in carried.items():
-                state |= {f"{CARRIED}{tier}|{index}|{slot}|{key}": each.data for slot, key, each in vectors(payload)}
-        for index, models in self._came.items():
-            state |= {
-                f"{CAME}{index}|{name}|{key}": vector.data
-                for name, model in models.items()
-                for key, vector in model.items()
-            }
-        return state
+        arrays: dict[StatePlace, NDArray[np.generic]] = {(MEETINGS, 0, 0, "", ""): np.array([self._meetings])}
+        is_between = any(aggregator.differs for aggregator in self._lowest)
+        for tier, number, aggregator in self._placed:
+            groups = {START: aggregator.start, START_CARRIED: aggregator.start_carried}
+            if isinstance(aggregator.side, ServerStrategy):
+                side = aggregator.side.state()
+                arrays |= {(SIDE, tier, number, "", name): array for name, array in side.items()}
+            else:
+                groups[CARRIED] = aggregator.side.carried()
+                if is_between and aggregator.side.models is not self.top.models:
+                    groups[MODELS] = aggregator.side.models
+            for (name, key), weight in aggregator.weights.items():
+                arrays[WEIGHT, tier, number, name, key] = np.array([weight])
+            for kind, group in groups.items():
+                arrays |= {(kind, tier, number, name, key): each.data for name, key, each in vectors(group)}
+        return _write_state(arrays)
 
     def restore(self, models: Models, state: State) -> None:
-        server = {name: model for name, model in models.items() if not name.startswith(AGGREGATOR)}
-
-        def under(prefix: str) -> State:
-            return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
-
-        self.top.restore(server, under(TOP))
-        self._meetings = int(state[MEETINGS][0])
-        self._between = [[self.top.models] * len(each) for each in self._between]
-        self._own = set()
-        for index, aggregator in enumerate(self.aggregators):
-            whose = f"{AGGREGATOR}{index}"
-            own = {
-                GLOBAL if name == whose else name.removeprefix(f"{whose}/"): model
-                for name, model in models.items()
-                if name == whose or name.startswith(f"{whose}/")
-            }
-            if own:
-                self._own.add(index)
-            aggregator.restore(own or server, under(f"{whose}/"))
-        for text, array in under(WEIGHT).items():
-            tier, name, key = text.split("|")
-            self._weights[int(tier)][name, key] = np.array(array, np.float64)
-        for text, array in under(BETWEEN).items():
-            tier, number, name, key = text.split("|")
-            before = self._between[int(tier)][int(number)]
-            changed = {each: dict(model) for each, model in before.items()}
-            changed[name][key] = Vector(np.asarray(array, np.float32))
-            self._between[int(tier)][int(number)] = changed
-        carried: dict[tuple[int, int], Payload] = {}
-        for text, array in under(CARRIED).items():
-            tier, number, slot, key = text.split("|")
-            whole = carried.setdefault((int(tier), int(number)), {})
-            whole.setdefault(slot, {})[key] = Vector(np.asarray(array, np.float32))
-        self._came_with = {index: whole for (at, index), whole in carried.items() if at == 0}
-        for at, of_tier in enumerate(self._carried, start=1):
-            of_tier[:] = [carried.get((at, index), before) for index, before in enumerate(of_tier)]
-        self._came = {}
-        for text, array in under(CAME).items():
-            number, name, key = text.split("|")
-            self._came.setdefault(int(number), {}).setdefault(name, {})[key] = Vector(np.asarray(array, np.float32))
+        stored = defaultdict[tuple[str, int, int], dict[str, State]](dict)
+        for (kind, tier, number, group, key), array in _read_state(state).items():
+            stored[kind, tier, number].setdefault(group, {})[key] = array
+        self._meetings = int(stored[MEETINGS, 0, 0][""][""][0])
+        of_server = {name: model for name, model in models.items() if not name.startswith(AGGREGATOR)}
+        for tier, number, aggregator in self._placed:
+            if isinstance(aggregator.side, Means):
+                aggregator.side.models = _like(of_server, stored[MODELS, tier, number]) or self.top.models
+                aggregator.side.carry(_like(self.top.carried(), stored[CARRIED, tier, number]))
+            else:
+                names = {name: own_name(number, name) for name in (of_server if tier == 0 else ())}
+                own = {name: models[other] for name, other in names.items() if other in models}
+                aggregator.differs = bool(own)
+                aggregator.side.restore(own or of_server, stored[SIDE, tier, number].get("", {}))
+            aggregator.start = _like(of_server, stored[START, tier, number])
+            aggregator.start_carried = _like(self.top.carried(), stored[START_CARRIED, tier, number])
+            weights = stored[WEIGHT, tier, number].items()
+            aggregator.weights.clear()
+            aggregator.weights |= {(name, key): float(each[0]) for name, of in weights for key, each in of.items()}
         self._collect()
+
+
+def _write_state(arrays: Mapping[StatePlace, NDArray[np.generic]]) -> State:
+    return {"|".join(map(str, place)): array for place, array in arrays.items()}
+
+
+def _read_state(state: State) -> dict[StatePlace, NDArray[np.generic]]:
+    """The inverse of `_write_state`."""
+    parts = ((text.split("|", 4), array) for text, array in state.items())
+    return {(kind, int(tier), int(number), group, key): array for (kind, tier, number, group, key), array in parts}
+
+
+def _like(groups: Payload, stored: Mapping[str, State]) -> Payload:
+    """The stored vectors, in the order of such models or slots; empty if there are none."""
+    return {
+        name: {key: Vector(np.asarray(stored[name][key], np.float32)) for key in group}
+        for name, group in (groups if stored else {}).items()
+    }
+
+
+def _mean_carried(above: Aggregator, below: Sequence[Aggregator]) -> Payload:
+    """The mean over the clients of one aggregator, of which those of these below it have theirs."""
+    before = above.side.carried()
+    after = {slot: dict(named) for slot, named in before.items()}
+    for slot, key, vector in vectors(before if below else {}):
+        total = WeightedSum()
+        total.add(vector.data, float(above.members - sum(aggregator.members for aggregator in below)))
+        for aggregator in below:
+            total.add(aggregator.side.carried()[slot][key].data, float(aggregator.members))
+        mean = total.mean()
+        assert mean is not None, key
+        after[slot][key] = Vector(mean)
+    return after
 
 
 def _moved(own: Payload, before: Payload, after: Payload) -> Payload:
