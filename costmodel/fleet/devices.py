@@ -24,7 +24,9 @@ from costmodel.fleet.codec_costs import SIZES, CodecRates, reference_rates
 from costmodel.units import nearest
 
 __all__ = [
+    "MEASUREMENTS",
     "Device",
+    "MeasuredStep",
     "Network",
     "basis",
     "devices",
@@ -34,6 +36,22 @@ __all__ = [
     "own_rows",
     "read_rows",
 ]
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A training step as it was measured on a device, and as the device's row predicts it."""
+
+    model: str
+    fitted: bool
+    """Whether the row was fitted to it"""
+    batch: int
+    """Examples"""
+    flops_per_example: float
+    measured_seconds: float
+    predicted_seconds: float
+    width: int | None = None
+    """``model.width`` of a model that has one"""
 
 
 @dataclass(frozen=True)
@@ -71,6 +89,8 @@ class Device:
     for; in a row that leaves it out, `CODEC_HZ` by ``clock_hz``."""
     codecs: Mapping[str, CodecRates] = dataclasses.field(default_factory=dict)
     """By kind of stage, where they were measured on the device itself; a row may leave it out."""
+    measurements: tuple[MeasuredStep, ...] = ()
+    """Of a device that ``fedbr doctor --calibrate`` has made: how far its row holds. Nothing is computed from them."""
 
     def throughput(self, *names: str) -> float:
         """FLOP/s in training, for the first of the names (a model, then its family) that the device has a figure for.
@@ -140,7 +160,8 @@ FAMILIES_OF_ALL = ("conv", "depthwise")
 """Families for which every device has a throughput."""
 BASES = ("inference", "derived", "assumed")
 """The lists by which a row says that a figure was not measured as its field means it; a figure is in one at most."""
-NO_FIGURES = {"name", "goodput", "source", "year", *BASES}
+MEASUREMENTS = "measurements"
+NO_FIGURES = {"name", "goodput", "source", "year", MEASUREMENTS, *BASES}
 """Keys that are no figures: meaning and source of a row."""
 MOST = {"loss": 0.1, "outages_per_hour": 3600.0, "outage_seconds": 1e6}
 """Largest values. Up to the loss of 0.1 the clock's TCP stays near the formula of Padhye et al. (1998); with more, the
@@ -281,6 +302,8 @@ def _value(where: str, key: str, value: Any, expected: str) -> Any:
         }
     if expected == "Mapping[str, CodecRates]":
         return _codecs(where, key, value)
+    if expected == "tuple[MeasuredStep, ...]":
+        return _steps(where, key, value)
     if expected == "tuple[float, ...]":
         if not isinstance(value, list) or not value:
             raise ValueError(f"{where}, key {key!r}: expected a list of numbers, not {value!r}")
@@ -319,6 +342,28 @@ def _codecs(where: str, key: str, value: Any) -> dict[str, CodecRates]:
             }
         )
     return rates
+
+
+def _steps(where: str, key: str, value: Any) -> tuple[MeasuredStep, ...]:
+    kinds = {field.name: str(field.type).removesuffix(" | None") for field in dataclasses.fields(MeasuredStep)}
+    if not isinstance(value, list) or not all(isinstance(step, dict) for step in value):
+        raise ValueError(f"{where}, key {key!r}: expected an array of tables, one for each measured step")
+    steps = []
+    for place, step in enumerate(value, start=1):
+        at = f"{where}, key {key!r}, table {place}"
+        for name in step:
+            if name not in kinds:
+                raise ValueError(f"{at}: unknown key {name!r}, {nearest(name, kinds)}")
+        _refuse_missing(at, [name for name in kinds if name != "width" and name not in step])
+        steps.append(
+            MeasuredStep(
+                **{
+                    name: _scalar(f"{at}, key {name!r}", each, kinds[name], positive=name != "fitted")
+                    for name, each in step.items()
+                }
+            )
+        )
+    return tuple(steps)
 
 
 def _scalar(where: str, value: Any, expected: str, *, positive: bool) -> Any:

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from coordinator.aggregation.block_exchange import EVERYTHING
 from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, keys_not_downloaded
-from costmodel.fleet.devices import Device, Network, devices, networks
+from costmodel.fleet.devices import MEASUREMENTS, Device, Network, devices, networks
 from edge.data.locate import find_data
 from edge.protocol import plugins
 from edge.protocol.codecs.codec import CodecRow
@@ -147,7 +147,7 @@ def _row(kind: str, row: Any, name: str) -> Row:
         case "metrics":
             return asdict(row) | {"options": [] if row.options is None else list(row.options.model_fields)}
         case "models" | "devices" | "networks":
-            return asdict(row)
+            return {key: value for key, value in asdict(row).items() if key != MEASUREMENTS}
     keys = ("name", "title", "source", *(["neutral"] if kind == "servers" else []))
     return {key: getattr(row, key) for key in keys} | {"options": options(row.options)}
 
@@ -192,7 +192,7 @@ def row_text(kind: str, name: str) -> str:
         f"[{OWN}{name}]",
     ]
     for key, value in asdict(row).items():
-        if key != "name" and value != {}:
+        if key not in ("name", MEASUREMENTS) and value != {}:
             meaning = docs.get(key, "").replace("`", "")
             lines += textwrap.wrap(meaning, COMMENT_COLUMNS, initial_indent="# ", subsequent_indent="# ")
             if isinstance(value, Mapping):

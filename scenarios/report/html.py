@@ -17,7 +17,7 @@ from typing import Any
 from edge.protocol.files import write_text
 from edge.protocol.plugins import display_name
 from scenarios.config.tables import leaves
-from scenarios.report import drawn_times, labels, run_reader, theme
+from scenarios.report import calibration, drawn_times, labels, run_reader, theme
 from scenarios.report import result_tables as tables
 from scenarios.report.columns import BYTES, FLOPS, SECONDS, Column
 from scenarios.report.run_reader import RecordedRun, open_runs
@@ -268,7 +268,11 @@ def _sections(
         "most_energy_clients": visits.MOST_CLIENTS,
         "partitions": _distinct((run, run.environment.partition) for run in shown if run.histogram),
         "blocks": _distinct((run, run.environment.blocks) for run in shown),
-        "calibrations": _distinct((run, run.environment.calibrations) for run in shown),
+        "calibrations": _distinct(
+            (run, {name: calibration.rows(steps) for name, steps in run.environment.calibrations.items()})
+            for run in shown
+        ),
+        "calibration_columns": calibration.COLUMNS,
         "environments": _distinct(
             (run, [(key, str(value)) for key, value in leaves(shown_here)])
             for run in opened

@@ -37,6 +37,18 @@ class BlockRecord(Record):
     """Of both gradients for the inputs"""
 
 
+class StepRecord(Record):
+    """As `costmodel.fleet.devices.MeasuredStep`."""
+
+    model: str
+    fitted: bool
+    batch: Count
+    flops_per_example: Number
+    measured_seconds: Number
+    predicted_seconds: Number
+    width: Count | None = None
+
+
 class DataSetRecord(Record):
     name: str = ""
     sha256: str = ""
@@ -87,7 +99,8 @@ class Environment(Record):
     data: DataSetRecord = DataSetRecord()
     partition: PartitionRecord = PartitionRecord()
     blocks: list[BlockRecord] = []
-    calibrations: dict[str, list[list[str]]] = {}
+    calibrations: dict[str, list[StepRecord]] = {}
+    """Calibrated device -> its measurements"""
     bases: dict[str, dict[str, dict[str, str]]] | None = None
     """The basis of the fleet's figures (`scenarios.run.visits`)"""
     refused_clients: dict[str, str] = {}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import platform
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +15,9 @@ import psutil
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RunTotals
-from costmodel.fleet.devices import Device, own_rows
 from costmodel.fleet.recorded_clients import gateway_of
 from edge.protocol.home import abbreviated
 from edge.runtime.numerics import processor
-from scenarios.config import fleet_files
 from scenarios.config.validation import evaluated
 from scenarios.run import aggregators, client_values, evaluated_clients, own_method, progress, visits
 from scenarios.run.environment import (
@@ -29,6 +25,7 @@ from scenarios.run.environment import (
     DataSetRecord,
     Environment,
     PartitionRecord,
+    StepRecord,
     TierRecord,
     computing_parts,
 )
@@ -36,17 +33,6 @@ from scenarios.run.host import PACKAGES, Host, default_workers
 from scenarios.run.plugin_sources import SourceFile
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.setup import RunInputs, Setup
-
-CALIBRATION = ("model", "batch", "work", "CPU time", "predicted", "error")
-"""Columns of the measurements in a calibrated device's file"""
-
-
-def calibration_of(path: Path) -> list[list[str]]:
-    """The table in the comments of a calibrated device's file, names of columns first; empty if there is none."""
-    comments = [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
-    lines = [re.split(r" {2,}", line.strip()) for line in comments]
-    head = list(CALIBRATION)
-    return [line for line in lines[lines.index(head) :] if len(line) == len(head)] if head in lines else []
 
 
 def environment(
@@ -59,13 +45,11 @@ def environment(
     """The environment of a run that begins here. ``refused``: client -> why it cannot take part."""
     loaded, profile, inputs = setup.loaded, setup.description, setup.inputs
     devices = inputs.files.devices
-    calibrations: dict[str, list[list[str]]] = {}
-    for name in sorted(devices.keys() & set(loaded.scenario.fleet.devices)):
-        path = fleet_files.calibrated(name)
-        # A file that the scenario names may have a device of the same name, which then is the fleet's.
-        is_calibrated = path is not None and own_rows(path, Device).get(name) == devices[name]
-        if path is not None and is_calibrated and (lines := calibration_of(path)):
-            calibrations[name] = lines
+    calibrations = {
+        name: [StepRecord(**asdict(step)) for step in steps]
+        for name in sorted(devices.keys() & set(loaded.scenario.fleet.devices))
+        if (steps := devices[name].measurements)
+    }
     by_device: dict[str, list[int]] = {}
     if evaluated(loaded.method, loaded.scenario) != "global":
         drawn = inputs.drawn_fleet

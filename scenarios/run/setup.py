@@ -191,7 +191,9 @@ class RunInputs:
             if value_at(scenario, key) is not None:  # others are beside one that is named
                 set_value(scenario, key, sha256)
         data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
-        rows: list[Device | Network] = [*self.files.devices.values(), *self.files.networks.values()]
+        # What a calibration has measured says how its figures came about, and computes nothing.
+        devices = [replace(device, measurements=()) for device in self.files.devices.values()]
+        rows: list[Device | Network] = [*devices, *self.files.networks.values()]
         return {**scenario, "data": data, "files": self.files.sha256, "own": [asdict(row) for row in rows]}
 
     def genesis(self, data_sha256: str) -> str:

@@ -17,7 +17,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,7 +32,7 @@ from coordinator.workers.launcher import environment, how_ended, quote
 from coordinator.workers.sockets import MAX_SOCKET_PATH_NBYTES
 from coordinator.workers.task import PoolError
 from costmodel.fleet.codec_costs import SIZES, reference_rates
-from costmodel.fleet.devices import Device, devices
+from costmodel.fleet.devices import Device, MeasuredStep, devices
 from costmodel.fleet.model_demand import Operations, speed
 from costmodel.units import format_bytes
 from edge.data.locate import ENVIRONMENT, find_data
@@ -44,7 +45,6 @@ from scenarios.config.load import ScenarioError
 from scenarios.config.toml_writer import toml_text
 from scenarios.report import calibration, terminal
 from scenarios.run.host import PACKAGES, default_workers
-from scenarios.run.metadata import CALIBRATION
 
 SOCKET_NAME_NBYTES = len("/fedbr-abcdefgh.scratch/pool")
 THIS_HOST = "this-host"
@@ -160,10 +160,29 @@ def calibrate(
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, calibration.comments(measurements) + toml_text({name: row}))
+        write_text(path, device_text(name, row, map(step, measurements)))
     except OSError as error:
         raise ScenarioError(f"cannot write {path}: {error.strerror}") from None
     return result
+
+
+HEAD = """
+# Training steps as they were measured, and as the row above predicts them: step_seconds, and operations by
+# operations_per_second. The row was fitted to reference networks; shipped models show how far it holds.
+"""
+
+
+def device_text(name: str, row: Mapping[str, Any], steps: Iterable[MeasuredStep]) -> str:
+    """The file of a device: its row, and the steps that were measured as an array of tables."""
+    tables = [{key: value for key, value in asdict(each).items() if value is not None} for each in steps]
+    return toml_text({name: row}) + HEAD + "".join(f"\n[[{name}.measurements]]\n{toml_text(each)}" for each in tables)
+
+
+def step(measurement: Mapping[str, Any]) -> MeasuredStep:
+    """A measurement of `predicted` as the file of a device has it."""
+    one = measurement
+    times = one["seconds"], one["predicted_seconds"]
+    return MeasuredStep(one["model"], one["fitted"], one["batch"], float(one["flops"]), *times, one["width"])
 
 
 def predicted(device: Device, measurements: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -277,9 +296,9 @@ def _rounded(figure: float) -> float:
 
 def show_calibration(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
     """`calibrate` for people: the models that were not fitted, and how far the predictions are off."""
-    rows = calibration.rows([one for one in result["measurements"] if not one["fitted"]])
+    rows = calibration.rows([step(one) for one in result["measurements"] if not one["fitted"]])
     console = Console(file=stream or sys.stdout, highlight=False, markup=False, soft_wrap=True)
-    console.print(terminal.aligned(CALIBRATION, rows, pad_edge=False, padding=(0, 2, 0, 0)))
+    console.print(terminal.aligned(calibration.COLUMNS, rows, pad_edge=False, padding=(0, 2, 0, 0)))
     found = result["not_fitted"]
     if found["count"]:
         console.print(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from scipy.optimize import lsq_linear
 from costmodel.fleet.codec_costs import CodecRates
 from costmodel.fleet.devices import (
     Device,
+    MeasuredStep,
     Network,
     basis,
     devices,
@@ -469,6 +470,37 @@ def test_a_network_may_leave_out_loss_outages_and_promotion_and_then_assumes_non
         "measured",
         "assumed",
     ]
+
+
+STEP = (
+    'model = "cnn", fitted = false, batch = 8, flops_per_example = 1e6, measured_seconds = 0.5, predicted_seconds = 0.4'
+)
+
+
+def test_a_row_may_have_the_steps_that_were_measured_which_are_no_figures(tmp_path: Path) -> None:
+    measurements = f"[{{ {STEP} }}, {{ {STEP}, width = 16 }}]"
+    row = read_rows(_file(tmp_path, measurements=measurements), Device)["toaster"]
+    step = MeasuredStep("cnn", False, 8, 1e6, 0.5, 0.4)
+    assert row == replace(TOASTER, measurements=(step, replace(step, width=16)))
+    assert figures(asdict(row)) == figures(asdict(TOASTER))
+
+
+@pytest.mark.parametrize(
+    ("measurements", "message"),
+    [
+        ("3", ": expected an array of tables, one for each measured step"),
+        ("[3]", ": expected an array of tables, one for each measured step"),
+        (f"[{{ {STEP} }}, {{ {STEP}, widht = 3 }}]", ", table 2: unknown key 'widht', did you mean 'width'?"),
+        (
+            '[{ model = "cnn", fitted = true, batch = 8, flops_per_example = 1e6 }]',
+            ", table 1: keys 'measured_seconds', ",
+        ),
+        (f"[{{ {STEP.replace('0.5', '0')} }}]", ", table 1, key 'measured_seconds': 0.0 is out of range"),
+    ],
+)
+def test_measured_steps_that_are_none_are_refused(tmp_path: Path, measurements: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"rows.toml: row 'toaster', key 'measurements'{message}")):
+        read_rows(_file(tmp_path, measurements=measurements), Device)
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, Visit
 from coordinator.records.store import Commit, Ledger
 from coordinator.records.visit_columns import VisitColumns
 from scenarios.config.errors import ReportError
-from scenarios.report import calibration, curves, figures, html, plot_style, round_figures, terminal
+from scenarios.report import curves, figures, html, plot_style, round_figures, terminal
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import BlockTraffic, grouped, open_runs
-from scenarios.run import client_values, metadata, visits
+from scenarios.run import client_values, visits
 from scenarios.run.environment import Environment
 from scenarios.run.progress import to_target
 from scenarios.run.run_finder import found
@@ -556,42 +556,19 @@ def test_a_score_after_the_last_round_stands_at_that_round(tmp_path: Path) -> No
 def test_a_calibrated_device_is_shown_as_it_predicts_beside_what_was_measured(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "fedavg", fedavg_rounds())
     environment = json.loads((run / "environment.json").read_text())
-    lines = [["model", "batch", "error"], ["digits-cnn", "8", "+3.1%"]]
-    (run / "environment.json").write_text(json.dumps(environment | {"calibrations": {"my-board": lines}}))
+    steps = [
+        {"model": "plain", "fitted": True, "batch": 8, "width": 6, **TIMES},
+        {"model": "resnet18", "fitted": False, "batch": 16, "width": 16, **TIMES, "predicted_seconds": 0.9e-3},
+    ]
+    (run / "environment.json").write_text(json.dumps(environment | {"calibrations": {"my-board": steps}}))
     page = page_of(tmp_path, [run])
 
-    assert page.row("my-board: model") == ["my-board: model", "batch", "error"]
-    assert page.row("digits-cnn") == ["digits-cnn", "8", "+3.1%"]
+    assert page.row("my-board: model") == ["my-board: model", "batch", "work", "CPU time", "predicted", "error"]
+    assert page.row("plain") == ["plain", "8", "80 MFLOP", "1.00 ms", "1.05 ms", "+5.0%"]
+    assert page.row("resnet18, width 16")[1:] == ["16", "160 MFLOP", "1.00 ms", "0.90 ms", "-10.0%"]
 
 
-CALIBRATED = """\
-# One training step by the row below, and as it was measured here.
-# The row was fitted.
-#
-# model                          batch  work         CPU time  predicted  error
-# resnet18, width 16             8      1.25 GFLOP   20 ms     21 ms      +5.0%
-# digits-cnn (not fitted)        32     10 MFLOP     1 ms      900 us     -10.0%
-
-[my-board]
-step_seconds = 1e-4  # model  batch
-"""
-
-
-def test_the_table_in_a_calibrated_devices_file_is_read_back_as_doctor_writes_it(tmp_path: Path) -> None:
-    (tmp_path / "my-board.toml").write_text(CALIBRATED)
-    (tmp_path / "other.toml").write_text("# a file of the user's own\n[my-board]\n")
-    assert metadata.calibration_of(tmp_path / "my-board.toml") == [
-        ["model", "batch", "work", "CPU time", "predicted", "error"],
-        ["resnet18, width 16", "8", "1.25 GFLOP", "20 ms", "21 ms", "+5.0%"],
-        ["digits-cnn (not fitted)", "32", "10 MFLOP", "1 ms", "900 us", "-10.0%"],
-    ]
-    assert metadata.calibration_of(tmp_path / "other.toml") == []
-    one = {"model": "digits-cnn", "width": None, "fitted": True, "batch": 8, "flops": 1e7, "seconds": 1e-3}
-    (tmp_path / "here.toml").write_text(
-        calibration.comments([{**one, "predicted_seconds": 1.1e-3, "relative_error": 0.1}])
-    )
-    (head, line) = metadata.calibration_of(tmp_path / "here.toml")
-    assert (head, line[0], line[1], line[-1]) == (list(metadata.CALIBRATION), "digits-cnn", "8", "+10.0%")
+TIMES = {"flops_per_example": 1e7, "measured_seconds": 1e-3, "predicted_seconds": 1.05e-3}
 
 
 def test_a_run_that_has_not_finished_a_round_still_has_a_report(tmp_path: Path) -> None:

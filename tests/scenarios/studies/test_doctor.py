@@ -93,6 +93,12 @@ def test_this_machine_becomes_a_device_that_reads_back(cache: Path) -> None:
         *((16, True), (32, True)),
         *((16, False), (32, False)),
     ]
+    assert [(step.model, step.batch, step.width) for step in device.measurements] == [
+        (row["model"], row["batch"], row["width"]) for row in made["measurements"]
+    ]
+    assert [step.predicted_seconds for step in device.measurements] == [
+        row["predicted_seconds"] for row in made["measurements"]
+    ]
     # How well it fits depends on who else is on this machine; the fit itself is tested with made-up times.
     assert 0 <= made["step_seconds"] <= 2 * min(row["seconds"] for row in made["measurements"])
     assert 1e7 < device.throughput("digits-cnn", "conv") < 1e13
@@ -135,7 +141,7 @@ def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch
         "of a-laptop: throughput of depthwise (conv times its ratio), both powers"
     )
     assert made["assumed"] == ["flops_per_second.depthwise", "train_watts", "idle_watts", "clock_hz"]
-    assert set(made) == set(asdict(LIKE)) - {"name", "inference", "derived"}
+    assert set(made) == set(asdict(LIKE)) - {"name", "inference", "derived", "measurements"}
     monkeypatch.setattr("psutil.cpu_freq", lambda: SimpleNamespace(max=3100.0))  # which the system tells
     made = doctor.profile(MEASURED, LIKE)
     assert made["assumed"] == ["flops_per_second.depthwise", "train_watts", "idle_watts"]
@@ -177,13 +183,9 @@ def test_people_see_the_table_the_file_and_how_to_name_it(cache: Path, capsys: p
         f"written to {file}",
         "a scenario names it so: fleet.devices = { desk = 1.0 }",
     ]
-    assert file.read_text().splitlines()[3:9] == [
-        "# model               batch  work        CPU time  predicted  error",
-        "# plain-6x2@32        32     25.6 GFLOP  650 ms    650 ms     +0.0%",
-        "# resnet18, width 16  16     12.8 GFLOP  320 ms    330 ms     +3.1%",
-        "# cnn                 32     25.6 GFLOP  600 ms    650 ms     +8.3%",
-        "",
-        "[desk]",
+    *_, last = file.read_text().split("\n[[desk.measurements]]\n")
+    assert last.splitlines()[:5] == [
+        *('model = "cnn"', "fitted = false", "batch = 32", "flops_per_example = 800000000.0", "measured_seconds = 0.6")
     ]
     doctor.calibrate(quick=True)
     assert capsys.readouterr() == (
