@@ -38,7 +38,7 @@ from costmodel.clock import Clock
 from costmodel.config import Scale
 from costmodel.fleet import model_demand
 from costmodel.fleet.availability import Always
-from costmodel.fleet.devices import Device, Network
+from costmodel.fleet.devices import MEASUREMENTS, Device, Network
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.model_demand import Operations
@@ -191,10 +191,10 @@ class RunInputs:
             if value_at(scenario, key) is not None:  # others are beside one that is named
                 set_value(scenario, key, sha256)
         data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
+        rows: list[Device | Network] = [*self.files.devices.values(), *self.files.networks.values()]
         # What a calibration has measured says how its figures came about, and computes nothing.
-        devices = [replace(device, measurements=()) for device in self.files.devices.values()]
-        rows: list[Device | Network] = [*devices, *self.files.networks.values()]
-        return {**scenario, "data": data, "files": self.files.sha256, "own": [asdict(row) for row in rows]}
+        own = [{key: value for key, value in asdict(row).items() if key != MEASUREMENTS} for row in rows]
+        return {**scenario, "data": data, "files": self.files.sha256, "own": own}
 
     def genesis(self, data_sha256: str) -> str:
         """The first hash of the chain of a run on these data."""
