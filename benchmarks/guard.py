@@ -1,6 +1,6 @@
 """Records what a refactoring must not change, and compares.
 
-``python benchmarks/guard.py write FILE.json [--parts methods,servers,policies,sums,fleet,workers,killed,check]``
+``python benchmarks/guard.py write FILE.json [--parts methods,servers,codecs,tiers,..]``
 ``python benchmarks/guard.py compare FILE.json [--parts ...] [--results-only]``
 
 methods   short runs of the scenario ``digits``: one per row of ``fedbr list methods``, and one of three parts joined;
@@ -8,15 +8,21 @@ methods   short runs of the scenario ``digits``: one per row of ``fedbr list met
 servers   fedavg with every other server optimizer
 policies  fedavg in every other round policy, and fedbr in the two asynchronous ones
 sums      fedavg with ``aggregate.sum = "fixed_point"``
+codecs    chains of every class upwards, downwards, by slot and behind each other, and levels by round and client
+tiers     aggregators: in two levels, every other round, by seconds, asynchronous, drawn, with codecs and SCAFFOLD
+submodels heterofl, fedrolex, fjord and depthfl, whose rates are clients' or drawn, or follow from memory or a deadline
+charged   evaluations on clients that take their time, of global models, own ones and parts
+budgets   runs that a budget ends between two rounds or within one, on each kind of amount, and by client
 fleet     clients that come and go, crash, and share access links whose bandwidth varies: synchronous, and fedbuff
 workers   fedbr with 1 and with 3 worker processes
 killed    a SIGKILL of the coordinator after its first rounds, then ``fedbr resume``: synchronous, and fedbuff
+commands  what ``decide``, ``audit``, ``stress``, ``replay``, ``verify`` and ``measure`` say of virtual facts
 check     the whole of ``fedbr check NAME --json`` for every shipped scenario, without the place of its data; resident
           memory is not compared
 
 Of a run it records the summary that ``--json`` prints, without wall-clock seconds and paths; a digest of each virtual
-column of the ledger; and, apart from these results, the last hash of the chain, which ``--results-only`` leaves out.
-The cache is empty at first, so that nothing which was computed before is read; data sets are those of $FEDBR_DATA, and
+column of the ledger, of ``evaluations`` one of its values without their names; and, apart from these results, the last
+hash of the chain, which ``--results-only`` leaves out, as it does hashes of files. The cache is empty at first, so that nothing which was computed before is read; data sets are those of $FEDBR_DATA, and
 scenarios whose data are not there are recorded as skipped, with the reason.
 
 It uses the commands and the ledger's tables only, so that it works on either side of a rename. Both sides need the
@@ -46,10 +52,27 @@ from unittest import mock
 ROOT = Path(__file__).parent.parent
 FEDBR = (sys.executable, "-m", "scenarios.cli.main")
 SHORT = ("train.local_epochs=1", "stop.target_accuracy=1.0")
-TABLES = {"rounds": "round", "visits": "visit", "transfers": "visit, direction, slot, key", "choices": "rowid"}
+TABLES = {
+    "rounds": "round",
+    "visits": "visit",
+    "transfers": "visit, direction, slot, key",
+    "payload_shapes": "rowid",
+    "conditions": "visit",
+    "logged": "rowid",
+    "aggregators": "round, tier, aggregator, direction, start_s",
+    "states": "round, client",
+    "client_vectors": "round, client, slot",
+    "checkpoints": "round",
+    **dict.fromkeys(("choices", "ifca", "pfedmb", "fedfomo", "fedamp"), "rowid"),
+}
 """Tables and views with virtual columns -> the order of their rows."""
-HOST_KEYS = ("run_dir", "data", "wall_seconds")
-"""Keys of a run's summary that say where and how long it ran."""
+HOST_KEYS = re.compile(
+    r"data|folder|report|device|workers|.*_dir|wall_.*|.*_wall_seconds|cpu_seconds|seconds_per_round|.*peak_bytes.*"
+    r"|memory.*|disk.*|(flows|events|visits)_per_second|machine_change|source_change"
+)
+"""Keys of what commands print that say where, how fast and on which machine."""
+HASHES = (" > chain", " > column files", " > column file", " > column sha256")
+"""Hashes of chains and files, and the names of these."""
 RESIDENT_KEYS = (" > coordinator_nbytes", " > worker_nbytes")
 """Forecasts of memory contain the resident memory of the process that makes them."""
 MOST_NAMED = 20
@@ -65,6 +88,78 @@ POLICIES: dict[str, tuple[str, ...]] = {
     "deadline": ("rounds.policy=deadline", "rounds.deadline=350 ms"),  # some clients of digits are slower
     "fedasync": ("rounds.policy=fedasync",),
     "fedbuff": ("rounds.policy=fedbuff", "rounds.buffer=3"),
+}
+FOUR_BITS = 'codec.up={kind="quantize",bits=4}'
+CODECS: dict[str, tuple[str, ...]] = {
+    "up": ('codec.up=[{kind="topk",ratio=0.2},{kind="fp16"}]',),
+    "up, without feedback": ("codec.up.kind=topk", "codec.up.ratio=0.2", "codec.error_feedback=false"),
+    "up, rotating": ('codec.up=[{kind="randk",ratio=0.2},{kind="quantize"}]', "codec.min_values=1000"),
+    "up, powersgd": ("codec.up.kind=powersgd",),
+    "up, sign": ("codec.up.kind=sign", "rounds.policy=over_select"),
+    "up, fedbuff": (FOUR_BITS, *POLICIES["fedbuff"]),
+    "down": ('codec.down=[{kind="topk",ratio=0.5}]',),
+    "both, weights": (FOUR_BITS, "codec.down.kind=bf16", "codec.of=weights"),
+    "elias": ('codec.up=[{kind="quantize",levels=3,norm="l2"},{kind="elias"}]',),
+    "zstd": ('codec.up=[{kind="ternary"},{kind="zstd"}]', "codec.down.kind=fp16"),
+    "levels": (FOUR_BITS, "codec.levels.by_round=true", "codec.levels.by_client=true"),
+    "slots, scaffold": (
+        *(FOUR_BITS, "codec.down.kind=fp16", 'codec.up_slots={control={kind="quantize",bits=8}}'),
+        'codec.down_slots={control={kind="fp16"}}',
+    ),
+}
+ONE_TIER = "fleet.tiers={count=3,price=2}"
+TIERS: dict[str, tuple[str, ...]] = {
+    "each round": (ONE_TIER, "server=fedadam"),
+    "interval": (ONE_TIER, "tiers.interval=2", "eval.aggregators=true", "eval.on=both"),
+    "seconds": (ONE_TIER, "tiers.interval=1 s"),
+    "two levels": ("fleet.tiers={count=4,price=2,above={count=2,price=1}}", "tiers.interval=[2,2]", FOUR_BITS),
+    "drawn": (ONE_TIER, "tiers.participants=2", "codec.wan.kind=fp16", "fleet.tiers.assign=mixed"),
+    "away": (
+        *(ONE_TIER, "fleet.tiers.on_loss=move", "fleet.tiers.availability.kind=renewal"),
+        *("fleet.tiers.availability.on=1 s", "fleet.tiers.availability.off=1 s"),
+    ),
+    "asynchronous": (ONE_TIER, "fleet.server={down=inf,up=inf}", "tiers.upwards=asynchronous", "codec.wan.kind=bf16"),
+    "interval, fedbr": (ONE_TIER, "tiers.interval=2", "aggregate.sum=fixed_point"),
+    "interval, scaffold": (ONE_TIER, "tiers.interval=2"),
+}
+RATES: dict[str, tuple[str, ...]] = {
+    "client": ("submodel.rate=client", "eval.on=both"),
+    "round": ("submodel.rate=round", FOUR_BITS),
+    "memory": ("submodel.rate=memory", "rounds.policy=over_select"),
+    "deadline": ("submodel.rate=deadline", *POLICIES["deadline"]),
+}
+CHARGED, BOTH = "eval.charged=true", "eval.on=both"
+EVALUATED: dict[str, tuple[str, ...]] = {
+    "fedavg": (
+        BOTH,
+        "data.validation=0.2",
+        "eval.select=validation",
+        'eval.metrics=["accuracy","loss","class-accuracy"]',
+    ),
+    "fedbr": (BOTH, "rounds.policy=over_select", "fleet.crashes_per_hour=600"),
+    "fedper": ("eval.adapt.epochs=1", "eval.on=clients"),
+    "ifca": (*POLICIES["deadline"], "eval.on=clients"),
+    "fjord": (
+        BOTH,
+        "submodel.rate=round",
+    ),
+    "heterofl": (BOTH, "submodel.rate=client", "model.norm=batch"),
+    "depthfl": (BOTH, "submodel.rate=client", "budget.virtual_seconds=2 s"),
+}
+WITHIN = "rounds.min_fraction=0.2"
+BUDGETS: dict[str, tuple[str, ...]] = {
+    "bytes": ("budget.bytes=1500 kB",),
+    "bytes, within": ("budget.bytes=1500 kB", WITHIN),
+    "bytes, within, elias": ('codec.up=[{kind="quantize"},{kind="elias"}]', "budget.bytes_up=90 kB", WITHIN),
+    "seconds": ("budget.virtual_seconds=1500 ms",),
+    "seconds, within": ("budget.virtual_seconds=1500 ms", WITHIN),
+    "joules, within": ("budget.joules=30 J", WITHIN),
+    "clients": ("budget.client.bytes=250 kB", WITHIN),
+    "charged": ("budget.bytes=2500 kB", WITHIN, CHARGED, BOTH),
+    "fedbuff": ("budget.bytes=1500 kB", *POLICIES["fedbuff"]),
+    "wan_bytes": (ONE_TIER, "tiers.interval=2", "budget.wan_bytes=1 MB"),
+    "price": (ONE_TIER, "fleet.server={down=inf,up=inf}", "tiers.upwards=asynchronous", "budget.price=0.001"),
+    "seconds, tiers": (ONE_TIER, "budget.virtual_seconds=1500 ms", WITHIN),
 }
 FLEET = (
     *("fleet.gateways.count=2", "fleet.gateways.down=2 Mbit/s", "fleet.gateways.up=2 Mbit/s"),
@@ -90,12 +185,13 @@ def words(*overrides: str, method: str = "fedavg", rounds: int = 4, workers: int
     """The command of a short run."""
     options = [f"method_options.{option}" for part in method.split("+") for option in OPTIONS.get(part, ())]
     values = [f"method={method}", f"rounds.max={rounds}", *options, *SHORT, *overrides]
-    return ["run", "digits", *values, "--workers", str(workers)]
+    return ["run", "digits", *values, "--workers", str(workers), "--no-report"]
 
 
 # --- the parts: name -> command ---------------------------------------------------------------------------------------
 
-Commands = Iterator[tuple[str, list[str]]]
+Commands = Iterator[tuple[str, *tuple[list[str], ...]]]
+"""(name, command), or with the run before it that the command reads"""
 
 
 def methods() -> Commands:
@@ -112,6 +208,35 @@ def policies() -> Commands:
         yield f"{policy}, fedbr", words(*POLICIES[policy], method="fedbr")
 
 
+def submodels() -> Commands:
+    for method in ("heterofl", "fedrolex", "fjord", "depthfl"):
+        for rate, keys in RATES.items():
+            yield f"{method}, {rate}", words(*keys, method=method)
+
+
+def commands() -> Commands:
+    grid = ["decide", "digits", *SHORT, "rounds.max=4", "--draws", "2", "--seeds", "2", "--no-report"]
+    two = "method=fedavg,fedprox"
+    yield "decide", [*grid, two, 'codec.up=none,{kind="quantize",bits=4}', "--target", "0.5", "--budget", "bytes=2 MB"]
+    yield "decide, tiers", [*grid, two, ONE_TIER, "tiers.interval=1,2", "--budget", "price=0.001"]
+    yield "decide, parts", [*grid, "method=heterofl", "submodel.rate=client,0.5", "--budget", "joules=40 J"]
+    yield "stress", ["stress", "--clients", "2000", "--cohort", "200"]
+    yield "stress, fedbuff", ["stress", "--clients", "500", "--policy", "fedbuff", "--contended"]
+    yield "stress, gateways", ["stress", "--clients", "500", "--gateways", "5"]
+    tiers = words(*TIERS["two levels"])
+    slots = words(*CODECS["slots, scaffold"], method="fedavg+scaffold")
+    yield "audit", words(*CODECS["elias"]), ["audit", "RUN"]
+    yield "audit, charged", words(CHARGED, BOTH), ["audit", "RUN"]
+    yield "replay", slots, ["replay", "RUN", "fleet.server.up=2 Mbit/s"]
+    yield "replay, tiers", tiers, ["replay", "RUN", "fleet.scale.links=0.5"]
+    yield "replay, draws", words(*BUDGETS["bytes, within"]), ["replay", "RUN", "--draws", "3"]
+    yield "verify", slots, ["verify", "RUN", "--workers", "2"]
+    yield "verify, tiers", tiers, ["verify", "RUN", "--workers", "2"]
+    yield "measure", words(), ["measure", "RUN", "--metrics", "accuracy,class-accuracy", "--workers", "2"]
+    parts = words(*RATES["client"], method="fjord")
+    yield "measure, parts", parts, ["measure", "RUN", "--metrics", "accuracy", "--clients", "evaluated"]
+
+
 PARTS: dict[str, Callable[[], Commands]] = {
     "methods": methods,
     "servers": lambda: (
@@ -119,11 +244,26 @@ PARTS: dict[str, Callable[[], Commands]] = {
     ),
     "policies": policies,
     "sums": lambda: iter([("fixed_point", words("aggregate.sum=fixed_point"))]),
+    "codecs": lambda: (
+        (name, words(*keys, method="fedavg+scaffold" if "scaffold" in name else "fedavg"))
+        for name, keys in CODECS.items()
+    ),
+    "tiers": lambda: (
+        (
+            name,
+            words(*keys, method={"fedbr": "fedbr", "scaffold": "fedavg+scaffold"}.get(name.split(", ")[-1], "fedavg")),
+        )
+        for name, keys in TIERS.items()
+    ),
+    "submodels": submodels,
+    "charged": lambda: ((method, words(CHARGED, *keys, method=method)) for method, keys in EVALUATED.items()),
+    "budgets": lambda: ((name, words(*keys, rounds=6)) for name, keys in BUDGETS.items()),
     "fleet": lambda: iter([("sync", words(*FLEET)), ("fedbuff", words(*FLEET, *POLICIES["fedbuff"]))]),
     "workers": lambda: ((f"{count}", words(method="fedbr", workers=count)) for count in (1, 3)),
     "killed": lambda: iter(
         [("sync, fedbr", words(method="fedbr", rounds=12)), ("fedbuff", words(*POLICIES["fedbuff"], rounds=12))]
     ),
+    "commands": commands,
     "check": lambda: ((row["name"], ["check", row["name"]]) for row in fedbr("list", "scenarios")),
 }
 
@@ -141,9 +281,10 @@ def run(command: list[str], *, to_be_killed: bool) -> dict[str, Any]:
             summary = fedbr("resume", str(folder), "--workers", "2")
         else:
             summary = fedbr(*command)
-        summary = {key: value for key, value in summary.items() if key not in HOST_KEYS}
+        summary = virtual(summary)
         with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger:
             tables = {table: columns(ledger, table, order) for table, order in TABLES.items()}
+            tables["evaluations"] = values(ledger)
             (chain,) = ledger.execute("SELECT chain FROM rounds ORDER BY round DESC LIMIT 1").fetchone()
     return {"results": {"summary": summary, **tables}, "chain": chain}
 
@@ -166,6 +307,36 @@ def columns(ledger: sqlite3.Connection, table: str, order: str) -> dict[str, Any
             text = json.dumps([row[index] for row in rows])
             digests[f"column {name}"] = hashlib.sha256(text.encode()).hexdigest()[:16]
     return digests
+
+
+def values(ledger: sqlite3.Connection) -> dict[str, Any]:
+    """The number of evaluated values, and a digest of them; whose each is may be said in its name or in columns."""
+    try:
+        rows = ledger.execute("SELECT round, client, value, count FROM evaluations").fetchall()
+    except sqlite3.OperationalError:  # a ledger has this table from its first value on
+        rows = []
+    text = "\n".join(sorted(json.dumps(row) for row in rows))
+    return {"rows": len(rows), "values": hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
+def virtual(value: Any) -> Any:
+    """What a command prints, without what is this host's."""
+    if isinstance(value, dict):
+        return {key: virtual(inner) for key, inner in value.items() if not HOST_KEYS.fullmatch(key)}
+    if isinstance(value, list):
+        return [virtual(inner) for inner in value]
+    return re.sub(rf"\S*{TEMPORARY}", "guard", value) if isinstance(value, str) else value
+
+
+def printed(*steps: list[str]) -> dict[str, Any]:
+    """What the last of these commands prints of the run that the one before it makes, if there is one."""
+    with tempfile.TemporaryDirectory(prefix="guard-") as out:
+        for step in steps[:-1]:
+            fedbr(*step, "--out", out, "--run-id", "run")
+        command = [word.replace("RUN", str(Path(out, "digits", "run"))) for word in steps[-1]]
+        where = ("--out", out, "--run-id", "decision", "--workers", "2") if command[0] == "decide" else ()
+        said: dict[str, Any] = virtual(fedbr(*command, *where))
+    return said
 
 
 def kill_after_a_round(command: list[str], ledger: Path) -> None:
@@ -205,10 +376,15 @@ def record(parts: list[str]) -> dict[str, dict[str, Any]]:
     everything: dict[str, dict[str, Any]] = {part: {} for part in parts}
     with tempfile.TemporaryDirectory(prefix="guard-cache-") as cache, mock.patch.dict(os.environ, XDG_CACHE_HOME=cache):
         for part, entries in everything.items():
-            for name, command in PARTS[part]():
+            for name, *steps in PARTS[part]():
                 began = time.monotonic()
                 try:
-                    entry = forecast(command) if part == "check" else run(command, to_be_killed=part == "killed")
+                    if part == "check":
+                        entry = forecast(*steps)
+                    elif part == "commands":
+                        entry = printed(*steps)
+                    else:
+                        entry = run(*steps, to_be_killed=part == "killed")
                 except CommandFailedError as error:
                     entry = {"failed": re.sub(TEMPORARY, "guard", str(error))}
                 entries[name] = entry
@@ -235,7 +411,7 @@ def differences(before: dict[str, Any], after: dict[str, Any], *, results_only: 
     ``results_only``: hashes of chains, and of the files that are committed with rounds, are left out.
     """
     was, now = dict(flat(before)), dict(flat(after))
-    left_out = (*RESIDENT_KEYS, *((" > chain", " > column files") if results_only else ()))
+    left_out = (*RESIDENT_KEYS, *(HASHES if results_only else ()))
     pairs = [(path, was[path], now.get(path, "absent")) for path in was if not path.endswith(left_out)]
     return [f"{path}: {after!r} instead of {before!r}" for path, before, after in pairs if before != after]
 
