@@ -111,6 +111,61 @@ def test_a_class_name_means_one_class() -> None:
     assert [name for name, times in classes.items() if times > 1] == []
 
 
+# --- causes of coupling -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_prepared_once_and_not_by_functions_of_scenario_and_description() -> None:
+    """`scenarios.run.setup.Setup` is both, and keeps what follows from them."""
+    found = []
+    for name in names(["scenarios"]):
+        for node in ast.walk(parsed(name)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+                kinds = {ast.unparse(each.annotation) for each in arguments if each.annotation is not None}
+                if {"Loaded", "ModelProfile"} <= {kind.removesuffix(" | None") for kind in kinds}:
+                    found.append(f"{name}: {node.name}")
+    assert found == ["scenarios/run/setup.py: of", "scenarios/studies/forecast/typical_visits.py: of"]
+
+
+def callers(called: str) -> list[str]:
+    """The files that call a function or class of this name, once for each call."""
+    return [
+        name
+        for name in names()
+        for node in ast.walk(parsed(name))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == called
+    ]
+
+
+def test_the_codecs_of_a_run_are_made_once_on_each_side() -> None:
+    own = "edge/protocol/codecs/"
+    assert [name for name in callers("Codecs") if not name.startswith(own)] == [
+        "edge/training/trainer.py",
+        "scenarios/run/setup.py",
+    ]
+    for part in ("UpdateCodec", "VectorCodecs"):
+        assert [name for name in callers(part) if not name.startswith(own)] == []
+
+
+def test_the_files_of_a_fleet_are_read_once() -> None:
+    assert callers("read_inputs") == [
+        "scenarios/config/fleet_files.py",  # of costmodel.fleet.inputs
+        "scenarios/report/round_figures.py",  # of a recorded run, whose method is not loaded
+        "scenarios/run/setup.py",
+    ]
+
+
+def test_how_a_visit_differs_is_no_key_among_its_methods_choices() -> None:
+    """`edge.protocol.variant.Variant` has rate, window and levels; bytes and texts alone have them by name."""
+    fields = {"rate", "window", "codec levels"}
+    for name in names():
+        for node in ast.walk(parsed(name)):
+            if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("choice"):
+                key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+                assert key not in fields, f"{name}:{node.lineno}"
+        assert not {"edge.protocol.submodels.WINDOW", "edge.protocol.codecs.update_codec.LEVELS"} & imported_by(name)
+
+
 UNPICKLERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve"}
 """Modules whose files can run code when they are read."""
 TORCH_LOADERS = ("torch.load", "torch.serialization.load", "torch.hub.load_state_dict_from_url")

@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
-from edge.protocol.messages import Quantity
+from edge.protocol.messages import EvaluatedQuantity
 from edge.protocol.payload import ITEM_NBYTES, Shapes
 
 
@@ -223,9 +223,9 @@ class EvaluationRow(NamedTuple):
     """Number of the aggregator that has the model of its own"""
 
     @property
-    def quantity(self) -> Quantity:
+    def quantity(self) -> EvaluatedQuantity:
         """What the value is of, as workers measure it."""
-        return Quantity(self.metric, self.part, self.kind, self.rate, self.exit)  # type: ignore[arg-type]
+        return EvaluatedQuantity(self.metric, self.part, self.kind, self.rate, self.exit)  # type: ignore[arg-type]
 
 
 class AggregatorRow(NamedTuple):

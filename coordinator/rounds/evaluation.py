@@ -26,12 +26,12 @@ from coordinator.workers.task import PoolTask, Reply, ReplyValidator, Workers
 from edge.protocol import messages
 from edge.protocol.bounds import is_bounded
 from edge.protocol.config import EvalSplit, Job, ModelProfile
-from edge.protocol.messages import CORRECT, CROSS_ENTROPY, GLOBAL, Quantity, Score
+from edge.protocol.messages import CORRECT, CROSS_ENTROPY, GLOBAL, EvaluatedQuantity, Score
 from edge.protocol.payload import FORWARD, Payload, shapes
 
 NO_ROUND = -1
 """The round of rows that are not committed"""
-Sums = Mapping[Quantity, tuple[float, int]]
+Sums = Mapping[EvaluatedQuantity, tuple[float, int]]
 """Quantity -> (sum, number of examples or measurements)"""
 TRAINING_PASSES = 3
 """Cost of a training step in forward passes, to foresee the work of an adaptation."""
@@ -46,11 +46,13 @@ class EvaluationScope:
     """Whose accuracy and loss are the round's; those of clients as means over clients"""
     split: EvalSplit = "test"
     """The clients' examples that are used"""
-    quantities: frozenset[Quantity] | None = None
+    quantities: frozenset[EvaluatedQuantity] | None = None
     """What is measured, whatever its parts, but for `further_quantities` of clients; None: anything"""
     keeps_values: bool = False
     """Whether the values beside the round's are kept in the ledger"""
-    over_clients: Callable[[Mapping[int, Mapping[Quantity, float]]], Mapping[Quantity, float]] | None = None
+    over_clients: (
+        Callable[[Mapping[int, Mapping[EvaluatedQuantity, float]]], Mapping[EvaluatedQuantity, float]] | None
+    ) = None
     """(client -> values) -> further values over the evaluated clients; kept with the values"""
     aggregators: bool = False
     """Whether the own models of aggregators are evaluated, too"""
@@ -230,7 +232,7 @@ def result(scores: Sequence[Score], scope: EvaluationScope) -> EvalResult:
 
 
 def _added(scores: Iterable[Score]) -> Sums:
-    added: dict[Quantity, tuple[float, int]] = {}
+    added: dict[EvaluatedQuantity, tuple[float, int]] = {}
     for score in scores:
         for quantity, (total, count) in score.values.items():
             before, number = added.get(quantity, (0.0, 0))
@@ -238,7 +240,7 @@ def _added(scores: Iterable[Score]) -> Sums:
     return added
 
 
-def _mean(sums: Sums, quantity: Quantity) -> float:
+def _mean(sums: Sums, quantity: EvaluatedQuantity) -> float:
     total, count = sums[quantity]
     return total / count
 
@@ -256,7 +258,7 @@ def _values(sums: Mapping[int, Sums], scope: EvaluationScope) -> tuple[Evaluatio
     )
     if scope.over_clients is None:
         return rows
-    by_client: dict[int, dict[Quantity, float]] = {client: {} for client in sums if client != GLOBAL}
+    by_client: dict[int, dict[EvaluatedQuantity, float]] = {client: {} for client in sums if client != GLOBAL}
     for row in rows:
         if row.client != GLOBAL and row.value is not None:
             by_client[row.client][row.quantity] = row.value

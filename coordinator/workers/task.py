@@ -59,7 +59,7 @@ class ReplyValidator:
       another worker's is no better.
     """
 
-    quantities: frozenset[messages.Quantity] | None = None
+    quantities: frozenset[messages.EvaluatedQuantity] | None = None
     """The quantities that a score may have, with any part of theirs; None: any."""
     takes_vectors: bool = False
     """Whether a score may have vectors."""

@@ -57,7 +57,7 @@ GLOBAL = -1
 ACCURACY, LOSS = "accuracy", "loss"
 """The metrics of every evaluation: the number of correct examples, and the sum of their cross-entropy."""
 SUBVALUE = "/"
-"""Between the words of the name of a `Quantity`; no metric's name has it."""
+"""Between the words of the name of a `EvaluatedQuantity`; no metric's name has it."""
 BEFORE: Literal["before"] = "before"
 VALIDATION: Literal["validation"] = "validation"
 """Kinds of evaluation: of a client's model before its adaptation, and on the client's validation examples."""
@@ -97,7 +97,7 @@ Column = Annotated[Sequence[T], Meta(min_length=1, max_length=MAX_BATCH)]
 """One item for each visit of a batch."""
 
 
-class Quantity(NamedTuple):
+class EvaluatedQuantity(NamedTuple):
     """What an evaluation has measured: a metric, or one of its parts, of which model and on which examples."""
 
     metric: ValueName
@@ -118,14 +118,14 @@ class Quantity(NamedTuple):
         return SUBVALUE.join(filter(None, (self.kind, rate, exit, self.metric, self.part)))
 
 
-CORRECT, CROSS_ENTROPY = Quantity(ACCURACY), Quantity(LOSS)
+CORRECT, CROSS_ENTROPY = EvaluatedQuantity(ACCURACY), EvaluatedQuantity(LOSS)
 """The quantities of every evaluation."""
 
 
-def further_quantities(job: Job) -> tuple[Quantity, ...]:
+def further_quantities(job: Job) -> tuple[EvaluatedQuantity, ...]:
     """The quantities of an evaluation on a client beside its metrics, in the order of measurement."""
     kinds = (BEFORE if job.adapt_before else None, job.eval_select)
-    return tuple(Quantity(name, kind=kind) for kind in kinds if kind is not None for name in (ACCURACY, LOSS))
+    return tuple(EvaluatedQuantity(name, kind=kind) for kind in kinds if kind is not None for name in (ACCURACY, LOSS))
 
 
 class Message(Struct, frozen=True):
@@ -367,8 +367,8 @@ class Score(Message, frozen=True):
 
     start: Count
     client: EvaluatedClient
-    values: Annotated[Mapping[Quantity, tuple[float, Count]], Meta(max_length=MAX_VALUES)]
-    """Quantity -> (sum, number of examples or measurements in it), in the order of measurement."""
+    values: Annotated[Mapping[EvaluatedQuantity, tuple[float, Count]], Meta(max_length=MAX_VALUES)]
+    """EvaluatedQuantity -> (sum, number of examples or measurements in it), in the order of measurement."""
     payload: Attached[Payload] = {}
     """Vectors that metrics give, in slots of their names, if the job collects them."""
 

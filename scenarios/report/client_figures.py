@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from coordinator.records.round_record import logged_means
 from costmodel.units import BYTES
 from edge.protocol.config import EvalSplit
-from edge.protocol.messages import ACCURACY, CORRECT, VALIDATION, Quantity
+from edge.protocol.messages import ACCURACY, CORRECT, VALIDATION, EvaluatedQuantity
 from scenarios.report import plot_style
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun, RunGroup
@@ -93,8 +93,8 @@ def adaptation(shown: ShownRuns) -> Figure | None:
     return figure
 
 
-MEANS = {CORRECT: "-", BEFORE_ACCURACY: (0, (4, 2)), Quantity(ACCURACY, kind=VALIDATION): (0, (1, 1.5))}
-"""Quantity -> dashes of its line."""
+MEANS = {CORRECT: "-", BEFORE_ACCURACY: (0, (4, 2)), EvaluatedQuantity(ACCURACY, kind=VALIDATION): (0, (1, 1.5))}
+"""EvaluatedQuantity -> dashes of its line."""
 
 
 def traffic(shown: ShownRuns) -> Figure | None:

@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from coordinator.records.round_record import validation_accuracy
 from coordinator.records.schema import EvaluationRow, RoundRow
-from edge.protocol.messages import ACCURACY, BEFORE, CORRECT, CROSS_ENTROPY, GLOBAL, Quantity
+from edge.protocol.messages import ACCURACY, BEFORE, CORRECT, CROSS_ENTROPY, GLOBAL, EvaluatedQuantity
 from scenarios.run import progress
 
 CLASS_ACCURACY = "class-accuracy"
-BEFORE_ACCURACY = Quantity(ACCURACY, kind=BEFORE)
+BEFORE_ACCURACY = EvaluatedQuantity(ACCURACY, kind=BEFORE)
 SelectedBy = Literal["validation", "accuracy"]
 PART = 10
 """The worst decile is one in so many clients."""
@@ -47,7 +47,7 @@ def over_clients(values: Sequence[float]) -> OverClients:
     )
 
 
-def by_round(rows: Sequence[EvaluationRow], quantity: Quantity = CORRECT) -> dict[int, OverClients]:
+def by_round(rows: Sequence[EvaluationRow], quantity: EvaluatedQuantity = CORRECT) -> dict[int, OverClients]:
     """Round -> the clients' values of a quantity after it, for rounds with any."""
     values: defaultdict[int, list[float]] = defaultdict(list)
     for row in rows:

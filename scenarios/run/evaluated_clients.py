@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from coordinator.rounds.evaluation import EvaluationScope, evaluated_examples, measured_examples
 from edge.protocol.config import ModelProfile
-from edge.protocol.messages import ACCURACY, LOSS, Quantity
+from edge.protocol.messages import ACCURACY, LOSS, EvaluatedQuantity
 from edge.protocol.payload import Payload
 from edge.protocol.plugins import load
 from edge.protocol.submodels import depths
@@ -53,25 +53,25 @@ def evaluation_scope(setup: Setup) -> EvaluationScope:
     )
 
 
-def quantities(config: EvalSection, description: ModelProfile) -> frozenset[Quantity]:
+def quantities(config: EvalSection, description: ModelProfile) -> frozenset[EvaluatedQuantity]:
     """What an evaluation measures: metrics, and accuracy and loss of the parts and exits of the global model."""
-    metrics = (Quantity(row.name) for row in metric_rows(config.metrics))
-    rates = (Quantity(name, rate=rate) for rate in description.rates if rate != 1 for name in (ACCURACY, LOSS))
+    metrics = (EvaluatedQuantity(row.name) for row in metric_rows(config.metrics))
+    rates = (EvaluatedQuantity(name, rate=rate) for rate in description.rates if rate != 1 for name in (ACCURACY, LOSS))
     numbers = range(1, depths(description.axes) + 1)
-    exits = (Quantity(name, exit=number) for number in numbers for name in (ACCURACY, LOSS))
+    exits = (EvaluatedQuantity(name, exit=number) for number in numbers for name in (ACCURACY, LOSS))
     return frozenset((*metrics, *rates, *exits))
 
 
 def values_over_clients(
     config: EvalSection,
-    values: Mapping[int, Mapping[Quantity, float]],
+    values: Mapping[int, Mapping[EvaluatedQuantity, float]],
     vectors: Mapping[int, Payload] = MappingProxyType({}),
-) -> dict[Quantity, float]:
+) -> dict[EvaluatedQuantity, float]:
     """The values over clients of the metrics of ``eval`` that have any, from each client's values.
 
     ``vectors``: client -> name of a metric -> its vectors by name.
     """
-    compared: dict[Quantity, float] = {}
+    compared: dict[EvaluatedQuantity, float] = {}
     for row in metric_rows(config.metrics):
         if row.over_clients is not None:
             by_part = {
@@ -84,7 +84,7 @@ def values_over_clients(
                 if row.name in payload
             }
             parts = load(row.over_clients)(by_part, row.chosen(config.metric_options), given)
-            compared |= {Quantity(row.name, part): value for part, value in parts.items()}
+            compared |= {EvaluatedQuantity(row.name, part): value for part, value in parts.items()}
     return compared
 
 

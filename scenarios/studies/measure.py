@@ -37,7 +37,7 @@ from costmodel.clock import Clock
 from edge.protocol.config import Job
 from edge.protocol.files import opened, write_text
 from edge.protocol.home import shared
-from edge.protocol.messages import GLOBAL, LOCAL_MODEL, SUBVALUE, Evaluate, Quantity, Score, Train, Update
+from edge.protocol.messages import GLOBAL, LOCAL_MODEL, SUBVALUE, Evaluate, EvaluatedQuantity, Score, Train, Update
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.scratch import scratch
 from edge.training.metrics.registry import metric_rows
@@ -59,7 +59,7 @@ VISITS_PER_WORKER = 2
 """Local models per worker that are held at a time"""
 OPTIONS = "eval.metric_options."
 Clients = Literal["local", "evaluated", "none"]
-Values = dict[Quantity, float | None]
+Values = dict[EvaluatedQuantity, float | None]
 Tell = Callable[[int, int], None]
 """(tasks that are done, all tasks)"""
 
@@ -326,7 +326,7 @@ def _by_client(found: EvalResult) -> dict[int, Values]:
     return values
 
 
-def _by_name(values: Mapping[Quantity, float | None]) -> dict[str, float | None]:
+def _by_name(values: Mapping[EvaluatedQuantity, float | None]) -> dict[str, float | None]:
     return {quantity.name: value for quantity, value in values.items()}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from edge.protocol.config import EvalSplit
-from edge.protocol.messages import ACCURACY, LOSS, MAX_VALUE_NAME, MAX_VALUES, Quantity
+from edge.protocol.messages import ACCURACY, LOSS, MAX_VALUE_NAME, MAX_VALUES, EvaluatedQuantity
 from edge.protocol.payload import Payload
 from edge.protocol.plugins import error_text, load
 from edge.training.block_model import BlockModel
@@ -19,8 +19,8 @@ from edge.training.exits import exit_logits
 from edge.training.metrics.metric import Metric, ModelInputs, Sums
 from edge.training.metrics.registry import MetricRow, metric_rows
 
-Values = dict[Quantity, tuple[float, int]]
-"""Quantity -> (sum, number), as in `edge.protocol.messages.Score`"""
+Values = dict[EvaluatedQuantity, tuple[float, int]]
+"""EvaluatedQuantity -> (sum, number), as in `edge.protocol.messages.Score`"""
 
 
 class JobMetrics:
@@ -119,7 +119,7 @@ def _named(row: MetricRow) -> Iterator[None]:
 def _add(values: Values, row: MetricRow, sums: Sums, exit: int | None = None) -> None:
     """Add the sums of a batch. ValueError for what no score can carry."""
     for part, (total, count) in sums.items():
-        quantity = Quantity(row.name, part or None, exit=exit)
+        quantity = EvaluatedQuantity(row.name, part or None, exit=exit)
         name = quantity.name
         if not len(name) <= MAX_VALUE_NAME or not name.isprintable():
             raise ValueError(f"{name[:MAX_VALUE_NAME]!r} cannot be the name of a value")

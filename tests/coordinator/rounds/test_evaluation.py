@@ -17,7 +17,7 @@ from coordinator.records.schema import EvaluationRow
 from coordinator.records.store import evaluations
 from coordinator.rounds.evaluation import NO_ROUND, EvaluationScope, result
 from edge.protocol.config import PartitionConfig, TrainConfig
-from edge.protocol.messages import CORRECT, CROSS_ENTROPY, GLOBAL, Quantity, Score
+from edge.protocol.messages import CORRECT, CROSS_ENTROPY, GLOBAL, EvaluatedQuantity, Score
 from edge.protocol.payload import MODEL
 from scenarios.config.load import ScenarioError
 from scenarios.run import evaluated_clients
@@ -48,7 +48,7 @@ def of(metric: str, found: Mapping[Key, float], round: int) -> list[float]:
 
 
 def score(client: int, start: int, correct: int, count: int, loss: float, **more: tuple[float, int]) -> Score:
-    further = {Quantity(name): sums for name, sums in more.items()}
+    further = {EvaluatedQuantity(name): sums for name, sums in more.items()}
     return Score(start, client, {CORRECT: (correct, count), CROSS_ENTROPY: (loss, count), **further})
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from edge.protocol.messages import CORRECT, CROSS_ENTROPY, Quantity
+from edge.protocol.messages import CORRECT, CROSS_ENTROPY, EvaluatedQuantity
 from edge.training.client_update import Batch, Batches
 from edge.training.metrics.accuracy import Accuracy
 from edge.training.metrics.class_accuracy import ClassAccuracy
@@ -44,7 +44,7 @@ def test_sums_are_added_batch_by_batch_in_order() -> None:
     with torch.no_grad():
         losses = [float(F.cross_entropy(net.run(x).double(), y, reduction="sum")) for x, y in batches]
         correct = [(net.run(x).argmax(1) == y).tolist() for x, y in batches]
-    classes = [Quantity("class-accuracy", label) for label in "012"]
+    classes = [EvaluatedQuantity("class-accuracy", label) for label in "012"]
     assert list(values) == [CORRECT, CROSS_ENTROPY, *classes]
     assert values[CORRECT] == (sum(map(sum, correct)), 11)
     assert values[CROSS_ENTROPY] == (losses[0] + losses[1], 11)
@@ -73,9 +73,9 @@ def test_a_metric_of_the_whole_model_has_gradients_examples_of_its_split_and_a_g
     drawn = np.random.default_rng(len("metric gradient-norm")).random()
     assert asked == [("train", ModelInputs())]
     assert values == {
-        Quantity("gradient-norm"): (float(torch.linalg.vector_norm(net.grad)), 1),
-        Quantity("gradient-norm", "examples"): (8.0, 1),
-        Quantity("gradient-norm", "drawn"): (drawn, 1),
+        EvaluatedQuantity("gradient-norm"): (float(torch.linalg.vector_norm(net.grad)), 1),
+        EvaluatedQuantity("gradient-norm", "examples"): (8.0, 1),
+        EvaluatedQuantity("gradient-norm", "drawn"): (drawn, 1),
     }
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from edge.protocol.config import CodecConfig, DataConfig, Job, ModelConfig, PartitionConfig
-from edge.protocol.messages import GLOBAL, Evaluate, Quantity, Train
+from edge.protocol.messages import GLOBAL, Evaluate, EvaluatedQuantity, Train
 from edge.protocol.payload import MODEL
 from edge.protocol.serialization import packed_text
 from edge.training.client_update import ClientUpdate
@@ -47,7 +47,7 @@ class Worker:
         frames = [np.asarray(frame) for frame in update.encoded.get(MODEL, {}).values()]
         return b"".join([each.tobytes() for each in numbers] + [frame.tobytes() for frame in frames])
 
-    def score(self) -> Mapping[Quantity, tuple[float, int]]:
+    def score(self) -> Mapping[EvaluatedQuantity, tuple[float, int]]:
         """The values of one evaluation."""
         return self.trainer.evaluate(Evaluate(0, 360, GLOBAL, {MODEL: dict(self.initial)}), None).values
 
@@ -79,7 +79,7 @@ def test_a_metric_is_made_anew_for_each_evaluation() -> None:
     worker = Worker(f"{ClientUpdate.__module__}:ClientUpdate", metrics=(f"{PARTS}:METRIC",), eval_batch=500)
     first = worker.score()
     assert worker.score() == first
-    assert first[Quantity("growing")] == (1.0, 1)  # 360 test examples
+    assert first[EvaluatedQuantity("growing")] == (1.0, 1)  # 360 test examples
 
 
 @pytest.mark.parametrize(
