@@ -57,7 +57,7 @@ GLOBAL = -1
 ACCURACY, LOSS = "accuracy", "loss"
 """The metrics of every evaluation: the number of correct examples, and the sum of their cross-entropy."""
 SUBVALUE = "/"
-"""Between the words of the name of a `EvaluatedQuantity`; no metric's name has it."""
+"""Between the words of the name of an `EvaluatedQuantity`; no metric's name has it."""
 BEFORE: Literal["before"] = "before"
 VALIDATION: Literal["validation"] = "validation"
 """Kinds of evaluation: of a client's model before its adaptation, and on the client's validation examples."""
@@ -368,7 +368,7 @@ class Score(Message, frozen=True):
     start: Count
     client: EvaluatedClient
     values: Annotated[Mapping[EvaluatedQuantity, tuple[float, Count]], Meta(max_length=MAX_VALUES)]
-    """EvaluatedQuantity -> (sum, number of examples or measurements in it), in the order of measurement."""
+    """Quantity -> (sum, number of examples or measurements in it), in the order of measurement."""
     payload: Attached[Payload] = {}
     """Vectors that metrics give, in slots of their names, if the job collects them."""
 

@@ -94,7 +94,7 @@ def adaptation(shown: ShownRuns) -> Figure | None:
 
 
 MEANS = {CORRECT: "-", BEFORE_ACCURACY: (0, (4, 2)), EvaluatedQuantity(ACCURACY, kind=VALIDATION): (0, (1, 1.5))}
-"""EvaluatedQuantity -> dashes of its line."""
+"""Quantity -> dashes of its line."""
 
 
 def traffic(shown: ShownRuns) -> Figure | None:

@@ -20,7 +20,7 @@ from edge.training.metrics.metric import Metric, ModelInputs, Sums
 from edge.training.metrics.registry import MetricRow, metric_rows
 
 Values = dict[EvaluatedQuantity, tuple[float, int]]
-"""EvaluatedQuantity -> (sum, number), as in `edge.protocol.messages.Score`"""
+"""Quantity -> (sum, number), as in `edge.protocol.messages.Score`"""
 
 
 class JobMetrics:
