@@ -291,6 +291,7 @@ class _Maker:
         setup = Setup(inputs, profile)
         if devices is not None:
             setup = Setup(inputs, devices.counted(setup.job, profile, self.watch))
+        _ = setup.fleet  # so that one that cannot be is refused before anything is written
         refused = {} if devices is not None else setup.refused
         evaluated_clients.check_validation(setup)
         warnings = run_problems.foreseen(setup, device)
