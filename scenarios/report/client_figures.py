@@ -46,7 +46,7 @@ def clients(shown: ShownRuns) -> Figure | None:
         marker = "o" if len(every) < 3 else ""
         low, high = np.clip([mean - spread, mean + spread], 0, 100)
         curve.fill_between(rounds, low, high, color=colour, alpha=0.18, lw=0)
-        curve.plot(rounds, mean, label=run.label, marker=marker, **shown.styles[run.label])
+        curve.plot(rounds, mean, label=run.label, **{"marker": marker, **shown.styles[run.label]})
         curve.plot(rounds, worst, color=colour, linestyle=(0, (1, 1.5)), marker=marker, linewidth=1.4)
         _draw_shares(shares, [100 * value for value in every[-1].values], shown.styles[run.label])
     plot_style.over_rounds(curve, title="Mean, spread, worst decile (dotted)", ylabel="accuracy of clients (%)")
@@ -131,7 +131,7 @@ def devices(shown: ShownRuns) -> Figure | None:
             rounds = [min(round + 1, run.completed) for round in by_round]
             marker, colour = "o" if len(rounds) < 3 else "", shown.styles[run.label]["color"]
             mean, worst = ([100 * getattr(of, key) for of in by_round.values()] for key in ("mean", "worst_decile"))
-            axes.plot(rounds, mean, label=run.label, marker=marker, **shown.styles[run.label])
+            axes.plot(rounds, mean, label=run.label, **{"marker": marker, **shown.styles[run.label]})
             axes.plot(rounds, worst, color=colour, linestyle=(0, (1, 1.5)), marker=marker, linewidth=1.4)
         plot_style.over_rounds(axes, title=name, ylabel="accuracy of clients (%)")
     plot_style.legend(figure, panels[0])
@@ -237,9 +237,8 @@ def _by_round(
         for run, values in found:
             rounds = [min(round + 1, run.completed) for round in values.get(name, {})]
             marker = "o" if len(rounds) < 3 else ""
-            axes.plot(
-                rounds, list(values.get(name, {}).values()), label=run.label, marker=marker, **shown.styles[run.label]
-            )
+            style = {"marker": marker, **shown.styles[run.label]}
+            axes.plot(rounds, list(values.get(name, {}).values()), label=run.label, **style)
         plot_style.over_rounds(axes, title=name)
     plot_style.legend(figure, panels[0])
     return figure

@@ -24,6 +24,7 @@ from scenarios.config.errors import ReportError
 from scenarios.report import curves, figures, html, plot_style, round_figures, terminal
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import BlockTraffic, grouped, open_runs
+from scenarios.report.theme import DASHES
 from scenarios.run import client_values, visits
 from scenarios.run.environment import Environment
 from scenarios.run.progress import to_target
@@ -349,6 +350,11 @@ def test_the_accuracies_of_clients_are_shown_by_kind_of_device(tmp_path: Path) -
     assert texts == ["fedavg", "2", "38 (0 to 100) %", "50.00 ± 0.00 %", "44 (0 to 100) %"]
     assert "worst device" in next(row for row in page.rows if row[:2] == ["group", "seeds"])
     assert "client_devices-caption" in page.ids
+    # More runs of one method than there are dashes of lines.
+    many = [
+        make_run(tmp_path / f"m{n}", "fedavg", commits(0.5, 0.5), seed=n, **classes) for n in range(len(DASHES) + 1)
+    ]
+    assert "client_devices-caption" in page_of(tmp_path, many).ids
     alone = page_of(tmp_path, [make_run(tmp_path / "c", "fedavg", commits(0.5, 0.5))])
     assert "client_devices-caption" not in alone.ids and "device" not in [cell for row in alone.rows for cell in row]
 
