@@ -351,9 +351,11 @@ def test_the_accuracies_of_clients_are_shown_by_kind_of_device(tmp_path: Path) -
     assert "worst device" in next(row for row in page.rows if row[:2] == ["group", "seeds"])
     assert "client_devices-caption" in page.ids
     # More runs of one method than there are dashes of lines.
-    many = [
-        make_run(tmp_path / f"m{n}", "fedavg", commits(0.5, 0.5), seed=n, **classes) for n in range(len(DASHES) + 1)
-    ]
+    methods = ["fedprox", *["fedavg"] * (len(DASHES) + 1)]
+    many = [make_run(tmp_path / f"m{n}", each, commits(0.5, 0.5), **classes) for n, each in enumerate(methods)]
+    for number, run in enumerate(many):
+        with (run / "scenario.toml").open("a") as file:
+            file.write(f"[train]\nlr = 0.0{number + 1}\n")
     assert "client_devices-caption" in page_of(tmp_path, many).ids
     alone = page_of(tmp_path, [make_run(tmp_path / "c", "fedavg", commits(0.5, 0.5))])
     assert "client_devices-caption" not in alone.ids and "device" not in [cell for row in alone.rows for cell in row]
