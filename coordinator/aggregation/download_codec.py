@@ -77,7 +77,7 @@ class DownloadCodec:
 
     def _build(self, codecs: VectorCodecs, dispatch: Download, references: References) -> Payload:
         built = dispatch.built()
-        decoded = {slot: dict(named) for slot, named in built.items()}
+        decoded = {slot: dict(vectors) for slot, vectors in built.items()}
         for (slot, key), reference in references.items():
             decoded[slot][key] = self._encoded(codecs, slot, key, built[slot][key], reference)[1]
         return decoded

@@ -331,7 +331,7 @@ class ServerStrategy(NumberLog):
         return Download(client, self._part(payload, variant), choice, variant=variant)
 
     def _part(self, payload: Payload, variant: Variant) -> Payload:
-        return {slot: self.part_of(named, variant) if slot == MODEL else named for slot, named in payload.items()}
+        return {slot: self.part_of(vectors, variant) if slot == MODEL else vectors for slot, vectors in payload.items()}
 
     def choose(self, client: int, round: int) -> Choice:
         """The small numbers that a visit downloads; changes nothing."""
@@ -359,7 +359,7 @@ class ServerStrategy(NumberLog):
     @final
     def carried(self) -> Payload:
         """What the corrections carry between aggregators and what is above them."""
-        return {slot: named for extension in self.extensions for slot, named in extension.carried().items()}
+        return {slot: vectors for extension in self.extensions for slot, vectors in extension.carried().items()}
 
     @final
     def carry(self, vectors: Payload) -> None:
@@ -374,7 +374,7 @@ class ServerStrategy(NumberLog):
         up: dict[str, dict[str, int]] = {MODEL: self.setup.layout.shapes(self.setup.up)}
         for extension in self.extensions:
             up |= extension.up_shapes()
-        return {slot: named for slot, named in up.items() if named}  # a slot without vectors is not sent
+        return {slot: sizes for slot, sizes in up.items() if sizes}  # a slot without vectors is not sent
 
     @final
     def part_up_shapes(self, variant: Variant) -> Shapes:
@@ -382,7 +382,7 @@ class ServerStrategy(NumberLog):
         up, submodels = self.up_shapes(), self.setup.submodels
         if submodels is None:
             return up
-        return {slot: submodels.slices(variant).of(named) for slot, named in up.items()}
+        return {slot: submodels.slices(variant).of(sizes) for slot, sizes in up.items()}
 
     def store_shapes(self) -> Shapes:
         """Shapes of what the server stores per client: slot -> key -> numbers."""

@@ -129,7 +129,7 @@ class TieredServer(ServerStrategy):
         counts = [np.bincount(aggregator_of, minlength=parents[0].size)]
         for below, above in pairwise(parents):
             counts.append(np.bincount(below, counts[-1], above.size).astype(np.int64))
-        members = [np.maximum(each, 1).tolist() for each in counts]
+        members = [np.maximum(of_tier, 1).tolist() for of_tier in counts]
         self.aggregators = [make(replace(plain, members=count)) for count in members[0]]
         for side in self.aggregators:
             side.models = dict(self.top.models)
@@ -138,7 +138,11 @@ class TieredServer(ServerStrategy):
         upper = [[Aggregator(count, Means(models, carried)) for count in of_tier] for of_tier in members[1:]]
         self._tiers = [self._lowest, *upper, [Aggregator(len(setup.samples), self.top)]]
         """The aggregators of each tier, and the server above the last"""
-        self._placed = [(tier, *each) for tier, of_tier in enumerate(self._tiers) for each in enumerate(of_tier)][::-1]
+        self._placed = [
+            (tier, number, aggregator)
+            for tier, of_tier in enumerate(self._tiers)
+            for number, aggregator in enumerate(of_tier)
+        ][::-1]
         """(tier, number in it, aggregator) of all, the server first"""
         self._collect()
 
@@ -170,8 +174,8 @@ class TieredServer(ServerStrategy):
     def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
         """Of each aggregator with a cohort, its own clients."""
         chosen = []
-        for index, own in by_aggregator(self.aggregator_of, cohort).items():
-            others = self.aggregators[index].download_only_clients(round, own)
+        for index, clients in by_aggregator(self.aggregator_of, cohort).items():
+            others = self.aggregators[index].download_only_clients(round, clients)
             chosen += [client for client in others if self.aggregator_of[client] == index]
         return sorted(chosen)
 
@@ -191,23 +195,23 @@ class TieredServer(ServerStrategy):
         self.of_client(reply.client).observe(reply, start)
 
     def started(self, round: int, dispatches: Sequence[Download]) -> None:
-        for index, own in self._dispatches(dispatches).items():
-            self.aggregators[index].started(round, own)
+        for index, group in self._dispatches(dispatches).items():
+            self.aggregators[index].started(round, group)
 
     def received(self, round: int, dispatches: Sequence[Download]) -> None:
-        for index, own in self._dispatches(dispatches).items():
-            self.aggregators[index].received(round, own)
+        for index, group in self._dispatches(dispatches).items():
+            self.aggregators[index].received(round, group)
 
     def _dispatches(self, dispatches: Sequence[Download]) -> dict[int, list[Download]]:
         by_client = {dispatch.client: dispatch for dispatch in dispatches}
         groups = by_aggregator(self.aggregator_of, [dispatch.client for dispatch in dispatches])
-        return {index: [by_client[client] for client in own] for index, own in groups.items()}
+        return {index: [by_client[client] for client in clients] for index, clients in groups.items()}
 
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[NamedTuple]:
         by_client = {outcome.dispatch.client: outcome for outcome in outcomes}
         rows: list[NamedTuple] = []
-        for index, own in by_aggregator(self.aggregator_of, list(by_client)).items():
-            rows += self.aggregators[index].feedback(round, [by_client[client] for client in own])
+        for index, clients in by_aggregator(self.aggregator_of, list(by_client)).items():
+            rows += self.aggregators[index].feedback(round, [by_client[client] for client in clients])
         return rows
 
     def evaluation_model(self, client: int) -> Payload | LaterPayload:
@@ -347,22 +351,22 @@ class TieredServer(ServerStrategy):
             after = [above.side.carried() for above in self._tiers[lower + 1]]
             before_below = [aggregator.side.carried() for aggregator in self._tiers[lower]]
             for index, parent in enumerate(self._parents[lower].tolist()):
-                own, is_in = before_below[index], lower == tier and arrived[index]
-                moved = after[parent] if is_in else _moved(own, before[parent], after[parent])
+                carried, is_in = before_below[index], lower == tier and arrived[index]
+                moved = after[parent] if is_in else _moved(carried, before[parent], after[parent])
                 self._tiers[lower][index].side.carry(moved)
             before = before_below
 
     def _carry_one(self, aggregator: Aggregator, has_arrived: bool) -> None:
         """The same when one aggregator alone goes on: what it has learned since its start counts by its clients, not
         less for its staleness."""
-        before, own = self.top.carried(), aggregator.side.carried()
+        before, carried = self.top.carried(), aggregator.side.carried()
         start, aggregator.start_carried = aggregator.start_carried or before, {}
         if not before or not has_arrived:
-            aggregator.side.carry(_moved(own, start, before))
+            aggregator.side.carry(_moved(carried, start, before))
             return
         share, after = aggregator.members / len(self.setup.samples), dict[str, dict[str, Vector]]()
         for slot, key, vector in vectors(before):
-            change = own[slot][key].data.astype(np.float64) - start[slot][key].data
+            change = carried[slot][key].data.astype(np.float64) - start[slot][key].data
             after.setdefault(slot, {})[key] = Vector((vector.data + share * change).astype(np.float32))
         for server in (self.top, aggregator.side):
             server.carry(after)
@@ -371,11 +375,11 @@ class TieredServer(ServerStrategy):
 
     def take_logged(self) -> dict[str, float]:
         """Of each name the mean over the aggregators that have logged it."""
-        found: dict[str, list[float]] = {}
+        by_name: dict[str, list[float]] = {}
         for server in (self.top, *self.aggregators):
             for name, value in server.take_logged().items():
-                found.setdefault(name, []).append(value)
-        return {name: float(np.mean(values)) for name, values in found.items()}
+                by_name.setdefault(name, []).append(value)
+        return {name: float(np.mean(values)) for name, values in by_name.items()}
 
     # --- what a checkpoint has beside the models ----------------------------------------------------------------------
 
@@ -394,7 +398,7 @@ class TieredServer(ServerStrategy):
             for (name, key), weight in aggregator.weights.items():
                 arrays[WEIGHT, tier, number, name, key] = np.array([weight])
             for kind, group in groups.items():
-                arrays |= {(kind, tier, number, name, key): each.data for name, key, each in vectors(group)}
+                arrays |= {(kind, tier, number, name, key): vector.data for name, key, vector in vectors(group)}
         return _write_state(arrays)
 
     def restore(self, models: Models, state: State) -> None:
@@ -409,14 +413,14 @@ class TieredServer(ServerStrategy):
                 aggregator.side.carry(_like(self.top.carried(), stored[CARRIED, tier, number]))
             else:
                 names = {name: own_name(number, name) for name in (of_server if tier == 0 else ())}
-                own = {name: models[other] for name, other in names.items() if other in models}
-                aggregator.differs = bool(own)
-                aggregator.side.restore(own or of_server, stored[SIDE, tier, number].get("", {}))
+                own_models = {name: models[other] for name, other in names.items() if other in models}
+                aggregator.differs = bool(own_models)
+                aggregator.side.restore(own_models or of_server, stored[SIDE, tier, number].get("", {}))
             aggregator.start = _like(of_server, stored[START, tier, number])
             aggregator.start_carried = _like(self.top.carried(), stored[START_CARRIED, tier, number])
             weights = stored[WEIGHT, tier, number].items()
             aggregator.weights.clear()
-            aggregator.weights |= {(name, key): float(each[0]) for name, of in weights for key, each in of.items()}
+            aggregator.weights |= {(name, key): float(weight[0]) for name, of in weights for key, weight in of.items()}
         self._collect()
 
 
@@ -441,7 +445,7 @@ def _like(groups: Payload, stored: Mapping[str, State]) -> Payload:
 def _mean_carried(above: Aggregator, below: Sequence[Aggregator]) -> Payload:
     """The mean over the clients of one aggregator, of which those of these below it have theirs."""
     before = above.side.carried()
-    after = {slot: dict(named) for slot, named in before.items()}
+    after = {slot: dict(model) for slot, model in before.items()}
     for slot, key, vector in vectors(before if below else {}):
         total = WeightedSum()
         total.add(vector.data, float(above.members - sum(aggregator.members for aggregator in below)))
@@ -453,11 +457,11 @@ def _mean_carried(above: Aggregator, below: Sequence[Aggregator]) -> Payload:
     return after
 
 
-def _moved(own: Payload, before: Payload, after: Payload) -> Payload:
+def _moved(carried: Payload, before: Payload, after: Payload) -> Payload:
     """What is carried at an aggregator when ``after`` is in place of ``before``, which it went on with: with the same
     difference from it."""
     moved: Payload = {}
-    for slot, key, vector in vectors(own):
+    for slot, key, vector in vectors(carried):
         start, end = before[slot][key], after[slot][key]
         if vector is not start:
             differs = vector.data != start.data

@@ -151,31 +151,33 @@ def state_bases(start: Models) -> dict[str, Model]:
 def too_far(checks: UpdateChecks, whose: str, payload: Payload, bases: Mapping[str, Model], reach: Reach) -> str | None:
     """Why these vectors are too far from the models ``bases``, by slot, or from zero in other slots; or None."""
     bound = checks.max_growth * reach.scale
-    why = f"faults.max_growth = {checks.max_growth:g} times {reach.scale:.6g}; {DIVERGED}"
-    for slot, named in payload.items():
+    limit = f"faults.max_growth = {checks.max_growth:g} times {reach.scale:.6g}; {DIVERGED}"
+    for slot, model in payload.items():
         base = bases.get(slot)
         if base is None:  # such as gradients: changes divided by Reach.moved
             slot_bound = bound / min(1.0, reach.moved) if reach.moved > 0 else bound
-            norm = _norm([vector.data for vector in named.values()])
+            norm = _norm([vector.data for vector in model.values()])
             if not norm <= slot_bound:
-                return f"{whose}: the norm of {slot} is {norm:.6g}, more than {slot_bound:.6g} ({why})"
+                return f"{whose}: the norm of {slot} is {norm:.6g}, more than {slot_bound:.6g} ({limit})"
             continue
-        for key, vector in named.items():  # shapes of client state may be unknown
+        for key, vector in model.items():  # shapes of client state may be unknown
             if key not in base or vector.data.size != base[key].data.size:
                 return f"{whose}: {slot}/{key} of {vector.data.size} numbers is no vector of the model"
         with np.errstate(over="ignore", invalid="ignore"):  # inf and NaN are beyond any bound
-            norm = _norm([vector.data - base[key].data for key, vector in named.items()])
+            norm = _norm([vector.data - base[key].data for key, vector in model.items()])
         max_norm = checks.max_norm
         if max_norm is not None and not norm <= max_norm:
             return f"{whose}: changes the model by a norm of {norm:.6g}, more than faults.max_norm = {max_norm:g}"
         if not norm <= bound:
-            return f"{whose}: changes the model by a norm of {norm:.6g}, more than {bound:.6g} ({why})"
+            return f"{whose}: changes the model by a norm of {norm:.6g}, more than {bound:.6g} ({limit})"
     return None
 
 
 def sums_too_far(checks: UpdateChecks, totals: Totals, weight: float, start: Models, reach: Reach) -> str | None:
     """Why a partial sum cannot come from honest training, or None. ``weight``: of its clients, in the mean."""
-    summed = {slot: {key: Vector(sum_vector(total)) for key, total in named.items()} for slot, named in totals.items()}
+    summed = {
+        slot: {key: Vector(sum_vector(total)) for key, total in by_key.items()} for slot, by_key in totals.items()
+    }
     weighted = {
         slot: {key: Vector(vector.data * np.float32(weight)) for key, vector in base.items()}
         for slot, base in state_bases(start).items()
@@ -208,8 +210,8 @@ def no_op_update(server: ServerStrategy, reply: Update, start: Models) -> Update
     payload: Payload = {
         slot: {
             key: unchanged[slot][key] if slot in unchanged else Vector(np.zeros(size, np.float32))
-            for key, size in named.items()
+            for key, size in sizes.items()
         }
-        for slot, named in server.part_up_shapes(reply.variant).items()
+        for slot, sizes in server.part_up_shapes(reply.variant).items()
     }
     return structs.replace(nothing, payload=payload)

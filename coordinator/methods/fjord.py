@@ -21,17 +21,17 @@ from edge.protocol.payload import step_flops
 
 def compute(context: ComputeContext) -> Compute:
     """A step of the drawn width for each batch, and with ``distil`` one of p_max before it."""
-    own, plan = context.variant.share, fedavg_compute(context)
-    rates = rates_within(context.part_flops, own)
+    share, plan = context.variant.share, fedavg_compute(context)
+    rates = rates_within(context.part_flops, share)
     if len(rates) < 2:
         return plan
     costs = {rate: step_flops(context.part_flops[rate]) for rate in rates}
     widest, narrower = 0, dict.fromkeys(rates[1:], 0.0)
-    drawn = draw_rates(context.rng(WIDTHS), rates, context.plan.steps)
-    for examples, rate in zip(context.batches, drawn, strict=True):
-        if rate == own or context.options.distil:
+    step_rates = draw_rates(context.rng(WIDTHS), rates, context.plan.steps)
+    for examples, rate in zip(context.batches, step_rates, strict=True):
+        if rate == share or context.options.distil:
             widest += examples
-        if rate != own:
+        if rate != share:
             narrower[rate] += examples * costs[rate]
     passes = widest * fedavg_passes(context.blocks)
     return replace(plan, passes=passes, further_flops=sum(narrower.values()), narrower_flops=narrower)

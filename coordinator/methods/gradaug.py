@@ -22,11 +22,11 @@ def compute(context: ComputeContext) -> Compute:
     plan = fedavg_compute(context)
     if not variants(options):
         return plan
-    costs = {each: step_flops(context.flops_at(*each)) for each in variants(options)}
+    costs = {variant: step_flops(context.flops_at(*variant)) for variant in variants(options)}
     rng, further, has_least = context.rng(SUBNETWORKS), 0.0, options.widths == "code"
     for examples in context.batches:
-        drawn = draw_subnetworks(rng, options.subnets, options.width, options.resolutions, has_least)
-        further += examples * sum(costs[each] for each in drawn)
+        subnetworks = draw_subnetworks(rng, options.subnets, options.width, options.resolutions, has_least)
+        further += examples * sum(costs[variant] for variant in subnetworks)
     return replace(plan, further_flops=further)
 
 

@@ -22,8 +22,8 @@ def sent(options: HeteroFLOptions) -> str:
 
 def statistics(layout: Layout, options: HeteroFLOptions) -> Shapes:
     """What a client has added to the static statistics of its part."""
-    found = {key: size for key, size in layout.sizes.items() if key.endswith(BUFFERS)}
-    return {MODEL: found} if options.statistics == STATIC and found else {}
+    sizes = {key: size for key, size in layout.sizes.items() if key.endswith(BUFFERS)}
+    return {MODEL: sizes} if options.statistics == STATIC and sizes else {}
 
 
 SPEC = ObjectiveSpec(

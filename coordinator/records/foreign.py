@@ -115,12 +115,12 @@ def check_schema(db: sqlite3.Connection) -> list[str]:
 
 def rows(cursor: sqlite3.Cursor) -> list[Any]:
     """All rows of a result; `ForeignLedger` for more than `MOST_ROWS`."""
-    found: list[Any] = []
+    result: list[Any] = []
     while batch := cursor.fetchmany(BATCH):
-        found += batch
-        if len(found) > MOST_ROWS:
+        result += batch
+        if len(result) > MOST_ROWS:
             raise ForeignLedger(f"a result has more than {MOST_ROWS:,} rows")
-    return found
+    return result
 
 
 # --- all rows ---------------------------------------------------------------------------------------------------------
@@ -137,12 +137,12 @@ def check(path: Path) -> None:
 
 def _state(path: Path) -> tuple[Any, ...]:
     """What differs if a ledger has been written, or another one has taken its place."""
-    found: list[tuple[int, ...]] = []
+    files: list[tuple[int, ...]] = []
     for end in FILES[:2]:
         with suppress(OSError):
             stats = path.with_name(f"{path.name}{end}").stat()
-            found.append((stats.st_dev, stats.st_ino, stats.st_size, stats.st_mtime_ns))
-    return tuple(found)
+            files.append((stats.st_dev, stats.st_ino, stats.st_size, stats.st_mtime_ns))
+    return tuple(files)
 
 
 @lru_cache(maxsize=1024)

@@ -95,7 +95,7 @@ def pack_in_flight(visits: Mapping[int, InFlight]) -> dict[str, NDArray[np.gener
 
     index = {
         client: {
-            part: {name: add(named) for name, named in parts.items()}
+            part: {name: add(model) for name, model in parts.items()}
             for part, parts in (("start", visit.start), ("payload", visit.payload))
         }
         | {"up": visit.up}
@@ -125,8 +125,8 @@ def placeholders(shapes: Shapes) -> Payload:
     """Zeros of these shapes, which take no memory."""
     zero = np.zeros(1, np.float32)
     return {
-        slot: {key: Vector(np.broadcast_to(zero, (size,)), bytes(VERSION_NBYTES)) for key, size in named.items()}
-        for slot, named in shapes.items()
+        slot: {key: Vector(np.broadcast_to(zero, (size,)), bytes(VERSION_NBYTES)) for key, size in sizes.items()}
+        for slot, sizes in shapes.items()
     }
 
 

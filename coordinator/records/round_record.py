@@ -68,7 +68,7 @@ def logged_means(rows: Iterable[LoggedRow]) -> dict[str, float | None]:
     for row in rows:
         place = "server" if row.client is None else "clients"
         values.setdefault(f"{place}/{row.name}", []).extend([] if row.value is None else [row.value])
-    return {name: float(np.mean(found)) if found else None for name, found in sorted(values.items())}
+    return {name: float(np.mean(numbers)) if numbers else None for name, numbers in sorted(values.items())}
 
 
 NOT_EVALUATED = EvalResult(None, None)

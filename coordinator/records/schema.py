@@ -377,8 +377,8 @@ def lengths(shapes: Shapes, encoded: Lengths | None = None) -> Lengths:
     """The bytes of vectors of these shapes, some of which are ``encoded``; in the order of the shapes."""
     frames = encoded or {}
     return {
-        slot: {key: frames.get(slot, {}).get(key, ITEM_NBYTES * size) for key, size in named.items()}
-        for slot, named in shapes.items()
+        slot: {key: frames.get(slot, {}).get(key, ITEM_NBYTES * size) for key, size in sizes.items()}
+        for slot, sizes in shapes.items()
     }
 
 
@@ -392,7 +392,9 @@ def payloads_of(rows: Iterable[PayloadShapeRow]) -> dict[str, dict[str, dict[str
 
 def payload_name(lengths: Lengths) -> str:
     """A name for the lengths of a payload's vectors: 16 hexadecimal digits of their hash."""
-    return _payload_name(tuple((slot, key, nbytes) for slot, named in lengths.items() for key, nbytes in named.items()))
+    return _payload_name(
+        tuple((slot, key, nbytes) for slot, by_key in lengths.items() for key, nbytes in by_key.items())
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -404,6 +406,6 @@ def payload_rows(name: str, round: int, lengths: Lengths) -> list[PayloadShapeRo
     """The rows of one payload, in the order of its vectors."""
     return [
         PayloadShapeRow(name, round, slot, key, nbytes)
-        for slot, named in lengths.items()
-        for key, nbytes in named.items()
+        for slot, by_key in lengths.items()
+        for key, nbytes in by_key.items()
     ]

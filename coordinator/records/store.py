@@ -197,8 +197,8 @@ class Ledger:
                 chain = next_hash(self.chain, [*stored_rows([commit.row]), *chained, *others], files)
             except ValueError as error:  # NaN, infinity, and text that no file holds are no JSON
                 row = (*commit.row, "", files)
-                why = f"round {commit.row.round + 1} cannot be recorded: {error}"
-                raise RunFailed(_refusal(self._db, "rounds", [row]) or why) from error
+                problem = f"round {commit.row.round + 1} cannot be recorded: {error}"
+                raise RunFailed(_refusal(self._db, "rounds", [row]) or problem) from error
             self._insert("rounds", [(*commit.row, chain, files)])
             self._insert("states", [(client, commit.row.round, *file) for client, file in commit.states.items()])
             self._insert(
@@ -235,7 +235,7 @@ class Ledger:
         if not self._has(EVALUATIONS):
             return {}
         rows = self._scan(f"{EVALUATIONS} WHERE kind = ?", EvaluationRow, "rowid", values=(kind,))
-        return {round: list(map(EvaluationRow._make, own)) for round, own in groupby(rows, itemgetter(0))}
+        return {round: list(map(EvaluationRow._make, group)) for round, group in groupby(rows, itemgetter(0))}
 
     def payloads(self) -> dict[str, dict[str, dict[str, int]]]:
         """As of `payloads_of`."""
@@ -444,9 +444,9 @@ def _check_logged(commit: Commit) -> None:
 def _refusal(db: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> str | None:
     """The value among these rows that no reader of the ledger would take, with its client; None if there is none."""
     with suppress(sqlite3.Error, OverflowError, UnicodeEncodeError):
-        if (found := foreign.first_wrong(db, table, rows)) is None:
+        if (place := foreign.first_wrong(db, table, rows)) is None:
             return None
-        row, column = found
+        row, column = place
         values = dict(zip([name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")], row, strict=True))
         of = [f"{name} {values[name]}" for name in ("client", "name", "metric") if values.get(name) is not None]
         shown = ascii(values[column])
@@ -480,10 +480,10 @@ class _ByRound:
 def _check_format(db: sqlite3.Connection) -> None:
     """sqlite3.DatabaseError for tables of another version; one whose creation was interrupted has none."""
     has_tables = db.execute("SELECT 1 FROM sqlite_master").fetchone() is not None  # first: a run may write both now
-    (found,) = db.execute("PRAGMA user_version").fetchone()
-    if found != FORMAT and has_tables:
+    (number,) = db.execute("PRAGMA user_version").fetchone()
+    if number != FORMAT and has_tables:
         raise sqlite3.DatabaseError(
-            f"its format is {found}, and this version of fedbr knows {FORMAT} alone: use the version that wrote it"
+            f"its format is {number}, and this version of fedbr knows {FORMAT} alone: use the version that wrote it"
         )
 
 

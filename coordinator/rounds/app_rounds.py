@@ -226,7 +226,7 @@ class AppRounds:
 
     def _push(self, question: dict[str, Any]) -> dict[str, Any]:
         self.idle_waits = self._questions = 0
-        pushed = [AppMessage(**each) for each in question["messages"]]
+        pushed = [AppMessage(**fields) for fields in question["messages"]]
         for message in pushed:
             if not 0 <= message.client < self.clients:
                 raise RunFailed(f"round {self.rounds + 1}: the app has sent a message to a node that the fleet has not")
@@ -279,8 +279,11 @@ class AppRounds:
                 self.exchanges[number].is_abandoned = True
         self._received(ready)
         replies = [
-            {"number": each.number, **({} if each.error is None else {"code": each.error[0], "reason": each.error[1]})}
-            for each in ready
+            {
+                "number": exchange.number,
+                **({} if exchange.error is None else {"code": exchange.error[0], "reason": exchange.error[1]}),
+            }
+            for exchange in ready
         ]
         return {"replies": replies}
 
@@ -524,8 +527,8 @@ class AppRounds:
 
     def _received(self, ready: Sequence[_Exchange]) -> None:
         """The app has these replies: in the order of their messages, whatever the order of arrival."""
-        arrived = [each for each in ready if each.error is None]
-        trained = [each for each in arrived if each.trains]
+        arrived = [exchange for exchange in ready if exchange.error is None]
+        trained = [exchange for exchange in arrived if exchange.trains]
         links = self.clock.fleet.links
         for exchange in arrived:
             if exchange.reply is None:
@@ -536,7 +539,7 @@ class AppRounds:
             self.contents.update(f"{exchange.number} {exchange.reply.sha256}\n".encode())
             (self.trained if exchange.trains else self.evaluated).append(exchange)
             self.record.log(exchange.message.client, {self._logged(exchange, k): v for k, v in _finite(exchange)})
-        nbytes = sum(each.reply.nbytes for each in trained if each.reply is not None)
+        nbytes = sum(exchange.reply.nbytes for exchange in trained if exchange.reply is not None)
         self._pass(nbytes / links.aggregate_bytes_per_second + links.seconds_per_visit * len(trained))
 
     def _logged(self, exchange: _Exchange, name: str) -> str:
@@ -549,19 +552,21 @@ class AppRounds:
     def _evaluation(self) -> EvalResult:
         """The accuracy of the round: the ServerApp's own, or the mean over clients' examples."""
         word = self.options.metric or "acc"
-        if (own := _first(self.found, word)) is not None:
-            return EvalResult(own, _first(self.found, "loss"))
-        scored = [(each, value) for each in self.evaluated if (value := self._metric(each, word)) is not None]
+        if (app_accuracy := _first(self.found, word)) is not None:
+            return EvalResult(app_accuracy, _first(self.found, "loss"))
+        scored = [
+            (exchange, value) for exchange in self.evaluated if (value := self._metric(exchange, word)) is not None
+        ]
         if not scored:
             return NOT_EVALUATED
-        examples = [max(1, each.reply.examples) for each, _ in scored if each.reply is not None]
+        examples = [max(1, exchange.reply.examples) for exchange, _ in scored if exchange.reply is not None]
         accuracy = float(np.average([value for _, value in scored], weights=examples))
-        losses = [self._metric(each, "loss") for each, _ in scored]
+        losses = [self._metric(exchange, "loss") for exchange, _ in scored]
         known = [(loss, n) for loss, n in zip(losses, examples, strict=True) if loss is not None]
         loss = float(np.average([loss for loss, _ in known], weights=[n for _, n in known])) if known else None
         values = [
-            EvaluationRow(self.record.round, each.message.client, ACCURACY, value, n)
-            for (each, value), n in zip(scored, examples, strict=True)
+            EvaluationRow(self.record.round, exchange.message.client, ACCURACY, value, n)
+            for (exchange, value), n in zip(scored, examples, strict=True)
         ]
         return EvalResult(accuracy, loss, values)
 

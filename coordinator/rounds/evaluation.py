@@ -93,8 +93,8 @@ class Evaluation:
             for means in [_means(GLOBAL, _added(scoring.wait()))]
             for index in indices
         }
-        own = chain.from_iterable(rows[index] for index in sorted(rows))
-        return evaluated._replace(values=(*evaluated.values, *own))
+        of_aggregators = chain.from_iterable(rows[index] for index in sorted(rows))
+        return evaluated._replace(values=(*evaluated.values, *of_aggregators))
 
 
 class PoolEvaluator:
@@ -125,13 +125,13 @@ class PoolEvaluator:
             those = np.flatnonzero(examples).tolist() if clients is None else clients
             tasks += [self._of_client(client, int(examples[client]), round) for client in those]
         scoring = Scoring(self.workers, tasks)
-        own: list[tuple[Sequence[int], Scoring]] = []
+        of_aggregators: list[tuple[Sequence[int], Scoring]] = []
         if self._scope.aggregators and isinstance(self._server, TieredServer):
-            own = [
+            of_aggregators = [
                 (indices, Scoring(self.workers, self._on_test_set(payload, round)))
                 for indices, payload in self._server.own_evaluation_models()
             ]
-        return Evaluation(scoring, self._scope, own)
+        return Evaluation(scoring, self._scope, of_aggregators)
 
     def _on_test_set(self, payload: Payload, round: int) -> list[PoolTask]:
         """Of one model on the test examples in use, ``eval.batch`` per task."""
@@ -220,14 +220,16 @@ def measured_examples(
 
 def result(scores: Sequence[Score], scope: EvaluationScope) -> EvalResult:
     """The result of an evaluation from its scores, in the order of clients and examples."""
-    sums = {client: _added(own) for client, own in groupby(scores, lambda score: score.client)}
+    sums = {client: _added(group) for client, group in groupby(scores, lambda score: score.client)}
     values = _values(sums, scope) if scope.keeps_values else ()
     if scope.round == "global":
         return EvalResult(_mean(sums[GLOBAL], CORRECT), _mean(sums[GLOBAL], CROSS_ENTROPY), values)
-    clients = [each for client, each in sums.items() if client != GLOBAL]
+    clients = [of_client for client, of_client in sums.items() if client != GLOBAL]
     if not clients:  # none could be visited
         return EvalResult(None, None, values)
-    accuracy, loss = (float(np.mean([_mean(each, of) for each in clients])) for of in (CORRECT, CROSS_ENTROPY))
+    accuracy, loss = (
+        float(np.mean([_mean(of_client, of) for of_client in clients])) for of in (CORRECT, CROSS_ENTROPY)
+    )
     return EvalResult(accuracy, loss, values)
 
 
@@ -252,8 +254,8 @@ def _values(sums: Mapping[int, Sums], scope: EvaluationScope) -> tuple[Evaluatio
     """
     rows = tuple(
         row
-        for client, each in sums.items()
-        for row in _means(client, each)
+        for client, of_client in sums.items()
+        for row in _means(client, of_client)
         if not (client == GLOBAL and scope.round == "global" and row.quantity in (CORRECT, CROSS_ENTROPY))
     )
     if scope.over_clients is None:

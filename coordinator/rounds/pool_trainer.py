@@ -90,7 +90,7 @@ class PoolTrainer:
 
     def reorder_buffer(self) -> ReorderBuffer:
         """A reorder buffer whose overflow goes to a file of the run folder."""
-        nbytes = ITEM_NBYTES * sum(size for named in self.server.up_shapes().values() for size in named.values())
+        nbytes = ITEM_NBYTES * sum(size for sizes in self.server.up_shapes().values() for size in sizes.values())
         return ReorderBuffer(max(self.workers.size + SPARE_REPLIES, REORDER_NBYTES // max(nbytes, 1)), self.folder)
 
     def submit(
@@ -127,8 +127,8 @@ class PoolTrainer:
         number, payload = self._downloads.pop(visit.client, (None, {}))
         payload = payload if number == visit.number else visit.dispatch.payload
         if self.codecs.down.is_used and self.job.kept_blocks and MODEL in payload:
-            own = self.start(visit).get(GLOBAL, {})
-            kept = {key: own[key] for key in payload[MODEL] if key in own and key in self.job.kept_blocks}
+            model = self.start(visit).get(GLOBAL, {})
+            kept = {key: model[key] for key in payload[MODEL] if key in model and key in self.job.kept_blocks}
             payload = payload | {SENT: kept}
         return payload
 
@@ -253,11 +253,11 @@ class PoolTrainer:
         try:
             slots = {} if self.job.codec.of == "weights" else server.reference_slots(update)
             payload = codec.decode(client, number, update.payload, update.encoded, reference, up)
-            for slot, key, own, downloaded in self._changed_downwards(update, visit, task.payload):
+            for slot, key, start, downloaded in self._changed_downwards(update, visit, task.payload):
                 vector = payload.get(slot, {}).get(key)
-                if vector is not None and vector.data.size == own.size:
+                if vector is not None and vector.data.size == start.size:
                     with np.errstate(over="ignore", invalid="ignore"):  # checked as all updates are
-                        payload[slot][key] = Vector(own + (vector.data - downloaded))
+                        payload[slot][key] = Vector(start + (vector.data - downloaded))
         except ValueError as error:
             raise WireError(f"{task.name}: {error}") from None
         self._encoded[client] = visit.number, frame_nbytes(update.encoded)
@@ -274,15 +274,19 @@ class PoolTrainer:
         start, slots = self.start(visit), self.server.reference_slots(update)
         for slot, name in self.server.targets(update).items():
             for key, vector in payload.get(slots[slot], {}).items():
-                own = start.get(name, {}).get(key)
+                reference = start.get(name, {}).get(key)
                 is_encoded = self.codecs.down.codec(slots[slot], key, vector.data.size) is not None
-                if is_encoded and own is not None and own.version != vector.version:
-                    yield slot, key, own.data, vector.data
+                if is_encoded and reference is not None and reference.version != vector.version:
+                    yield slot, key, reference.data, vector.data
             if slots[slot] == MODEL:
                 held = self.held.of(visit.client)
-                for (place, key), own in held.items():
-                    if place == SENT and key not in payload.get(MODEL, {}) and own.version != held[MODEL, key].version:
-                        yield slot, key, own.data, held[MODEL, key].data
+                for (place, key), reference in held.items():
+                    if (
+                        place == SENT
+                        and key not in payload.get(MODEL, {})
+                        and reference.version != held[MODEL, key].version
+                    ):
+                        yield slot, key, reference.data, held[MODEL, key].data
 
     def wrong_flops(self, update: messages.Update, visit: PlannedVisit) -> str | None:
         """Why the FLOPs that a worker has counted are not those of the visit's plan, or None."""
@@ -321,10 +325,10 @@ class PoolTrainer:
         for visit in visits:
             _, payload = self._downloads.get(visit.client, (None, {}))
             update = messages.Update(visit.client, visit.rng_round, {}, {}, variant=visit.dispatch.variant)
-            for slot, key, own, downloaded in self._changed_downwards(update, visit, payload):
+            for slot, key, start, downloaded in self._changed_downwards(update, visit, payload):
                 if key not in totals.get(slot, {}):
                     continue
-                lost = own - downloaded
+                lost = start - downloaded
                 if (problem := not_summable(lost)) is not None:
                     return f"client {visit.client}: what its download lost of {slot}/{key} {problem}"
                 add_weighted(totals[slot][key], lost, weights[visit.client])

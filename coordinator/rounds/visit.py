@@ -91,7 +91,7 @@ class VisitPricing:
             return self
         if rate not in self._of_rates:
             slices = SliceMap(self._description.axes, rate)
-            up = {slot: slices.of(named) for slot, named in self._up_shapes.items()}
+            up = {slot: slices.of(sizes) for slot, sizes in self._up_shapes.items()}
             part = part_profile(self._description, rate)
             codecs = self._codecs.of(Variant(rate))
             self._of_rates[rate] = VisitPricing(self._job, self._method, self._options, part, up, codecs)
@@ -117,7 +117,7 @@ class VisitPricing:
         if part is not self:
             return part.train(choice, down, samples, client, rng_round, encoded, variant)
         train = self._job.train.of_visit(self._job.seed, rng_round, client)
-        sent = tuple((slot, tuple(named.items())) for each in (down, encoded or {}) for slot, named in each.items())
+        sent = tuple((slot, tuple(sizes.items())) for shapes in (down, encoded or {}) for slot, sizes in shapes.items())
         alike = tuple(choice.items()), variant, sent, samples, train.local_epochs
         price = self._shared.get(alike)
         if price is None:
@@ -139,9 +139,9 @@ class VisitPricing:
 
     def _measured(self, price: VisitPrice, encoded: Lengths) -> VisitPrice:
         encoded = {
-            slot: {key: named[key] for key in bounds if key in named}
+            slot: {key: frames[key] for key in bounds if key in frames}
             for slot, bounds in self._bounds.items()
-            if (named := encoded.get(slot))
+            if (frames := encoded.get(slot))
         }
         raw = unencoded(self._up_shapes, encoded)
         nbytes = serialization.update_nbytes(self._job.run_id, self._job.reports, raw, encoded)

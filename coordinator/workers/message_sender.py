@@ -130,7 +130,7 @@ class MessageSender:
         self.send(worker, task.message, envelope, cached_payload.entries)
 
     def _send_visits(self, worker: Worker, opened: Sequence[tuple[int, OpenTask]], evict: Sequence[bytes]) -> None:
-        tasks = [each.task for _, each in opened]
+        tasks = [open_task.task for _, open_task in opened]
         visits = [task.message for task in tasks if isinstance(task.message, Train)]
         cached_payload = opened[0][1].cached_payload
         assert cached_payload is not None, worker.identity

@@ -270,8 +270,8 @@ def _row(kind: type[Row], where: str, name: str, table: Any) -> Row:
 
 def _refuse_missing(where: str, keys: Sequence[str]) -> None:
     if keys:
-        named = ", ".join(map(repr, keys))
-        raise ValueError(f"{where}: key {named} is missing" if len(keys) == 1 else f"{where}: keys {named} are missing")
+        names = ", ".join(map(repr, keys))
+        raise ValueError(f"{where}: key {names} is missing" if len(keys) == 1 else f"{where}: keys {names} are missing")
 
 
 def _listed(where: str, name: str, value: Any, known: Sequence[str]) -> tuple[str, ...]:
@@ -312,8 +312,8 @@ def _value(where: str, key: str, value: Any, expected: str) -> Any:
             for place, factor in enumerate(value, start=1)
         )
         if factors[0] != 1 or max(factors) > 1:
-            why = "the first must be 1.0, full speed, and none above it"
-            raise ValueError(f"{where}, key {key!r}: {why}, not {value!r}")
+            rule = "the first must be 1.0, full speed, and none above it"
+            raise ValueError(f"{where}, key {key!r}: {rule}, not {value!r}")
         return factors
     scalar = _scalar(f"{where}, key {key!r}", value, expected, positive=key in MUST_BE_POSITIVE)
     if key in MOST and scalar > MOST[key]:
@@ -332,7 +332,9 @@ def _codecs(where: str, key: str, value: Any) -> dict[str, CodecRates]:
             raise ValueError(f"{where}, key {key!r}: unknown stage {kind!r}, {nearest(kind, known)}")
         at = f"{where}, key '{key}.{kind}'"
         is_table = isinstance(row, dict) and sorted(row) == sorted(directions)
-        if not is_table or not all(isinstance(each, list) and len(each) == len(SIZES) for each in row.values()):
+        if not is_table or not all(
+            isinstance(figures, list) and len(figures) == len(SIZES) for figures in row.values()
+        ):
             needed = f"bytes per second at {', '.join(f'{size:,.0f}' for size in SIZES)} bytes"
             raise ValueError(f"{at}: expected encode and decode, each the {needed}, not {row!r}")
         rates[kind] = CodecRates(
@@ -358,8 +360,8 @@ def _steps(where: str, key: str, value: Any) -> tuple[MeasuredStep, ...]:
         steps.append(
             MeasuredStep(
                 **{
-                    name: _scalar(f"{at}, key {name!r}", each, kinds[name], positive=name != "fitted")
-                    for name, each in step.items()
+                    name: _scalar(f"{at}, key {name!r}", number, kinds[name], positive=name != "fitted")
+                    for name, number in step.items()
                 }
             )
         )

@@ -188,12 +188,12 @@ class _Held:
 def _decoded(codecs: Codecs, task: Train, frames: Frames, held: _Held) -> Train:
     """The visit with all its vectors; ``held`` gets those that later frames may be differences from."""
     down = codecs.of(task.variant).down
-    payload: Payload = {slot: dict(named) for slot, named in task.payload.items()}
+    payload: Payload = {slot: dict(vectors) for slot, vectors in task.payload.items()}
     for (slot, key), frame in frames.items():
         reference = held.before(slot, key, frame.before) if frame.before else None
         payload.setdefault(slot, {})[key] = frame.decode(down, codecs.seed, slot, key, reference)
-    for slot, named in payload.items() if codecs.config.of == "update" else ():
-        for key, vector in named.items():
+    for slot, vectors in payload.items() if codecs.config.of == "update" else ():
+        for key, vector in vectors.items():
             if down.codec(slot, key, vector.data.size) is not None:
                 held.note(slot, key, vector)
     return structs.replace(task, payload=payload)

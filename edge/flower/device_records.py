@@ -53,7 +53,8 @@ def train_records(task: Train, frames: Frames, state_in: str, state_out: str) ->
         if (slot, key) not in frames:
             raw.setdefault(slot, {})[key] = vector
     versions = {
-        _name(*place): each.version + each.size.to_bytes(SIZE_NBYTES) + each.before for place, each in frames.items()
+        _name(*place): frame.version + frame.size.to_bytes(SIZE_NBYTES) + frame.before
+        for place, frame in frames.items()
     }
     return _without_empty(
         visit=ConfigRecord({**visit}),
@@ -87,7 +88,7 @@ def read_train(content: RecordDict) -> tuple[Train, dict[tuple[str, str], Downlo
 
 def update_records(update: Update, seconds: float) -> RecordDict:
     """The records of the answer to a visit whose training took so many seconds."""
-    encoded = {(slot, key): frame for slot, named in update.encoded.items() for key, frame in named.items()}
+    encoded = {(slot, key): frame for slot, by_key in update.encoded.items() for key, frame in by_key.items()}
     return _without_empty(
         update=ConfigRecord({"client": update.client, "round": update.round, "seconds": seconds}),
         numbers=MetricRecord({**update.numbers}),
@@ -154,7 +155,7 @@ def read_joined(content: RecordDict) -> Joined:
     _raise_error(content)
     fields = _config(content, "joined")
     histogram = fields.get("histogram")
-    fits = isinstance(histogram, list) and all(type(each) is int and 0 <= each < MOST_EXAMPLES for each in histogram)
+    fits = isinstance(histogram, list) and all(type(count) is int and 0 <= count < MOST_EXAMPLES for count in histogram)
     expect(fits and len(histogram) <= MAX_LENGTH, "joined: histogram", histogram)  # type: ignore[arg-type]
     return Joined(_count(fields, "client"), histogram, _count(fields, "validation"))  # type: ignore[arg-type]
 
@@ -167,7 +168,7 @@ def error_records(error: Error) -> RecordDict:
 def nbytes(message: Message) -> int:
     """Bytes of all distinct objects of a message, which is how Flower sends it."""
     with no_object_id_recompute():
-        return sum(len(each.deflate()) for each in get_all_nested_objects(message).values())
+        return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())
 
 
 def _raise_error(content: RecordDict) -> None:
@@ -189,15 +190,15 @@ def _arrays(content: RecordDict, record: str) -> dict[tuple[str, str], NDArray[A
     if not isinstance(arrays, ArrayRecord):
         raise WireError(f"{record}: no arrays")
     expect(len(arrays) <= MAX_LENGTH, f"{record}: arrays", len(arrays))
-    found = {}
+    by_place = {}
     for name, array in arrays.items():
         slot, separator, key = name.partition(SEPARATOR)
         expect(bool(separator), f"{record}: name", name)
         try:
-            found[slot, key] = array.numpy()
+            by_place[slot, key] = array.numpy()
         except (ValueError, TypeError, OSError, EOFError) as error:
             raise WireError(f"{record}: {name}: {error}") from error
-    return found
+    return by_place
 
 
 def _read_vectors(content: RecordDict) -> Payload:

@@ -37,8 +37,8 @@ class FjordUpdate(ClientUpdate):
             return
         losses: dict[float, Loss] = {self.visit.variant.share: self.loss}
         losses |= {rate: self.narrower_loss(part, rate) for rate, part in parts.items()}
-        drawn = draw_rates(self.visit.rng(WIDTHS), [*losses], self.visit.plan.steps)
-        for (x, y), rate in zip(batches(), drawn, strict=True):
+        step_rates = draw_rates(self.visit.rng(WIDTHS), [*losses], self.visit.plan.steps)
+        for (x, y), rate in zip(batches(), step_rates, strict=True):
             step(losses[rate], x, y)
 
     def narrower_loss(self, part: NarrowerPart, rate: float) -> Loss:
@@ -54,10 +54,10 @@ class FjordUpdate(ClientUpdate):
             predicted = torch.log_softmax(net.run_through(part.modules, x), 1)
             if not weight:
                 return self.record_loss(F.nll_loss(predicted, y))
-            own = torch.log_softmax(net.run(x), 1)
-            divergence = F.kl_div(predicted, own.detach(), reduction="batchmean", log_target=True)
+            log_probabilities = torch.log_softmax(net.run(x), 1)
+            divergence = F.kl_div(predicted, log_probabilities.detach(), reduction="batchmean", log_target=True)
             taught = weight * divergence + (1 - weight) * F.nll_loss(predicted, y)
-            return self.record_loss(F.nll_loss(own, y)) + taught
+            return self.record_loss(F.nll_loss(log_probabilities, y)) + taught
 
         loss.__name__ = f"loss at rate {rate!r}"
         return loss

@@ -549,8 +549,8 @@ class ModelProfile:
     @property
     def flops_by_rate(self) -> dict[float, NDArray[np.float64]]:
         """rate -> (blocks, 4) of its part."""
-        each = self.part_flops.reshape(len(self.rates), -1, self.flops.shape[1]) if self.rates else ()
-        return dict(zip(self.rates, each, strict=True))
+        parts = self.part_flops.reshape(len(self.rates), -1, self.flops.shape[1]) if self.rates else ()
+        return dict(zip(self.rates, parts, strict=True))
 
 
 def to_json(record: Any) -> bytes:
@@ -560,8 +560,8 @@ def to_json(record: Any) -> bytes:
 
 def from_json(kind: type[T], packed: bytes) -> T:
     """The record of ``kind`` of `to_json`; ValueError with the first field that does not fit, or for too many items."""
-    named: Any = kind
-    adapter: TypeAdapter[T] = _adapter(named)
+    hashable: Any = kind
+    adapter: TypeAdapter[T] = _adapter(hashable)
     if packed.count(b",") > MAX_ITEMS:
         raise ValueError(f"more than {MAX_ITEMS} items")
     try:

@@ -337,7 +337,7 @@ def update_nbytes(run_id: str, number_names: Iterable[str], shapes: Shapes, enco
 
 
 def _sizes(shapes: Shapes, dtype: np.dtype[Any]) -> Sizes:
-    return tuple((slot, key, size, dtype.str) for slot, named in shapes.items() for key, size in named.items())
+    return tuple((slot, key, size, dtype.str) for slot, by_key in shapes.items() for key, size in by_key.items())
 
 
 @lru_cache(maxsize=1024)
@@ -363,8 +363,8 @@ def _frames(message: Message) -> list[Frame]:
     if isinstance(message, PartialSum):
         return [
             Frame(slot, key, UNNAMED, np.ascontiguousarray(total, dtype=INT64))
-            for slot, named in message.totals.items()
-            for key, total in named.items()
+            for slot, by_key in message.totals.items()
+            for key, total in by_key.items()
         ]
     frames: list[Frame] = []
     if isinstance(message, Described):
@@ -379,7 +379,9 @@ def _frames(message: Message) -> list[Frame]:
 def _up(payload: Payload, encoded: EncodedVectors) -> list[Frame]:
     """Of vectors that are used once: a content hash of them would be computed for nobody. Encoded ones are last."""
     frames = [Frame(slot, key, UNNAMED, vector.data) for slot, key, vector in vectors(payload)]
-    return frames + [Frame(slot, key, UNNAMED, data) for slot, named in encoded.items() for key, data in named.items()]
+    return frames + [
+        Frame(slot, key, UNNAMED, data) for slot, by_key in encoded.items() for key, data in by_key.items()
+    ]
 
 
 def _down(payload: Payload) -> list[Frame]:
@@ -410,9 +412,13 @@ def decode(
         values["choice"], values["variant"] = split(values["choice"])
     elif kind is Visits:
         columns, count = values["choice"], len(values["sequences"])
-        named = {name: columns.pop(name) for name in KEYS if name in columns}
-        expect(all(len(column) == count for column in named.values()), "Visits: lengths", [*map(len, named.values())])
-        values["variants"] = [split(row)[1] for row in by_row(named, count)] if named else ()
+        variant_columns = {name: columns.pop(name) for name in KEYS if name in columns}
+        expect(
+            all(len(column) == count for column in variant_columns.values()),
+            "Visits: lengths",
+            [*map(len, variant_columns.values())],
+        )
+        values["variants"] = [split(row)[1] for row in by_row(variant_columns, count)] if variant_columns else ()
     packed_entries = bytes(parsed.entries)
     parse = parse_tensor_specs if len(packed_entries) <= MAX_CACHED_NBYTES else parse_tensor_specs.__wrapped__
     entries = parse(packed_entries, name)
@@ -494,8 +500,8 @@ def _compose(
     described = by_slot.pop(DESCRIPTION, {}) if kind is Described else {}
     versions = {(entry.slot, entry.key): entry.version for entry in entries if entry.version != UNNAMED}
     payload = {
-        slot: {key: Vector(array, versions.get((slot, key))) for key, array in named.items()}
-        for slot, named in by_slot.items()
+        slot: {key: Vector(array, versions.get((slot, key))) for key, array in by_key.items()}
+        for slot, by_key in by_slot.items()
     }
     if kind is Described:
         return Described(_description(values, described), payload)

@@ -76,7 +76,7 @@ class SliceMap:
         self.absent = frozenset(key for key, tensors in axes.items() if depth_of(tensors) > most)
         """Keys of the model that it does not have"""
         self._axes = {
-            key: tuple(tuple(axis for axis in own if axis[1] != DEPTH) for own in tensors)
+            key: tuple(tuple(axis for axis in tensor if axis[1] != DEPTH) for tensor in tensors)
             for key, tensors in axes.items()
             if key not in self.absent
         }
@@ -108,12 +108,12 @@ class SliceMap:
     def places(self, key: str) -> NDArray[np.intp]:
         """Places of the part's numbers in the model's vector of this key."""
         if key not in self._places:
-            found, start = [], 0
+            indices, start = [], 0
             for axes in self._axes[key]:
                 shape = tuple(size for size, _ in axes)
-                found.append(start + np.ravel_multi_index(np.ix_(*map(self._kept, axes)), shape).ravel())
+                indices.append(start + np.ravel_multi_index(np.ix_(*map(self._kept, axes)), shape).ravel())
                 start += math.prod(shape)
-            self._places[key] = np.concatenate(found)
+            self._places[key] = np.concatenate(indices)
         return self._places[key]
 
     def classes(self, key: str) -> NDArray[np.intp] | None:
@@ -121,12 +121,12 @@ class SliceMap:
         tensors = self._axes[key]
         if not any(channel == CLASSES for axes in tensors for _, channel in axes):
             return None
-        found = []
+        classes = []
         for shape, axes in zip(self.tensors[key], tensors, strict=True):
             row = next((index for index, (_, channel) in enumerate(axes) if channel == CLASSES), None)
             numbers = np.full(shape, -1, np.intp) if row is None else np.indices(shape)[row]
-            found.append(numbers.ravel())
-        return np.concatenate(found)
+            classes.append(numbers.ravel())
+        return np.concatenate(classes)
 
     def is_whole(self, key: str, size: int) -> bool:
         """Whether it has all numbers of the model's vector of this key and size, in their order."""
@@ -169,15 +169,15 @@ def part_profile(profile: ModelProfile, rate: float) -> ModelProfile:
     index, slices = profile.rates.index(rate), SliceMap(profile.axes, rate)
     layout = slices.layout(profile.layout)
 
-    def own(parts: NDArray[np.float64]) -> NDArray[np.float64]:
-        each: NDArray[np.float64] = parts.reshape(len(profile.rates), -1, *parts.shape[1:])[index]
-        return each
+    def of_rate(parts: NDArray[np.float64]) -> NDArray[np.float64]:
+        values: NDArray[np.float64] = parts.reshape(len(profile.rates), -1, *parts.shape[1:])[index]
+        return values
 
     return replace(
         profile,
         layout=layout,
-        flops=own(profile.part_flops)[: len(layout)],
-        activations=own(profile.part_activations)[: len(layout)],
-        operations=own(profile.part_operations) if len(profile.operations) else profile.operations,
+        flops=of_rate(profile.part_flops)[: len(layout)],
+        activations=of_rate(profile.part_activations)[: len(layout)],
+        operations=of_rate(profile.part_operations) if len(profile.operations) else profile.operations,
         tensors={key: slices.tensors[key] for key in profile.tensors if key not in slices.absent},
     )

@@ -275,14 +275,14 @@ class GradientCorrection(NumberLog):
         return {}
 
 
-def added_by_codec(net: BlockModel, own: Tensor, decoded: Mapping[str, Vector]) -> Tensor:
-    """(numbers,) the difference of these ``decoded`` vectors from ``own``, a vector like the net's; 0 elsewhere.
+def added_by_codec(net: BlockModel, vector: Tensor, decoded: Mapping[str, Vector]) -> Tensor:
+    """(numbers,) the difference of these ``decoded`` vectors from ``vector``, one like the net's; 0 elsewhere.
 
     Scratch of the net, until the next call.
     """
-    added = net.scratch("added by a codec").copy_(own)
+    added = net.scratch("added by a codec").copy_(vector)
     net.load(decoded, into=added)
-    return added.sub_(own)
+    return added.sub_(vector)
 
 
 def first_last(losses: list[Tensor], epoch_steps: int) -> tuple[float, float]:

@@ -102,8 +102,8 @@ class JobModel:
         if self.job.submodels.by == "depth":
             return shortened(self.blocks(), len(SliceMap(axes, rate).layout(net.layout)))
         keys = [net.layout.keys([name]) for name in net.layout.names]
-        own = [[key for key in each if not key.endswith(BUFFERS) and key in axes] for each in keys]
-        return narrowed(self.blocks(), axes, own, rate, self.job.submodels.is_scaled)
+        parameters = [[key for key in block_keys if not key.endswith(BUFFERS) and key in axes] for block_keys in keys]
+        return narrowed(self.blocks(), axes, parameters, rate, self.job.submodels.is_scaled)
 
     def part(self, net: BlockModel, rate: float) -> BlockModel:
         """The part of a rate; its numbers are those of the next download."""
@@ -128,8 +128,8 @@ class JobModel:
         for index in range(self.job.initial_models):
             number = draw * self.job.initial_models + index
             make = seeded(self.job.seed, self.blocks, number)
-            drawn = BlockModel(make, net.device, net.memory_format, net.by_layer) if number else net
-            payload[initial_slot(index)] = drawn.dump(net.layout.sizes)
+            model = BlockModel(make, net.device, net.memory_format, net.by_layer) if number else net
+            payload[initial_slot(index)] = model.dump(net.layout.sizes)
         return payload
 
     # --- counts -------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class JobModel:
                 if depths(axes) == 1 and plan.rates != (1.0,):
                     raise ValueError("no block has an exit but the last")
             more = [plan.is_scaled]
-            each = [
+            by_rate = [
                 cached_counts(
                     self.job.model,
                     partial(self.part_blocks, net, axes, rate),
@@ -186,15 +186,15 @@ class JobModel:
         except (ValueError, RuntimeError) as error:
             raise ValueError(f"model.name = {self.job.model.name!r}: has no sub-models: {error}") from error
         # Parts may have fewer blocks: those that they have not count 0.
-        flops, activations = np.zeros((len(each), len(net), PASS_TYPES)), np.zeros((len(each), len(net)))
-        for place, counts in enumerate(each):
+        flops, activations = np.zeros((len(by_rate), len(net), PASS_TYPES)), np.zeros((len(by_rate), len(net)))
+        for place, counts in enumerate(by_rate):
             flops[place, : len(counts.flops)], activations[place, : len(counts.flops)] = counts[:2]
         return {
             "axes": axes,
             "rates": plan.rates,
             "part_flops": flops.reshape(-1, PASS_TYPES),
             "part_activations": activations.ravel(),
-            "part_operations": np.concatenate([counts.operations for counts in each]),
+            "part_operations": np.concatenate([counts.operations for counts in by_rate]),
         }
 
     @cached_property
@@ -216,10 +216,10 @@ class JobModel:
             return json.dumps(subnetwork_flops(self.blocks, self.dataset, flexible, variants).tolist())
 
         try:
-            each = np.array(json.loads(text_once(path, counted)))
+            flops = np.array(json.loads(text_once(path, counted)))
         except ValueError as error:
             raise ValueError(f"model.name = {self.row.name!r}: {error}") from None
-        return dict(zip(variants, each, strict=True))
+        return dict(zip(variants, flops, strict=True))
 
     def _flops_at(self, factor: float, share: float) -> Flops:
         """``share``: of the images' height. ValueError for a variant that the model or the data set does not have."""

@@ -171,19 +171,19 @@ class LocalTrainer:
 
     def narrower(self, variant: Variant) -> dict[float, NarrowerPart]:
         """The narrower networks within the model of a visit of this variant, the largest first."""
-        own, plan = variant.share, self.job.submodels
+        share, plan = variant.share, self.job.submodels
         if plan is None:
             return {}
-        if own not in self._narrower:
-            rates = sorted((rate for rate in plan.rates if rate < own), reverse=True)
-            self._narrower[own] = {
+        if share not in self._narrower:
+            rates = sorted((rate for rate in plan.rates if rate < share), reverse=True)
+            self._narrower[share] = {
                 rate: NarrowerPart(
                     self.model.narrower(self.net, self.part(variant).net, rate),
                     self.model.description.flops_by_rate[rate],
                 )
                 for rate in rates
             }
-        return self._narrower[own]
+        return self._narrower[share]
 
     @cached_property
     def _narrower(self) -> dict[float, dict[float, NarrowerPart]]:
@@ -269,8 +269,8 @@ class LocalTrainer:
         return self.job.options.model_copy(deep=True) if self.model.own_modules else self.job.options
 
     def _objective(self) -> ClientUpdate:
-        own: ClientUpdate = load_dotted(self.job.objective)(self._options)
-        return MeasuredVisit(own) if self.job.is_measured else own
+        objective: ClientUpdate = load_dotted(self.job.objective)(self._options)
+        return MeasuredVisit(objective) if self.job.is_measured else objective
 
     def class_counts(self, indices: Indices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """(classes,) of these training examples."""
@@ -340,8 +340,8 @@ class LocalTrainer:
         back = visit.decode(client, number, raw, frames, self._references, shapes)
         fed_back = {(slot, key) for slot, key, _, codec in visit.codecs.encoded(shapes) if visit.feeds_back(codec)}
         return {
-            slot: {key: back[slot][key] for key in named if slot == MODEL or (slot, key) not in fed_back}
-            for slot, named in frames.items()
+            slot: {key: back[slot][key] for key in by_key if slot == MODEL or (slot, key) not in fed_back}
+            for slot, by_key in frames.items()
         }
 
     def _known_to_both(self, objective: ClientUpdate, task: Train, state: Payload) -> References:
@@ -545,26 +545,26 @@ class LocalTrainer:
             return self.train_set, np.sort(np.concatenate(self.client_indices.train))
         if split == "test":
             return self.test_set, self.client_indices.test[client]
-        own = self.client_indices.validation if split == "validation" else self.client_indices.train
-        return self.train_set, own[client]
+        indices = self.client_indices.validation if split == "validation" else self.client_indices.train
+        return self.train_set, indices[client]
 
 
 def _protected(payload: Payload) -> Payload:
     """The vectors as a client side gets them: its own mapping, of numbers that it cannot change for later visits."""
     for _, _, vector in vectors(payload):
         vector.data.flags.writeable = False
-    return {slot: dict(named) for slot, named in payload.items()}
+    return {slot: dict(model) for slot, model in payload.items()}
 
 
 def _check_loaded(net: BlockModel, objective: ClientUpdate, name: str) -> None:
     """ValueError for a method that leaves numbers in the model that nothing has loaded in this visit."""
     if not (unloaded := net.unloaded()):
         return
-    own = type(objective.own if isinstance(objective, MeasuredVisit) else objective)
-    if name == "prepare_score" and own.prepare_score is ClientUpdate.prepare_score:
+    kind = type(objective.own if isinstance(objective, MeasuredVisit) else objective)
+    if name == "prepare_score" and kind.prepare_score is ClientUpdate.prepare_score:
         name = "begin"
     raise ValueError(
-        f"method: {name} of {own.__qualname__}{definition_place(getattr(own, name))} has not loaded the "
+        f"method: {name} of {kind.__qualname__}{definition_place(getattr(kind, name))} has not loaded the "
         f"model's {', '.join(unloaded)}; call super().{name}(net, down, state, visit) first, or load them with net.load"
     )
 
@@ -576,8 +576,8 @@ def _check_numbers(
     objective: ClientUpdate,
 ) -> None:
     """ValueError for numbers of ``end`` that would be dropped or are ``counted`` here, and if a declared one lacks."""
-    own = type(objective.own if isinstance(objective, MeasuredVisit) else objective)
-    about = f"method: end of {own.__qualname__}{definition_place(own.end)}"
+    kind = type(objective.own if isinstance(objective, MeasuredVisit) else objective)
+    about = f"method: end of {kind.__qualname__}{definition_place(kind.end)}"
     if extra := sorted(numbers.keys() - (set(reports) - counted.keys())):
         if extra[0] in counted:
             raise ValueError(f"{about} gives the number {extra[0]!r}, which is counted for every method; rename it")
@@ -609,9 +609,9 @@ class MeasuredVisit(ClientUpdate):
     run.
     """
 
-    def __init__(self, own: ClientUpdate) -> None:
-        super().__init__(own.options)
-        self.own = own
+    def __init__(self, objective: ClientUpdate) -> None:
+        super().__init__(objective.options)
+        self.own = objective
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """As the method's."""

@@ -169,8 +169,8 @@ class Caller:
         check_workers(request.workers)
         planned, parallel = experiment.run_set, request.parallel or 1
         missing = run_set.pending(planned, request.out, planned.device(request.device))
-        named = request.cluster(lambda text: None if self.quiet else self.note(text))
-        cluster = named if missing else None
+        engine = request.cluster(lambda text: None if self.quiet else self.note(text))
+        cluster = engine if missing else None
         if missing and not self.quiet:
             from scenarios.studies.forecast import duration
 
@@ -206,7 +206,7 @@ class Caller:
             return made
 
         session = Session(
-            request.workers if named is None else 1,
+            request.workers if engine is None else 1,
             request.device,
             out=request.out,
             piece=request.time_limit,

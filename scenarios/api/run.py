@@ -148,11 +148,11 @@ class Run(RunFigures):
         """The method's own table, such as the choices and rewards of FedBR's bandit; empty for most methods."""
         run = RecordedRun(self.folder)
         names = [row["name"] for row in run.query("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-        own = next((name for name in names if name not in TABLES and str(name).isidentifier()), None)
-        if own is None:
+        table = next((name for name in names if name not in TABLES and str(name).isidentifier()), None)
+        if table is None:
             return tables.filled({"round": "INTEGER", "client": "INTEGER"}, [])
-        columns = {row["name"]: row["type"] for row in run.query(f"PRAGMA table_info({own})")}
-        return tables.of_ledger(run, own, columns, "rowid")
+        columns = {row["name"]: row["type"] for row in run.query(f"PRAGMA table_info({table})")}
+        return tables.of_ledger(run, table, columns, "rowid")
 
     @property
     def conditions(self) -> pyarrow.Table:

@@ -137,10 +137,10 @@ def _row(kind: str, row: Any, name: str) -> Row:
             return _codec(row, name)
         case "datasets":
             shown = ("name", "title", "classes", "kind", "shape", "vocabulary", "source")
-            found = find_data(name, None, cache_folder())
+            data = find_data(name, None, cache_folder())
             return {key: getattr(row, key) for key in shown} | {
                 "natural_clients": row.id_column is not None,
-                "found": found,
+                "found": data,
             }
         case "partitions":
             return {"name": row.name, "title": row.title, "options": [f"data.partition.{key}" for key in row.keys]}

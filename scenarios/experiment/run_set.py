@@ -113,10 +113,10 @@ def pending(run_set: RunSet, out: Path, device: str) -> list[PlannedRun]:
 def warning_lines(result: Mapping[str, Any]) -> list[str]:
     """The warnings of a result of `make_runs`, each once, after the runs that have it."""
     lines, count = [], len(result["runs"])
-    for each in result.get("warnings", []):
-        names = each["runs"]
+    for warning in result.get("warnings", []):
+        names = warning["runs"]
         runs = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED))
-        lines.append(f"{f'all {count} runs' if len(names) == count > 1 else runs}: {each['warning']}")
+        lines.append(f"{f'all {count} runs' if len(names) == count > 1 else runs}: {warning['warning']}")
     return lines
 
 
@@ -137,7 +137,7 @@ def reason(error: Exception) -> str:
 
 
 def failures(failed: Mapping[str, str]) -> str:
-    return "\n".join(f"{name} failed: {why}" for name, why in failed.items())
+    return "\n".join(f"{name} failed: {reason}" for name, reason in failed.items())
 
 
 def is_interrupted(result: Mapping[str, Any], run_set: RunSet) -> bool:
@@ -245,8 +245,8 @@ def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
         differing -= _same_files(recorded, run.loaded)
     for key in sorted(differing, key=lambda key: (key.count("."), key)):  # seed before what follows it
         if key in fleet_files.KEYS and before.get(key) is not None and now.get(key) is not None:
-            why = f"{path} was made with another content of {key} than {now[key]!r} has; choose another "
-            raise ScenarioError(why, Argument("run_id"))
+            problem = f"{path} was made with another content of {key} than {now[key]!r} has; choose another "
+            raise ScenarioError(problem, Argument("run_id"))
         was, wanted = ("not set" if value is None else repr(value) for value in (before.get(key), now.get(key)))
         raise ScenarioError(f"{path} was made with {key} {was}, now {wanted}; choose another ", Argument("run_id"))
     if change := recorded.source_change():

@@ -33,11 +33,11 @@ MOST_VALUES = 8
 
 def clients(shown: ShownRuns) -> Figure | None:
     """Left: mean over clients, band of the spread and worst decile by round. Right: clients at the last evaluation."""
-    found = [(run, by_round) for run in shown.runs if (by_round := client_values.by_round(run.evaluations))]
-    if not found:
+    pairs = [(run, by_round) for run in shown.runs if (by_round := client_values.by_round(run.evaluations))]
+    if not pairs:
         return None
     figure, (curve, shares) = shown.panels(2, 2, 360)
-    for run, by_round in found:
+    for run, by_round in pairs:
         colour, every = shown.styles[run.label]["color"], list(by_round.values())
         rounds = [min(round + 1, run.completed) for round in by_round]
         mean, worst, spread = (
@@ -64,12 +64,12 @@ def _draw_shares(axes: Axes, ascending: Sequence[float], style: Mapping[str, Any
 
 def adaptation(shown: ShownRuns) -> Figure | None:
     """Left: mean over clients before and after adaptation by round. Right: each client at the best round."""
-    found = [run for run in shown.runs if client_values.by_round(run.evaluations, BEFORE_ACCURACY)]
-    if not found:
+    runs = [run for run in shown.runs if client_values.by_round(run.evaluations, BEFORE_ACCURACY)]
+    if not runs:
         return None
     figure, (curve, clients) = shown.panels(2, 2, 360)
     lowest = 100.0
-    for run in found:
+    for run in runs:
         colour = shown.styles[run.label]["color"]
         for quantity, dashes in MEANS.items():
             by_round = client_values.by_round(run.evaluations, quantity)
@@ -99,12 +99,12 @@ MEANS = {CORRECT: "-", BEFORE_ACCURACY: (0, (4, 2)), EvaluatedQuantity(ACCURACY,
 
 def traffic(shown: ShownRuns) -> Figure | None:
     """Left: shares of the clients by bytes. Right: each client's last accuracy against its bytes, where it is known."""
-    found = [(run, client_values.nbytes(run.query)) for run in shown.runs if client_values.last(run.evaluations)]
-    if not any(nbytes for _, nbytes in found):
+    pairs = [(run, client_values.nbytes(run.query)) for run in shown.runs if client_values.last(run.evaluations)]
+    if not any(nbytes for _, nbytes in pairs):
         return None
     figure, (shares, clients) = shown.panels(2, 2, 300)
-    scale, unit = plot_style.unit([np.array(list(nbytes.values()), float) for _, nbytes in found], BYTES)
-    for run, nbytes in found:
+    scale, unit = plot_style.unit([np.array(list(nbytes.values()), float) for _, nbytes in pairs], BYTES)
+    for run, nbytes in pairs:
         ascending = sorted(amount / scale for amount in nbytes.values())
         _draw_shares(shares, ascending, {"label": run.label, **shown.styles[run.label]})
         accuracies = client_values.last_of_each(run.evaluations)
@@ -140,11 +140,11 @@ def devices(shown: ShownRuns) -> Figure | None:
 
 def rates(shown: ShownRuns) -> Figure | None:
     """Two panels for each run with parts of the model: by round, the accuracy of each part, and visits by rate."""
-    found = [run for run in shown.runs if visits.by_rate(run.query)]
-    if not found:
+    runs = [run for run in shown.runs if visits.by_rate(run.query)]
+    if not runs:
         return None
-    figure, panels = shown.panels(2 * len(found), 2, 330)
-    for run, left, right in zip(found, panels[::2], panels[1::2], strict=True):
+    figure, panels = shown.panels(2 * len(runs), 2, 330)
+    for run, left, right in zip(runs, panels[::2], panels[1::2], strict=True):
         accuracies = client_values.by_rate(run.evaluations, run.rounds)
         counts = visits.rates_by_round(run.query)
         every_rate = list(dict.fromkeys([*counts, *accuracies]))
@@ -177,21 +177,21 @@ def classes(shown: ShownRuns) -> Figure | None:
 
     A group has a bar for the classes whose accuracy all of its seeds have.
     """
-    found = [(group, accuracies) for group in shown.started if (accuracies := _class_means(group))]
-    if not found:
+    groups = [(group, accuracies) for group in shown.started if (accuracies := _class_means(group))]
+    if not groups:
         return None
     figure, (axes,) = shown.panels(1, 1, 240)
-    width = BAR_WIDTH / len(found)
-    for index, (group, accuracies) in enumerate(found):
-        places = np.array(list(accuracies)) + (index - (len(found) - 1) / 2) * width
+    width = BAR_WIDTH / len(groups)
+    for index, (group, accuracies) in enumerate(groups):
+        places = np.array(list(accuracies)) + (index - (len(groups) - 1) / 2) * width
         means, halves = (
-            100 * np.array([each[key] or 0.0 for each in accuracies.values()]) for key in ("mean", "half_width")
+            100 * np.array([accuracy[key] or 0.0 for accuracy in accuracies.values()]) for key in ("mean", "half_width")
         )
         axes.bar(places, means, 0.92 * width, color=shown.styles[group.label]["color"], label=group.label)
         if halves.any():
             axes.vlines(places, np.clip(means - halves, 0, 100), np.clip(means + halves, 0, 100), color=INK)
     axes.set(xlabel="class", ylabel="accuracy (%)", ylim=(0, 102))
-    labels = sorted({label for _, accuracies in found for label in accuracies})
+    labels = sorted({label for _, accuracies in groups for label in accuracies})
     if len(labels) <= MOST_NAMED:  # a class without a bar has 0 %
         axes.set_xticks(labels)
     else:
@@ -204,8 +204,8 @@ def classes(shown: ShownRuns) -> Figure | None:
 def _class_means(group: RunGroup) -> dict[int, Mapping[str, Any]]:
     """Class -> its accuracy over the seeds of a group, where all have it."""
     every = [client_values.class_accuracy(run.evaluations) for run in group.runs]
-    common = sorted(set.intersection(*(set(own) for own in every)))
-    return {label: with_interval([own[label] for own in every]) for label in common}
+    common = sorted(set.intersection(*(set(accuracies) for accuracies in every)))
+    return {label: with_interval([accuracies[label] for accuracies in every]) for label in common}
 
 
 def metrics(shown: ShownRuns) -> Figure | None:
@@ -215,26 +215,26 @@ def metrics(shown: ShownRuns) -> Figure | None:
 
 def logged(shown: ShownRuns) -> Figure | None:
     """What methods have logged by round, of clients the mean: a panel for each of the first `MOST_VALUES` names."""
-    found: list[tuple[RecordedRun, dict[str, dict[int, float]]]] = []
+    pairs: list[tuple[RecordedRun, dict[str, dict[int, float]]]] = []
     for run in shown.runs:
         values: dict[str, dict[int, float]] = {}
         for round, rows in groupby(run.logged, attrgetter("round")):
             for name, value in logged_means(rows).items():
                 values.setdefault(name, {}).update({} if value is None else {round: value})
-        found.append((run, values))
-    return _by_round(shown, found)
+        pairs.append((run, values))
+    return _by_round(shown, pairs)
 
 
 def _by_round(
-    shown: ShownRuns, found: Sequence[tuple[RecordedRun, Mapping[str, Mapping[int, float]]]]
+    shown: ShownRuns, pairs: Sequence[tuple[RecordedRun, Mapping[str, Mapping[int, float]]]]
 ) -> Figure | None:
-    """``found``: runs, and name -> round -> value."""
-    names = list(dict.fromkeys(name for _, values in found for name in values))[:MOST_VALUES]
+    """``pairs``: runs, and name -> round -> value."""
+    names = list(dict.fromkeys(name for _, values in pairs for name in values))[:MOST_VALUES]
     if not names:
         return None
     figure, panels = shown.panels(len(names), min(len(names), 2), 280)
     for name, axes in zip(names, panels, strict=True):
-        for run, values in found:
+        for run, values in pairs:
             rounds = [min(round + 1, run.completed) for round in values.get(name, {})]
             marker = "o" if len(rounds) < 3 else ""
             style = {"marker": marker, **shown.styles[run.label]}

@@ -154,11 +154,11 @@ def write_experiment(
     left = len(by_group) - len(kept)
     note = [f"Figures and tables of single runs show {len(kept)} of {len(by_group)} rows."] if left > 0 else []
     sections = _sections(by_group, target, {}, (), kept)
-    named = {*answer.facts, *(name.removesuffix("s") for name in answer.facts)}
+    fact_names = {*answer.facts, *(name.removesuffix("s") for name in answer.facts)}
     values = {
         **sections,
         "answer": answer,
-        "facts": [*answer.facts.items(), *(fact for fact in sections["facts"] if fact[0] not in named)],
+        "facts": [*answer.facts.items(), *(fact for fact in sections["facts"] if fact[0] not in fact_names)],
         "notices": [*run_reader.notices(by_group, with_unnamed=False), *note],
         "all_runs": sections["runs"],
     }
@@ -304,18 +304,18 @@ def _sections(
 
 def _drawn(groups: Sequence[run_reader.RunGroup]) -> dict[str, Any] | None:
     """Times in draws of uncertain figures: a table of groups, and one of pairs of them; None if no run has any."""
-    found = drawn_times.of_groups(groups)
-    if not found:
+    by_group = drawn_times.of_groups(groups)
+    if not by_group:
         return None
     runs = [
         (run, group_times.by_seed[run.seed])
-        for group, group_times in found
+        for group, group_times in by_group
         for run in group.runs
         if run.seed in group_times.by_seed
     ]
     return {
-        "groups": tables.drawn(found),
-        "pairs": tables.chances(found),
+        "groups": tables.drawn(by_group),
+        "pairs": tables.chances(by_group),
         "reasons": [(run.label, times.reason) for run, times in runs if times.reason],
         "sigmas": _distinct((run, times.sigmas) for run, times in runs),
     }
@@ -339,9 +339,10 @@ def _facts(runs: Sequence[RecordedRun], target: float | None) -> list[tuple[str,
 
     known = [{key: value for key, value in leaves(run.scenario) if not run.is_app or key in APP_KEYS} for run in runs]
     values = [
-        (name, list(dict.fromkeys(each[key] for each in known if each.get(key) is not None))) for name, key in wanted
+        (name, list(dict.fromkeys(settings[key] for settings in known if settings.get(key) is not None)))
+        for name, key in wanted
     ]
-    facts = [(name, several(found)) for name, found in values if found and found != [labels.PLAIN]]
+    facts = [(name, several(entries)) for name, entries in values if entries and entries != [labels.PLAIN]]
     if target is not None:
         facts.append(("target", f"{100 * target:g} %"))
     sources = dict.fromkeys(run.environment.data.source for run in runs)
@@ -409,7 +410,7 @@ def _run_tables(runs: Sequence[RecordedRun], path: Path) -> dict[Path, list[dict
 
     A table of which no run has a row has no file, nor is there a place beside a pipe.
     """
-    found: dict[Path, list[dict[str, Any]]] = {path: []}
+    by_file: dict[Path, list[dict[str, Any]]] = {path: []}
     has_tiers = any(run.has_tiers for run in runs)
     for run in runs:
         head = {"run": run.folder.name, "method": run.method, "seed": run.scenario.get("seed")}
@@ -418,7 +419,7 @@ def _run_tables(runs: Sequence[RecordedRun], path: Path) -> dict[Path, list[dict
             totals["nominal_bytes_so_far"] = point.nominal_nbytes
             if has_tiers:
                 totals |= {"wan_bytes_so_far": point.wan_nbytes, "price_so_far": point.price}
-            found[path].append(head | row._asdict() | totals | {"group": run.group})
+            by_file[path].append(head | row._asdict() | totals | {"group": run.group})
         others: dict[str, Sequence[Any]] = {
             "evaluations": run.evaluations,
             "aggregators": run.aggregators,
@@ -427,5 +428,5 @@ def _run_tables(runs: Sequence[RecordedRun], path: Path) -> dict[Path, list[dict
         for table, values in others.items() if not _is_special(path) else ():
             beside = path.with_name(f"{path.stem}-{table}{path.suffix}")
             for value in values:
-                found.setdefault(beside, []).append(head | value._asdict())
-    return found
+                by_file.setdefault(beside, []).append(head | value._asdict())
+    return by_file

@@ -65,8 +65,8 @@ def parts(run: RecordedRun, rows: Sequence[Any]) -> Doubles:
             spans = ("down", row["round_start_s"], row["start_s"]), ("up", row["up_end_s"], row["end_s"])
             for index, (direction, begin, end) in enumerate(spans):
                 for tier, number in enumerate((lowest, lowest % above)):
-                    own = messages.get((tier, number, direction), ())
-                    times = [(each["start_s"], each["end_s"]) for each in own]
+                    arrivals = messages.get((tier, number, direction), ())
+                    times = [(message["start_s"], message["end_s"]) for message in arrivals]
                     wan[index, place] += sum(max(0.0, min(end, to) - max(begin, since)) for since, to in times)
     return np.column_stack([wan[0], np.clip(waits - wan[0], 0.0, None), *phases, wan[1]])
 
@@ -74,11 +74,11 @@ def parts(run: RecordedRun, rows: Sequence[Any]) -> Doubles:
 def timing(shown: ShownRuns) -> Figure | None:
     """Virtual time of each round: the phases of its critical visit, what came before and after it, and the others' mean
     waiting time."""
-    found = [(run, rows) for run in shown.runs if not run.is_asynchronous and (rows := run.query(CRITICAL))]
+    pairs = [(run, rows) for run in shown.runs if not run.is_asynchronous and (rows := run.query(CRITICAL))]
     scale, unit = plot_style.unit(
-        (np.array([row.end_s - row.start_s for row in run.rounds]) for run, _ in found), SECONDS
+        (np.array([row.end_s - row.start_s for row in run.rounds]) for run, _ in pairs), SECONDS
     )
-    spans = {run.label: parts(run, rows) for run, rows in found}
+    spans = {run.label: parts(run, rows) for run, rows in pairs}
     # Parts that only some runs have; a nanosecond is the rounding of absolute times.
     used = [
         name in dict(PHASES) or any((of[:, i] > 1e-9).any() for of in spans.values())
@@ -95,14 +95,14 @@ def timing(shown: ShownRuns) -> Figure | None:
         return run.label
 
     return plot_style.panel_each(
-        shown, found, 2, 270, draw, f"virtual time ({unit})", with_legend=True, is_from_zero=True, sharey=True
+        shown, pairs, 2, 270, draw, f"virtual time ({unit})", with_legend=True, is_from_zero=True, sharey=True
     )
 
 
 def staleness(shown: ShownRuns) -> Figure | None:
     """Staleness of the updates of asynchronous runs, in server steps."""
-    found = [(run, counts) for run in shown.runs if run.is_asynchronous and (counts := visits.staleness(run.query))]
-    oldest = max((max(counts) for _, counts in found), default=0)
+    pairs = [(run, counts) for run in shown.runs if run.is_asynchronous and (counts := visits.staleness(run.query))]
+    oldest = max((max(counts) for _, counts in pairs), default=0)
     step = oldest // MAX_STALENESS_BARS + 1
     edges = np.arange(0, oldest + step + 1, step) - 0.5
 
@@ -117,7 +117,7 @@ def staleness(shown: ShownRuns) -> Figure | None:
         _count(axes)
         return f"{run.label}: mean {mean:.1f}"
 
-    return plot_style.panel_each(shown, found, 2, 230, draw, "updates", sharex=True)
+    return plot_style.panel_each(shown, pairs, 2, 230, draw, "updates", sharex=True)
 
 
 def _count(axes: Axes) -> None:
@@ -129,14 +129,14 @@ def _count(axes: Axes) -> None:
 
 def participation(shown: ShownRuns) -> Figure | None:
     """A histogram per run: clients by the number of their visits that counted; those without any are grey."""
-    found = [
-        (run, own)
+    pairs = [
+        (run, counts)
         for run in shown.runs
-        if (own := visits.participation(run.query, run.scenario)).clients and (own.counted or own.wasted)
+        if (counts := visits.participation(run.query, run.scenario)).clients and (counts.counted or counts.wasted)
     ]
 
-    def draw(axes: Axes, run: RecordedRun, own: Participation) -> str:
-        numbers = own.histogram()
+    def draw(axes: Axes, run: RecordedRun, counts: Participation) -> str:
+        numbers = counts.histogram()
         width = max(numbers) // MOST_BARS + 1
         bins: Counter[int] = Counter()
         for number, clients in numbers.items():
@@ -149,17 +149,17 @@ def participation(shown: ShownRuns) -> Figure | None:
         axes.bar(centres, list(bins.values()), 0.9 * width, color=colour, label=label)
         axes.set_xlabel("visits that counted")
         _count(axes)
-        return f"{run.label}: {own.never} of {own.clients} never visited"
+        return f"{run.label}: {counts.never} of {counts.clients} never visited"
 
-    return plot_style.panel_each(shown, found, 3, 230, draw, "clients")
+    return plot_style.panel_each(shown, pairs, 3, 230, draw, "clients")
 
 
 def client_staleness(shown: ShownRuns) -> Figure | None:
     """A mark per client of each asynchronous run: its mean staleness against the mean length of its visits."""
-    found = [
+    pairs = [
         (run, rows) for run in shown.runs if run.is_asynchronous and (rows := run.query(visits.STALENESS_OF_CLIENTS))
     ]
-    scale, unit = plot_style.unit((np.array([row["seconds"] for row in rows], float) for _, rows in found), SECONDS)
+    scale, unit = plot_style.unit((np.array([row["seconds"] for row in rows], float) for _, rows in pairs), SECONDS)
 
     def draw(axes: Axes, run: RecordedRun, rows: Sequence[Any]) -> str:
         seconds, ages = [row["seconds"] / scale for row in rows], [row["staleness"] for row in rows]
@@ -167,7 +167,7 @@ def client_staleness(shown: ShownRuns) -> Figure | None:
         axes.set(xlabel=f"mean length of a visit ({unit})", xlim=(0, None), ylim=(0, None))
         return run.label
 
-    return plot_style.panel_each(shown, found, 2, 260, draw, "mean staleness (server steps)")
+    return plot_style.panel_each(shown, pairs, 2, 260, draw, "mean staleness (server steps)")
 
 
 # --- the timeline of a round ----------------------------------------------------------------------------------------
@@ -242,11 +242,11 @@ def chosen_rounds(rows: Sequence[RoundRow]) -> dict[int, str]:
     lengths = {row.round: row.end_s - row.start_s for row in rows if row.end_s > row.start_s}
     if not lengths:
         return {}
-    found: dict[int, list[str]] = {next(iter(lengths)): ["first"]}
-    for why, wanted in ((MEDIAN, statistics.median_low(lengths.values())), ("slowest", max(lengths.values()))):
+    reasons: dict[int, list[str]] = {next(iter(lengths)): ["first"]}
+    for reason, wanted in ((MEDIAN, statistics.median_low(lengths.values())), ("slowest", max(lengths.values()))):
         round = next(round for round, length in lengths.items() if length == wanted)
-        found.setdefault(round, []).append(why)
-    return {round: ", ".join(why) for round, why in found.items()}
+        reasons.setdefault(round, []).append(reason)
+    return {round: ", ".join(texts) for round, texts in reasons.items()}
 
 
 def timeline(run: RecordedRun, round: int) -> RoundTimeline:
@@ -261,13 +261,13 @@ def timeline(run: RecordedRun, round: int) -> RoundTimeline:
     kept = [visit for visit in visits if visit in longest]
     taken: dict[tuple[int, int], float] = {}  # seconds of each aggregator's messages
     messages = []
-    for each in map(AggregatorRow._make, run.query(MESSAGES_OF_ROUND, [round]) if run.has_tiers else ()):
-        begin, end = each.start_s - row.start_s, None if each.end_s is None else each.end_s - row.start_s
-        key = each.tier, each.aggregator
+    for message in map(AggregatorRow._make, run.query(MESSAGES_OF_ROUND, [round]) if run.has_tiers else ()):
+        begin, end = message.start_s - row.start_s, None if message.end_s is None else message.end_s - row.start_s
+        key = message.tier, message.aggregator
         taken[key] = taken.get(key, 0.0) + (0.0 if end is None else end - begin)
-        messages.append(each._replace(start_s=begin, end_s=end))
+        messages.append(message._replace(start_s=begin, end_s=end))
     slowest = sorted(taken, key=lambda key: -taken[key])[:MOST_AGGREGATORS]
-    shown = [each for each in messages if (each.tier, each.aggregator) in slowest]
+    shown = [message for message in messages if (message.tier, message.aggregator) in slowest]
     return RoundTimeline(round + 1, seconds, kept, len(visits), shown, len(taken))
 
 
@@ -275,60 +275,64 @@ def timelines(runs: Sequence[RecordedRun]) -> list[tuple[str, RoundTimeline]]:
     """(title, timeline): up to three rounds of a single run, or one of median length of each of several runs."""
     chosen = [(run, chosen_rounds(run.rounds)) for run in runs[:MOST_RUNS]]
     if len(runs) == 1:
-        pairs = [(why, run, round) for run, rounds in chosen for round, why in rounds.items()]
+        pairs = [(reason, run, round) for run, rounds in chosen for round, reason in rounds.items()]
     else:
-        pairs = [(run.label, run, round) for run, rounds in chosen for round, why in rounds.items() if MEDIAN in why]
-    found = [(why, timeline(run, round)) for why, run, round in pairs]
-    return [(f"{why}: round {each.round}", each) for why, each in found if each.rows]
+        pairs = [
+            (run.label, run, round) for run, rounds in chosen for round, reason in rounds.items() if MEDIAN in reason
+        ]
+    charts = [(reason, timeline(run, round)) for reason, run, round in pairs]
+    return [(f"{reason}: round {chart.round}", chart) for reason, chart in charts if chart.rows]
 
 
 def round_timeline(shown: ShownRuns) -> Figure | None:
     """A panel per timeline: a row per aggregator that has messages in it, then a row per client."""
-    found = timelines(shown.runs)
-    ends = np.array([max(each.seconds, *(row.up_end for row in each.rows)) for _, each in found])
+    charts = timelines(shown.runs)
+    ends = np.array([max(chart.seconds, *(row.up_end for row in chart.rows)) for _, chart in charts])
     scale, unit = plot_style.unit([ends], SECONDS)
-    is_lost = any(row.end_s is None for _, each in found for row in each.messages)
+    is_lost = any(row.end_s is None for _, chart in charts for row in chart.messages)
 
-    def draw(axes: Axes, title: str, each: RoundTimeline) -> str:
-        rows = each.places
-        places = len(rows) + np.arange(len(each.rows))
+    def draw(axes: Axes, title: str, chart: RoundTimeline) -> str:
+        rows = chart.places
+        places = len(rows) + np.arange(len(chart.rows))
         times = np.array(
-            [(row.start, row.down_end, row.compute_end, row.up_end, row.up_end + row.waited) for row in each.rows]
+            [(row.start, row.down_end, row.compute_end, row.up_end, row.up_end + row.waited) for row in chart.rows]
         )
         begins, widths = times[:, :-1] / scale, np.diff(times, axis=1).clip(0.0) / scale  # (clients, phases)
         for index, (name, colour) in enumerate((*PHASES, (WAITS, theme.NOBODY))):
             bars = axes.barh(places, widths[:, index], BAR_HEIGHT, begins[:, index], color=colour, label=name)
-            for bar, row in zip(bars, each.rows, strict=True):
+            for bar, row in zip(bars, chart.rows, strict=True):
                 bar.set_alpha(None if row.counted else PALE)
-        for place, row in zip(places, each.rows, strict=True):
+        for place, row in zip(places, chart.rows, strict=True):
             if not row.counted:
                 begin, length = row.start / scale, (row.up_end - row.start) / scale
                 axes.add_patch(Rectangle((begin, place - BAR_HEIGHT / 2), length, BAR_HEIGHT, **HATCHED))
         for direction, (name, colour) in (("down", PHASES[0]), ("up", PHASES[-1])):
-            own = [row for row in each.messages if row.direction == direction and row.end_s is not None]
-            lengths = [(row.end_s - row.start_s) / scale for row in own if row.end_s is not None]
-            at = [rows[row.tier, row.aggregator] for row in own]
-            axes.barh(at, lengths, BAR_HEIGHT, [row.start_s / scale for row in own], color=colour, label=f"_{name}")
-        lost = [(row.start_s / scale, rows[row.tier, row.aggregator]) for row in each.messages if row.end_s is None]
+            messages = [row for row in chart.messages if row.direction == direction and row.end_s is not None]
+            lengths = [(row.end_s - row.start_s) / scale for row in messages if row.end_s is not None]
+            at = [rows[row.tier, row.aggregator] for row in messages]
+            axes.barh(
+                at, lengths, BAR_HEIGHT, [row.start_s / scale for row in messages], color=colour, label=f"_{name}"
+            )
+        lost = [(row.start_s / scale, rows[row.tier, row.aggregator]) for row in chart.messages if row.end_s is None]
         if is_lost:
             axes.plot(*np.array(lost).reshape(-1, 2).T, "x", color=INK, label=LOST)
-        axes.axvline(each.seconds / scale, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
+        axes.axvline(chart.seconds / scale, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
         names = [f"tier {tier}, {aggregator}" for tier, aggregator in rows]
-        axes.set_yticks(range(len(rows) + len(each.rows)), [*names, *(str(row.client) for row in each.rows)])
-        axes.set_ylim(len(rows) + len(each.rows) - 0.4, -0.6)
-        begins_at = [*(row.start for row in each.rows), *(row.start_s for row in each.messages)]
+        axes.set_yticks(range(len(rows) + len(chart.rows)), [*names, *(str(row.client) for row in chart.rows)])
+        axes.set_ylim(len(rows) + len(chart.rows) - 0.4, -0.6)
+        begins_at = [*(row.start for row in chart.rows), *(row.start_s for row in chart.messages)]
         axes.set_xlim(min(0.0, *begins_at) / scale, None)
         plot_style.bars(axes)
         axes.set_xlabel(f"virtual time in the round ({unit})")
-        cut = f", the longest {len(each.rows)} of {each.visits} visits" if each.visits > len(each.rows) else ""
-        cut += f", {len(rows)} of {each.aggregators} aggregators" if each.aggregators > len(rows) else ""
-        if each is found[0][1] and any(not row.counted for _, other in found for row in other.rows):
+        cut = f", the longest {len(chart.rows)} of {chart.visits} visits" if chart.visits > len(chart.rows) else ""
+        cut += f", {len(rows)} of {chart.aggregators} aggregators" if chart.aggregators > len(rows) else ""
+        if chart is charts[0][1] and any(not row.counted for _, other in charts for row in other.rows):
             axes.add_artist(Rectangle((0, 0), 0, 0, label=WASTED, **HATCHED))  # seen in the legend alone
         return title + cut
 
-    height = 110 + LONG_ROUND_PIXELS * max((len(each.places) + len(each.rows) for _, each in found), default=0)
-    label = "aggregator, client" if any(each.messages for _, each in found) else "client"
-    return plot_style.panel_each(shown, found, 3, height, draw, label, with_legend=True)
+    height = 110 + LONG_ROUND_PIXELS * max((len(chart.places) + len(chart.rows) for _, chart in charts), default=0)
+    label = "aggregator, client" if any(chart.messages for _, chart in charts) else "client"
+    return plot_style.panel_each(shown, charts, 3, height, draw, label, with_legend=True)
 
 
 # --- a recorded link ------------------------------------------------------------------------------------------------
@@ -373,7 +377,7 @@ def _fleet(run: RecordedRun) -> Fleet | None:
 
 def _draw_link(shown: ShownRuns, run: RecordedRun, fleet: Fleet, client: int) -> Figure | None:
     end = max(row.end_s for row in run.rounds)
-    recorded = [each for direction in (DOWN, UP) if (each := _rates(fleet, client, direction, end)) is not None]
+    recorded = [series for direction in (DOWN, UP) if (series := _rates(fleet, client, direction, end)) is not None]
     if len(recorded) < 2:
         return None
     seconds, second_unit = plot_style.unit([np.array([end])], SECONDS)

@@ -68,11 +68,11 @@ class StageTotals:
 
     @property
     def payload_bytes(self) -> int:
-        return sum(each.raw for each in self.by_slot.values())
+        return sum(slot.raw for slot in self.by_slot.values())
 
     @property
     def encoded_bytes(self) -> int:
-        return sum(each.encoded for each in self.by_slot.values())
+        return sum(slot.encoded for slot in self.by_slot.values())
 
     @property
     def wire_bytes(self) -> float:

@@ -53,7 +53,7 @@ def by_round(rows: Sequence[EvaluationRow], quantity: EvaluatedQuantity = CORREC
     for row in rows:
         if row.client != GLOBAL and row.quantity == quantity and row.value is not None:
             values[row.round].append(row.value)
-    return {round: over_clients(found) for round, found in sorted(values.items())}
+    return {round: over_clients(numbers) for round, numbers in sorted(values.items())}
 
 
 def last(rows: Sequence[EvaluationRow]) -> OverClients | None:
@@ -67,7 +67,7 @@ ByDevice = Mapping[str, Mapping[int, OverClients]]
 
 def by_device(rows: Sequence[EvaluationRow], clients: Mapping[str, Sequence[int]]) -> ByDevice:
     """The clients' accuracies by kind of device; those without any are left out. ``clients``: of each kind."""
-    device_of = {client: device for device, own in clients.items() for client in own}
+    device_of = {client: device for device, members in clients.items() for client in members}
     own_rows: defaultdict[str, list[EvaluationRow]] = defaultdict(list)
     for row in rows:
         if row.client in device_of:
@@ -75,11 +75,11 @@ def by_device(rows: Sequence[EvaluationRow], clients: Mapping[str, Sequence[int]
     return {device: values for device in clients if (values := by_round(own_rows[device]))}
 
 
-def at_round(found: ByDevice, round: int | None = None) -> dict[str, OverClients]:
+def at_round(devices: ByDevice, round: int | None = None) -> dict[str, OverClients]:
     """Kind of device -> its clients at the evaluation after a round, by default the last one."""
     if round is None:
-        round = max((known for values in found.values() for known in values), default=-1)
-    return {device: values[round] for device, values in found.items() if round in values}
+        round = max((known for values in devices.values() for known in values), default=-1)
+    return {device: values[round] for device, values in devices.items() if round in values}
 
 
 def before_and_after(rows: Sequence[EvaluationRow], round: int) -> list[tuple[float, float]]:
@@ -93,8 +93,10 @@ def before_and_after(rows: Sequence[EvaluationRow], round: int) -> list[tuple[fl
 
 def last_of_each(rows: Sequence[EvaluationRow]) -> dict[int, float]:
     """Client -> its accuracy at the last evaluation over clients."""
-    own = [row for row in rows if row.client != GLOBAL and row.quantity == CORRECT and row.value is not None]
-    return {row.client: row.value for row in own if row.round == own[-1].round and row.value is not None}
+    client_rows = [row for row in rows if row.client != GLOBAL and row.quantity == CORRECT and row.value is not None]
+    return {
+        row.client: row.value for row in client_rows if row.round == client_rows[-1].round and row.value is not None
+    }
 
 
 def nbytes(query: Callable[[str], Sequence[Sequence[Any]]]) -> dict[int, int]:
@@ -108,13 +110,15 @@ def class_accuracy(rows: Sequence[EvaluationRow]) -> dict[int, float]:
 
     Empty without the metric ``class-accuracy``.
     """
-    found = [row for row in rows if row.metric == CLASS_ACCURACY and row.part is not None and row.value is not None]
-    found = [row for row in found if row.aggregator is None]
-    found = [row for row in found if row.round == found[-1].round]
-    of_global = [row for row in found if row.client == GLOBAL]
+    class_rows = [
+        row for row in rows if row.metric == CLASS_ACCURACY and row.part is not None and row.value is not None
+    ]
+    class_rows = [row for row in class_rows if row.aggregator is None]
+    class_rows = [row for row in class_rows if row.round == class_rows[-1].round]
+    of_global = [row for row in class_rows if row.client == GLOBAL]
     correct: defaultdict[int, float] = defaultdict(float)
     examples: defaultdict[int, int] = defaultdict(int)
-    for row in of_global or found:
+    for row in of_global or class_rows:
         label = int(row.part or 0)
         correct[label] += (row.value or 0.0) * row.count
         examples[label] += row.count
@@ -133,11 +137,11 @@ def summary(rows: Sequence[EvaluationRow], devices: ByDevice = MappingProxyType(
     return result or None
 
 
-def device_summary(found: Mapping[str, OverClients]) -> dict[str, Any]:
+def device_summary(devices: Mapping[str, OverClients]) -> dict[str, Any]:
     """``by_device`` for ``run --json``; nothing without kinds of devices."""
     classes = {
         device: {"clients": len(of.values), "mean": of.mean, "worst_decile": of.worst_decile, "spread": of.spread}
-        for device, of in found.items()
+        for device, of in devices.items()
     }
     return {"by_device": classes} if classes else {}
 
@@ -157,8 +161,8 @@ def by_rate(rows: Sequence[EvaluationRow], rounds: Sequence[RoundRow]) -> dict[f
 def of_global(rows: Sequence[EvaluationRow], rounds: Sequence[RoundRow]) -> dict[int, float]:
     """Round -> accuracy of the global model, if it is evaluated."""
     of_server = [row for row in rows if row.client == GLOBAL and row.aggregator is None and row.quantity == CORRECT]
-    own = {row.round: row.value for row in of_server if row.value is not None}
-    return own or {row.round: row.accuracy for row in rounds if row.accuracy is not None}
+    accuracies = {row.round: row.value for row in of_server if row.value is not None}
+    return accuracies or {row.round: row.accuracy for row in rounds if row.accuracy is not None}
 
 
 def of_aggregators(rows: Sequence[EvaluationRow]) -> dict[int, OverClients]:
@@ -167,7 +171,7 @@ def of_aggregators(rows: Sequence[EvaluationRow]) -> dict[int, OverClients]:
     for row in rows:
         if row.aggregator is not None and row.quantity == CORRECT and row.value is not None:
             values[row.round].append(row.value)
-    return {round: over_clients(found) for round, found in values.items()}
+    return {round: over_clients(numbers) for round, numbers in values.items()}
 
 
 def whole_by_round(rows: Sequence[EvaluationRow]) -> dict[str, dict[int, float]]:
@@ -222,7 +226,9 @@ def best_round(rows: Sequence[RoundRow], values: Sequence[EvaluationRow], comple
     rows_of: defaultdict[int, list[EvaluationRow]] = defaultdict(list)
     for value in values:
         rows_of[value.round].append(value)
-    validation = {round: mean for round, own in rows_of.items() if (mean := validation_accuracy(own)) is not None}
+    validation = {
+        round: mean for round, evaluations in rows_of.items() if (mean := validation_accuracy(evaluations)) is not None
+    }
     accuracies = {row.round: row.accuracy for row in rows if row.accuracy is not None}
     selecting: Mapping[int, float] = validation or accuracies
     if not selecting:

@@ -75,8 +75,10 @@ def values_over_clients(
     for row in metric_rows(config.metrics):
         if row.over_clients is not None:
             by_part = {
-                client: {of.part: value for of, value in each.items() if of.metric == row.name and of.part is not None}
-                for client, each in values.items()
+                client: {
+                    of.part: value for of, value in by_quantity.items() if of.metric == row.name and of.part is not None
+                }
+                for client, by_quantity in values.items()
             }
             given = {
                 client: {name: vector.data for name, vector in payload[row.name].items()}

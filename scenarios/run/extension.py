@@ -55,7 +55,7 @@ def extend(loaded: Loaded, folder: Path, overrides: Mapping[str, Any]) -> Loaded
         if key not in ALLOWED and not key.startswith(("stop.", "budget.")):
             raise ScenarioError(f"{key}: resume changes only rounds.max, stop.* and budget.*; to start {fresh}")
     new = replace(load(str(folder / SCENARIO), overrides), name=loaded.name, began=loaded.began)
-    before, now = (dict(leaves(limits(each.scenario))) for each in (loaded, new))
+    before, now = (dict(leaves(limits(version.scenario))) for version in (loaded, new))
     changes = [f"{key} = {now[key]} instead of {before[key]}" for key in now if now[key] != before[key]]
     if not changes:
         return loaded
@@ -140,7 +140,7 @@ def check_budget(before: Scenario, now: Scenario) -> None:
                     "perhaps long before the run's last round; start another run"
                 )
     for rule in (*FLEET_RULES, WAN_BYTES, PRICE):
-        old, new = (getattr(each.budget, rule) for each in (before, now))
+        old, new = (getattr(scenario.budget, rule) for scenario in (before, now))
         if new != old and several:
             raise ScenarioError(
                 f"budget.{rule}: {several}: visits of several rounds are under way at a time, so the budget may have "

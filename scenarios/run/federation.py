@@ -82,6 +82,6 @@ def largest_message(setup: Setup, server: ServerStrategy) -> int:
     up = serialization.update_nbytes(job.run_id, job.reports, server.up_shapes())
     parts_with_state = sum(part.client_state is not None for part in setup.loaded.method.parts)
     state_shapes = setup.codecs.up.client_state(server.up_shapes())
-    kept = sum(size for named in state_shapes.values() for size in named.values())
+    kept = sum(size for sizes in state_shapes.values() for size in sizes.values())
     state = 2 * description.layout.nbytes(job.kept_blocks) + KEPT_MODELS * model * parts_with_state + ITEM_NBYTES * kept
     return max(2 * up, state) + HEADERS_NBYTES  # partial sums have eight bytes where updates have four

@@ -103,8 +103,8 @@ class HeldFolder:
 def check_place(place: Path, run_id: str | None, may_exist: bool = False) -> None:
     """ScenarioError if the folder of a run or study cannot be created in ``place``, before any process is started."""
     if run_id is not None and (Path(run_id).name != run_id or not run_id or not run_id.isprintable()):
-        why = ": must be the name of a folder, without slashes and control characters"
-        raise ScenarioError(Argument("run_id", repr(run_id)), why)
+        rule = ": must be the name of a folder, without slashes and control characters"
+        raise ScenarioError(Argument("run_id", repr(run_id)), rule)
     check_name(place)
     with _writing(place):
         place.mkdir(parents=True, exist_ok=True)

@@ -52,8 +52,8 @@ def environment(
     }
     by_device: dict[str, list[int]] = {}
     if evaluated(loaded.method, loaded.scenario) != "global":
-        drawn = inputs.drawn_fleet
-        by_device = {row.name: np.flatnonzero(drawn.device_of == i).tolist() for i, row in enumerate(drawn.devices)}
+        fleet = inputs.drawn_fleet
+        by_device = {row.name: np.flatnonzero(fleet.device_of == i).tolist() for i, row in enumerate(fleet.devices)}
     has_tiers = bool(loaded.scenario.fleet.tiers.count)
     concerns = {
         "files": inputs.file_hashes,
@@ -104,7 +104,7 @@ def environment(
         ],
         calibrations=calibrations,
         bases=visits.row_bases(loaded.scenario, inputs.files, inputs.families),
-        refused_clients={str(client): why for client, why in refused.items()},
+        refused_clients={str(client): reason for client, reason in refused.items()},
         stops_at_target=stop_at_target,
         asynchronous=loaded.scenario.rounds.is_asynchronous,
         **{key: value for key, value in concerns.items() if value},
@@ -159,7 +159,7 @@ def summary(
         ),
         "paid": _paid(recorded, setup.inputs),
         "wasted_seconds": sum(row.wasted_s for row in rows),
-        "bottlenecks": {name: each.rounds for name, each in visits.bottlenecks(query).items()},
+        "bottlenecks": {name: bottleneck.rounds for name, bottleneck in visits.bottlenecks(query).items()},
         "visits": visits.by_kind(query),
         "seconds_by_basis": visits.seconds_by_basis(query, began),
         "target_accuracy": target,

@@ -269,8 +269,8 @@ class RunFolder:
     @property
     def prices(self) -> Prices:
         """The prices of what its clients spend."""
-        found = (self.scenario.get("fleet") or {}).get("price") or {}
-        return Prices(gb=float(found.get("gb", 0.0)), kwh=float(found.get("kwh", 0.0)))
+        table = (self.scenario.get("fleet") or {}).get("price") or {}
+        return Prices(gb=float(table.get("gb", 0.0)), kwh=float(table.get("kwh", 0.0)))
 
     @cached_property
     def device_trail(self) -> progress.Trail:
@@ -333,8 +333,8 @@ class RunFolder:
 def check_folder(folder: Path) -> None:
     """ReportError for a path that is no folder."""
     if not folder.is_dir():
-        why = "it is a file" if folder.is_file() else "there is no such folder"
-        raise ReportError(f"{folder} is not a run folder: {why}")
+        problem = "it is a file" if folder.is_file() else "there is no such folder"
+        raise ReportError(f"{folder} is not a run folder: {problem}")
 
 
 @lru_cache(maxsize=1024)

@@ -61,8 +61,8 @@ def named(folder: Path, held: HeldFolder | None = None) -> Iterator[None]:
             text = f"{folder / 'ledger.sqlite'}: {error}"
         elif isinstance(error, OSError) and error.filename is not None:
             text = f"{error.filename}: {error.strerror}"
-        elif isinstance(error, PoolError) and (told := _of_own_code(text.partition("\n")[0])):
-            text = told  # the worker's log has no more to say
+        elif isinstance(error, PoolError) and (message := _of_own_code(text.partition("\n")[0])):
+            text = message  # the worker's log has no more to say
         raise RunFailed(f"{text}\nrun folder: {folder}") from error
 
 
@@ -193,8 +193,8 @@ def found(loaded: Loaded, summary: Mapping[str, Any]) -> list[str]:
     rule = summary["stopped_by"]
     tried = {kind: number for kind, number in summary["visits"].items() if kind not in NO_TRAINING and number}
     if summary["rounds"] == 0 and rule not in EARLY:
-        why = "no client could take part" if rule == CLIENTS else f"the run was stopped by {rule}"
-        warnings.append(f"no round has ended: {why}")
+        reason = "no client could take part" if rule == CLIENTS else f"the run was stopped by {rule}"
+        warnings.append(f"no round has ended: {reason}")
     elif tried and not tried.get("train"):
         how = ", ".join(f"{number} {kind}" for kind, number in tried.items())
         warnings.append(f"no visit has counted ({how}), so that the model is the one that the run began with")

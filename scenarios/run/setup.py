@@ -193,8 +193,8 @@ class RunInputs:
         data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
         rows: list[Device | Network] = [*self.files.devices.values(), *self.files.networks.values()]
         # What a calibration has measured says how its figures came about, and computes nothing.
-        own = [{key: value for key, value in asdict(row).items() if key != MEASUREMENTS} for row in rows]
-        return {**scenario, "data": data, "files": self.files.sha256, "own": own}
+        figures = [{key: value for key, value in asdict(row).items() if key != MEASUREMENTS} for row in rows]
+        return {**scenario, "data": data, "files": self.files.sha256, "own": figures}
 
     def genesis(self, data_sha256: str) -> str:
         """The first hash of the chain of a run on these data."""
@@ -657,17 +657,17 @@ class Setup:
             for name, model in server.models.items()
         }
         up, down = (
-            {slot: {key: size for key, size in named.items() if key in keys} for slot, named in vectors.items()}
+            {slot: {key: size for key, size in sizes.items() if key in keys} for slot, sizes in vectors.items()}
             for keys in (server.setup.up, server.setup.down)
         )
         carried = shapes(server.top.carried())
-        vectors, up, down = (each | carried for each in (vectors, up, down))
+        vectors, up, down = (group | carried for group in (vectors, up, down))
         encoded = {} if self.codecs.wan is None else self.codecs.wan.codecs.lengths(up)
         nbytes = {
             UP_SIDE: serialization.update_nbytes(self.job.run_id, (), unencoded(up, encoded), encoded),
             DOWN_SIDE: serialization.train_nbytes(self.job.run_id, (), down),
         }
-        _check_aggregators(clock, sum(size for named in vectors.values() for size in named.values()))
+        _check_aggregators(clock, sum(size for sizes in vectors.values() for size in sizes.values()))
         if scenario.tiers.is_asynchronous:
             _check_undelayed(clock)
         kind = AsynchronousTiers if scenario.tiers.is_asynchronous else Tiers

@@ -226,13 +226,13 @@ def by_rate(query: Query) -> list[sqlite3.Row]:
 def rates_by_round(query: Query) -> dict[float, dict[int, int]]:
     """Rate, the largest first -> round -> training visits that ended in it, also in vain."""
     kinds = ", ".join(f"'{kind}'" for kind in (*NO_TRAINING, DOWNLOAD_ONLY))
-    found: dict[float, dict[int, int]] = {}
+    counts: dict[float, dict[int, int]] = {}
     for row in query(
         f"SELECT rate, round, COUNT(*) AS n FROM visits WHERE kind NOT IN ({kinds}) GROUP BY rate, round "
         "ORDER BY rate DESC, round"
     ):
-        found.setdefault(row["rate"], {})[row["round"]] = row["n"]
-    return found
+        counts.setdefault(row["rate"], {})[row["round"]] = row["n"]
+    return counts
 
 
 # --- what clients exchange with what is above them ------------------------------------------------------------------
@@ -298,12 +298,12 @@ def _behind_recorded(network: Network, link: Link | None) -> set[str]:
     rests on the narrower of both."""
     if link is None:
         return set()
-    own = (network.down_bits_per_second, network.up_bits_per_second)
-    pairs = zip(WAYS, (link[0], link[1] or link[0]), own, strict=True)
+    limits = (network.down_bits_per_second, network.up_bits_per_second)
+    pairs = zip(WAYS, (link[0], link[1] or link[0]), limits, strict=True)
     return {
         way
         for way, series, rate in pairs
-        if isinstance(series, RateSeries) and max(each.mean() for each in series.bits_per_second) <= rate
+        if isinstance(series, RateSeries) and max(rates.mean() for rates in series.bits_per_second) <= rate
     }
 
 
@@ -333,12 +333,12 @@ def seconds_by_basis(query: Query, environment: Environment) -> dict[str, float]
                 return None
             seconds[known] += row[part]
     has_messages = bool(query(f"SELECT 1 FROM sqlite_master WHERE name = '{AGGREGATORS}'"))
-    for tier, own in enumerate(environment.tiers if has_messages else ()):
+    for tier, level in enumerate(environment.tiers if has_messages else ()):
         for row in query(
             f"SELECT aggregator, direction, TOTAL(end_s - start_s) AS seconds FROM {AGGREGATORS} WHERE tier = {tier} "
             "GROUP BY aggregator, direction ORDER BY aggregator, direction"
         ):
-            name = own.networks[row["aggregator"]] if row["aggregator"] < len(own.networks) else ""
+            name = level.networks[row["aggregator"]] if row["aggregator"] < len(level.networks) else ""
             known = bases.get("aggregators", {}).get(name, {}).get(row["direction"])
             if known not in seconds:
                 return None
@@ -349,9 +349,9 @@ def seconds_by_basis(query: Query, environment: Environment) -> dict[str, float]
 def shares(seconds: Mapping[str, float] | None) -> dict[str, float] | None:
     """Basis -> share in [0, 1]; None if the bases are unknown, or no visit took any time."""
     total = sum(seconds.values()) if seconds else 0.0
-    return {name: each / total for name, each in seconds.items()} if seconds and total else None
+    return {name: amount / total for name, amount in seconds.items()} if seconds and total else None
 
 
 def _basis(row: Device | Network, key: str) -> str:
-    found = basis(row, key)
-    return found if found in BASES else READ
+    kind = basis(row, key)
+    return kind if kind in BASES else READ

@@ -71,8 +71,8 @@ def pack(folder: Path, output: Path | None = None, checkpoints: bool = False) ->
         raise ScenarioError(one_paragraph(f"{folder}: no round has been committed, so there is nothing to pack"))
     notes = [f"{run.folder.name} has not committed a round, and is left out" for run in packed.runs if not run.rounds]
     with ExitStack() as held, scratch() as place:
-        for each in dict.fromkeys((packed.folder, *(run.folder for run in runs))):
-            held.enter_context(run_lock(each))
+        for source in dict.fromkeys((packed.folder, *(run.folder for run in runs))):
+            held.enter_context(run_lock(source))
         top = place / packed.scenario / name
         for run in runs:
             inside = top / run.folder.name if packed.is_set else top
@@ -169,7 +169,7 @@ def _stage_inputs(folder: Path, place: Path) -> Iterator[str]:
             yield f"{key}: is left out: {error}"
             continue
         names = [key, *(f"{key}, {path.name}" for path in paths[1:])]
-        if any(fleet_files.sha256(key, path) != before.get(each) for each, path in zip(names, paths, strict=True)):
+        if any(fleet_files.sha256(key, path) != before.get(entry) for entry, path in zip(names, paths, strict=True)):
             yield f"{key}: is left out: {paths[0]} has changed since the run"
             continue
         for path in paths:
@@ -212,7 +212,7 @@ def _relative(result: Any) -> Any:
         paths = {key: Path(str(result[key])).name for key in ("run_dir",) if key in result}
         return {key: _relative(value) for key, value in result.items()} | paths
     if isinstance(result, list | tuple):
-        return [_relative(each) for each in result]
+        return [_relative(item) for item in result]
     return abbreviated(result) if isinstance(result, str) else result
 
 
@@ -245,7 +245,7 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
     recorded = open_runs([run.folder for run in runs])
     run, heading, what, scenario, one = recorded[0], f"{packed.scenario}: {recorded[0].method}", "a run", SCENARIO, "."
     shown = recorded[:MOST_ROWS]
-    accuracies = ["" if (accuracy := each.final()) is None else percent(accuracy) for each in shown]
+    accuracies = ["" if (accuracy := member.final()) is None else percent(accuracy) for member in shown]
     names = [path.name for path in place.iterdir()]
     if packed.is_set:
         names = [path.name for path in packed.folder.iterdir()]
@@ -257,16 +257,16 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
             ["run", "method", "seed", "rounds", "accuracy, final", "virtual time", "bytes", "energy"],
             [
                 [
-                    each.folder.name,
-                    each.method,
-                    str(each.scenario.get("seed", "")),
-                    str(each.completed),
+                    member.folder.name,
+                    member.method,
+                    str(member.scenario.get("seed", "")),
+                    str(member.completed),
                     accuracy,
-                    format_seconds(each.rounds[-1].end_s),
-                    format_bytes(each.total("bytes_down") + each.total("bytes_up")),
-                    format_joules(each.total("joules")),
+                    format_seconds(member.rounds[-1].end_s),
+                    format_bytes(member.total("bytes_down") + member.total("bytes_up")),
+                    format_joules(member.total("joules")),
                 ]
-                for each, accuracy in zip(shown, accuracies, strict=True)
+                for member, accuracy in zip(shown, accuracies, strict=True)
             ],
         )
         if len(recorded) > MOST_ROWS:
@@ -286,7 +286,7 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
         if made.computes.get("instructions") == PORTABLE
         else "The same kind of processor and the same versions give the same bits; elsewhere numbers differ slightly."
     )
-    own = (
+    advice = (
         f"Modules of its author are in `{plugin_sources.FOLDER}`. Read them first, since they are run. Then copy that "
         "folder to another place, and name the copy in `PYTHONPATH`."
     )
@@ -308,7 +308,7 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
             "`verify` repeats a run and names the first round that differs; `replay` computes times on other links.",
             bits,
             f"Data: {_escaped(data.name)}, {_escaped(data.source)} (SHA-256 {_escaped(data.sha256)}).\n",
-            *([f"{own}\n"] if plugin_sources.FOLDER in names else []),
+            *([f"{advice}\n"] if plugin_sources.FOLDER in names else []),
             _table(["made with", ""], [[name, value] for name, value in parts if value]),
         ]
     )

@@ -98,24 +98,24 @@ def socket_problem(folder: Path) -> str | None:
     return None
 
 
-def show(found: Mapping[str, Any], stream: IO[str] | None = None) -> None:
-    terminal.print_facts(rows(found), stream)
+def show(facts: Mapping[str, Any], stream: IO[str] | None = None) -> None:
+    terminal.print_facts(rows(facts), stream)
 
 
-def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "cores", str(found["cores"])
-    yield "memory", f"{format_bytes(found['memory_bytes'])}, {format_bytes(found['memory_available_bytes'])} available"
-    yield "GPUs", ", ".join(found["gpus"]) or "none"
-    yield "platform", found["platform"]
-    for name, number in found["versions"].items():
+def rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "cores", str(facts["cores"])
+    yield "memory", f"{format_bytes(facts['memory_bytes'])}, {format_bytes(facts['memory_available_bytes'])} available"
+    yield "GPUs", ", ".join(facts["gpus"]) or "none"
+    yield "platform", facts["platform"]
+    for name, number in facts["versions"].items():
         yield f"  {name}", number or "not installed"
-    yield "data folder", found["data_folder"] or f"${ENVIRONMENT} is not set"
-    for name, place in found["data"].items():
+    yield "data folder", facts["data_folder"] or f"${ENVIRONMENT} is not set"
+    for name, place in facts["data"].items():
         yield f"  {name}", place or "not found"
-    yield "cache", f"{found['cache']['folder']}, {format_bytes(found['cache']['bytes'])}"
-    yield "free disk here", format_bytes(found["free_disk_bytes"])
-    yield "open files", f"{found['open_files']['soft']} (at most {found['open_files']['hard']})"
-    yield "sockets", f"{found['sockets']['folder']}: {found['sockets']['problem'] or 'writable'}"
+    yield "cache", f"{facts['cache']['folder']}, {format_bytes(facts['cache']['bytes'])}"
+    yield "free disk here", format_bytes(facts["free_disk_bytes"])
+    yield "open files", f"{facts['open_files']['soft']} (at most {facts['open_files']['hard']})"
+    yield "sockets", f"{facts['sockets']['folder']}: {facts['sockets']['problem'] or 'writable'}"
 
 
 # --- calibration ------------------------------------------------------------------------------------------------------
@@ -174,8 +174,8 @@ HEAD = """
 
 def device_text(name: str, row: Mapping[str, Any], steps: Iterable[MeasuredStep]) -> str:
     """The file of a device: its row, and the steps that were measured as an array of tables."""
-    tables = [{key: value for key, value in asdict(each).items() if value is not None} for each in steps]
-    return toml_text({name: row}) + HEAD + "".join(f"\n[[{name}.measurements]]\n{toml_text(each)}" for each in tables)
+    tables = [{key: value for key, value in asdict(step).items() if value is not None} for step in steps]
+    return toml_text({name: row}) + HEAD + "".join(f"\n[[{name}.measurements]]\n{toml_text(table)}" for table in tables)
 
 
 def step(measurement: Mapping[str, Any]) -> MeasuredStep:
@@ -230,15 +230,15 @@ def _measure(quick: bool, passes: int | None = None) -> dict[str, Any]:
             raise
     if process.returncode:
         raise PoolError(f"the process that measures {how_ended(process.returncode)}{quote(complaints)}")
-    found: dict[str, Any] = json.loads(answer)
-    return found
+    result: dict[str, Any] = json.loads(answer)
+    return result
 
 
 def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
     """The fields of `costmodel.fleet.devices.Device` but its name; unmeasured ones are those of the device ``like``."""
-    found: dict[str, float] = measured["flops_per_second"]
+    by_family: dict[str, float] = measured["flops_per_second"]
     ratios = {family: figure / like.flops_per_second["conv"] for family, figure in like.flops_per_second.items()}
-    others = {family: found["conv"] * ratio for family, ratio in ratios.items() if family not in found}
+    others = {family: by_family["conv"] * ratio for family, ratio in ratios.items() if family not in by_family}
     clock_hz = None  # the processor's highest clock, or its present one if that is unknown
     if clock := psutil.cpu_freq():
         clock_hz = _rounded((clock.max or clock.current) * 1e6) or None
@@ -254,7 +254,7 @@ def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
     taken = [f"throughput of {' and '.join(others)} (conv times its ratio)"] if others else []
     networks = len({row["model"] for row in measured["measurements"] if row["fitted"]})
     return {
-        "flops_per_second": {family: _rounded(figure) for family, figure in (found | others).items()},
+        "flops_per_second": {family: _rounded(figure) for family, figure in (by_family | others).items()},
         "operations_per_second": {kind: _rounded(rate) for kind, rate in measured["operations_per_second"].items()},
         "step_seconds": _rounded(measured["step_seconds"]),
         "modes": [1.0],
@@ -282,10 +282,10 @@ def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
 def mean_slowdown(codecs: Mapping[str, Mapping[str, Sequence[float]]]) -> float:
     """How much longer these rates take than those of the reference host: the geometric mean over all of them."""
     ratios = [
-        math.log(reference / own)
+        math.log(reference / rate)
         for kind, rates in codecs.items()
         for way, figures in rates.items()
-        for reference, own in zip(getattr(reference_rates()[kind], way), figures, strict=True)
+        for reference, rate in zip(getattr(reference_rates()[kind], way), figures, strict=True)
     ]
     return math.exp(fmean(ratios))
 
@@ -299,14 +299,14 @@ def show_calibration(result: Mapping[str, Any], stream: IO[str] | None = None) -
     rows = calibration.rows([step(one) for one in result["measurements"] if not one["fitted"]])
     console = Console(file=stream or sys.stdout, highlight=False, markup=False, soft_wrap=True)
     console.print(terminal.aligned(calibration.COLUMNS, rows, pad_edge=False, padding=(0, 2, 0, 0)))
-    found = result["not_fitted"]
-    if found["count"]:
+    errors = result["not_fitted"]
+    if errors["count"]:
         console.print(
-            f"\nnot fitted: {found['within_bar']} of {found['count']} within {BAR:.0%}; median error "
-            f"{found['median']:.1%}, at most {found['worst']:.0%}; the measurements differ by {found['spread']:.0%} "
+            f"\nnot fitted: {errors['within_bar']} of {errors['count']} within {BAR:.0%}; median error "
+            f"{errors['median']:.1%}, at most {errors['worst']:.0%}; the measurements differ by {errors['spread']:.0%} "
             "from pass to pass"
         )
-        if found["spread"] > BAR:
+        if errors["spread"] > BAR:
             console.print("the machine is busy: repeat it when it is idle, or with more --passes")
     fitted = result["fitted"]
     console.print(f"reference networks: median error {fitted['median']:.1%}, at most {fitted['worst']:.0%}")

@@ -108,10 +108,10 @@ def plan(
             fields = [f"{OPTIONS}{row.name}.{name}" for name in row.options.model_fields]
             parts, choices = error_message(first, key, {name: name for name in fields})
             raise ScenarioError(*parts, key=key, choices=choices) from None
-    own = loaded.method.objective.evaluation.has_global_model
+    has_global_model = loaded.method.objective.evaluation.has_global_model
     if clients not in (None, "local", "evaluated", "none"):
         raise ScenarioError(f"--clients {clients}: must be local, evaluated or none")
-    models: Any = clients or ("local" if own else "evaluated")
+    models: Any = clients or ("local" if has_global_model else "evaluated")
     evaluation = replace(loaded.scenario.eval, metrics=chosen, metric_options=options)
     return MeasurePlan(loaded, evaluation, _stored_round(folder, round), models)
 
@@ -134,7 +134,7 @@ def _stored_round(folder: Path, round: int | None) -> int:
     if round is None:
         return stored[-1]
     if round - 1 not in stored:
-        kept = ", ".join(str(each + 1) for each in stored)
+        kept = ", ".join(str(number + 1) for number in stored)
         raise ScenarioError(
             f"--round {round}: checkpoints are kept of the rounds {kept}; checkpoints.keep of a scenario keeps more"
         )
@@ -165,20 +165,20 @@ def measure(
             with runner.probe_worker(inputs, launcher, logs, stopped) as probe:
                 profile, initial = probe.describe(True)
             setup, config = Setup(inputs, profile), request.evaluation
-            own = replace(
+            job = replace(
                 setup.job, metrics=config.metrics, metric_options=config.metric_options, collects_vectors=True
             )
             if request.clients == "local":  # visits upload their models, which are not adapted
-                own = replace(own, is_measured=True, reports=(), adapt_epochs=0, adapt_before=False, eval_select=None)
+                job = replace(job, is_measured=True, reports=(), adapt_epochs=0, adapt_before=False, eval_select=None)
             with (
                 contextlib.closing(copied_ledger(loaded, request.round, folder, place)) as ledger,
-                Pool(own, host.workers, launcher, logs, run_problems.user_error_hook(loaded), stopped) as pool,
+                Pool(job, host.workers, launcher, logs, run_problems.user_error_hook(loaded), stopped) as pool,
             ):
                 if ledger.genesis != inputs.genesis(profile.data_sha256):
                     raise ScenarioError(f"{folder}: the data or the files that the scenario names have changed")
                 run = restored_run(setup, request.round, initial, pool, ledger, stopped)
-                found = _Measuring(request, own, run, CountedWorkers(pool, tell)).result()
-    return {"run_dir": str(folder), **found, "wall_seconds": time.monotonic() - started}
+                result = _Measuring(request, job, run, CountedWorkers(pool, tell)).result()
+    return {"run_dir": str(folder), **result, "wall_seconds": time.monotonic() - started}
 
 
 @dataclass
@@ -319,9 +319,9 @@ class _Measuring:
         return _by_client(result(Scoring(self.workers, tasks).wait(), self.scope))
 
 
-def _by_client(found: EvalResult) -> dict[int, Values]:
+def _by_client(result: EvalResult) -> dict[int, Values]:
     values: dict[int, Values] = {}
-    for row in found.values:
+    for row in result.values:
         values.setdefault(row.client, {})[row.quantity] = row.value
     return values
 
@@ -333,44 +333,44 @@ def _by_name(values: Mapping[EvaluatedQuantity, float | None]) -> dict[str, floa
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-def write(found: Mapping[str, Any], path: Path) -> None:
+def write(result: Mapping[str, Any], path: Path) -> None:
     """Write the result as JSON; the file is whole or absent. ScenarioError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(shared(found), indent=1, allow_nan=False))
+        write_text(path, json.dumps(shared(result), indent=1, allow_nan=False))
     except OSError as error:
         raise ScenarioError(f"--out: cannot write {path}: {error.strerror}") from None
 
 
-def show(found: Mapping[str, Any], path: Path) -> None:
+def show(result: Mapping[str, Any], path: Path) -> None:
     """Print the values of models, numbered parts aside, and the file that has all."""
 
     def text(value: float | None) -> str:
         return "" if value is None else f"{value:.5g}"
 
     console = Console()
-    clients = {f"client {client}": own for client, own in found["by_client"].items()}
-    for title, values_of in (("models", found["models"]), ("clients", clients)):
+    clients = {f"client {client}": client_values for client, client_values in result["by_client"].items()}
+    for title, values_of in (("models", result["models"]), ("clients", clients)):
         names = dict.fromkeys(name for values in values_of.values() for name in values)
         shown = [name for name in names if not name.rpartition(SUBVALUE)[2].isdigit()]
         if shown:
             columns = [TableColumn(title), *(TableColumn(name, missing="") for name in shown)]
             rows = [[model, *(text(values.get(name)) for name in shown)] for model, values in values_of.items()]
-            terminal.print_table(Table(f"{title} after round {found['round']}", columns, rows))
-    for name, value in found["over_clients"].items():
+            terminal.print_table(Table(f"{title} after round {result['round']}", columns, rows))
+    for name, value in result["over_clients"].items():
         console.print(f"{name}: {text(value)}", markup=False, highlight=False)
     console.print(str(path), markup=False, highlight=False, soft_wrap=True)
 
 
 def progress_lines(say: Callable[[str], None]) -> Tell:
     """Tell the progress in lines, whenever a further tenth of the tasks is done."""
-    told = -1
+    last = -1
 
     def tell(done: int, planned: int) -> None:
-        nonlocal told
+        nonlocal last
         tenth = 10 * done // planned
-        if tenth != told:
-            told = tenth
+        if tenth != last:
+            last = tenth
             say(f"{done} of {planned} tasks are done")
 
     return tell

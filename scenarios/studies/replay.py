@@ -68,7 +68,7 @@ def replay(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool =
     both = (before, after)
     lengths = [[row.end_s - row.start_s for row in rows] for rows in both]
     counts = [Counter(row.bottleneck for row in rows) for rows in both]
-    named = [name for name in BOTTLENECKS if name in ANY_FLEET or any(count[name] for count in counts)]
+    names = [name for name in BOTTLENECKS if name in ANY_FLEET or any(count[name] for count in counts)]
     per_round = ("end_s", "joules", "wasted_bytes", "critical", "bottleneck")
     return {
         "run_dir": str(folder),
@@ -87,7 +87,7 @@ def replay(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool =
         "slowest_round": [max(rows, key=lambda row: row.end_s - row.start_s).round for rows in both],
         "slowest_round_s": list(map(max, lengths)),
         "bottlenecks": {
-            side: {name: count[name] for name in named} for side, count in zip(("before", "after"), counts, strict=True)
+            side: {name: count[name] for name in names} for side, count in zip(("before", "after"), counts, strict=True)
         },
         "per_round": [
             {
@@ -162,7 +162,7 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
     target = recorded.scenario.stop.target_accuracy
     with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
         _ = setup.refused
-    if description.rates and any(made.rates.of_client(each) != setup.rates.of_client(each) for each in clients):
+    if description.rates and any(made.rates.of_client(client) != setup.rates.of_client(client) for client in clients):
         raise ScenarioError(f"submodel.rate: clients would have other parts of the model; to train anew: {fresh}")
     return PreparedReplay(record, setup, target, fresh)
 
@@ -184,9 +184,9 @@ def _check_files(run: RunFolder, recorded: RunInputs, replayed: RunInputs) -> No
 def _other_members(recorded: Setup, replayed: Setup) -> str:
     """Why aggregators might have averaged other clients than they did; empty if they did not."""
     tiers = [setup.scenario.fleet.tiers for setup in (recorded, replayed)]
-    if not any(each.count for each in tiers):
+    if not any(config.count for config in tiers):
         return ""
-    if any(each.on_loss == "move" and each.availability.form != "always" for each in tiers):
+    if any(config.on_loss == "move" and config.availability.form != "always" for config in tiers):
         return "fleet.tiers.on_loss = move: which aggregator a client trains with depends on times"
     before, now = tiers
     are_as_many = (before.count, before.above.count) == (now.count, now.above.count)

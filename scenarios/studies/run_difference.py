@@ -121,10 +121,10 @@ def difference(a: Source, b: Source) -> RunDifference:
 
 
 def _run(name: str) -> RecordedRun:
-    found = entry(Path(name))
-    if found is not None and found.is_set:
-        inside = f": name one of its runs, such as {found.runs[0].folder}" if found.runs else ", without a run"
-        raise ReportError(f"{name} is the folder of a {found.kind_text}{inside}")
+    run_entry = entry(Path(name))
+    if run_entry is not None and run_entry.is_set:
+        inside = f": name one of its runs, such as {run_entry.runs[0].folder}" if run_entry.runs else ", without a run"
+        raise ReportError(f"{name} is the folder of a {run_entry.kind_text}{inside}")
     return open_runs([Path(name)])[0]
 
 

@@ -87,12 +87,12 @@ class Codecs:
         if self.config.down and self.config.of == "update":
             held |= {key for _, key, *_ in self.down.encoded({MODEL: sizes})}
         state = self.up.client_state(up)
-        return sum(size for named in state.values() for size in named.values()) + sum(sizes[key] for key in held)
+        return sum(size for by_key in state.values() for size in by_key.values()) + sum(sizes[key] for key in held)
 
 
 def unencoded(shapes: Shapes, encoded: Shapes) -> Shapes:
     """The shapes of the vectors that travel as they are, where these are ``encoded``."""
     return {
-        slot: {key: size for key, size in named.items() if key not in encoded.get(slot, {})}
-        for slot, named in shapes.items()
+        slot: {key: size for key, size in by_key.items() if key not in encoded.get(slot, {})}
+        for slot, by_key in shapes.items()
     }

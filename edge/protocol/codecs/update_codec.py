@@ -70,8 +70,8 @@ class VectorCodecs:
 
     def encoded(self, shapes: Shapes) -> Iterator[tuple[str, str, Tensors, Codec]]:
         """(slot, key, shapes of its tensors, codec) of each vector that is encoded."""
-        for slot, named in shapes.items():
-            for key, size in named.items():
+        for slot, by_key in shapes.items():
+            for key, size in by_key.items():
                 if (codec := self.codec(slot, key, size)) is not None:
                     yield slot, key, self.shape(key, size), codec
 
@@ -85,9 +85,9 @@ class VectorCodecs:
     def stages(self, encoded: Shapes, sizes: Shapes) -> list[tuple[str, float]]:
         """(kind, bytes that reach it) of the stages of all vectors that are ``encoded``, of these ``sizes``."""
         counted: list[tuple[str, float]] = []
-        for slot, named in encoded.items():
+        for slot, by_key in encoded.items():
             stages = self.model if slot == MODEL else self.slots[slot]
-            for key in named:
+            for key in by_key:
                 counted += stage_nbytes(stages, self.shape(key, sizes[slot][key]))
         return counted
 
@@ -173,8 +173,8 @@ class UpdateCodec:
         raw: Payload = {}
         frames: EncodedVectors = {}
         keep: Payload = {}
-        for slot, named in payload.items():
-            for key, vector in named.items():
+        for slot, vectors in payload.items():
+            for key, vector in vectors.items():
                 codec = self.codecs.codec(slot, key, vector.data.size)
                 if codec is None:
                     raw.setdefault(slot, {})[key] = vector
@@ -214,8 +214,8 @@ class UpdateCodec:
                 if key not in up.get(slot, {}) or self.codecs.codec(slot, key, up[slot][key]) is None:
                     raise WireError(f"{slot}/{key}: a frame of a vector that is not encoded")
         decoded: Payload = {slot: {} for slot in up if slot in raw or slot in frames}
-        for slot, named in up.items():
-            for key, size in named.items():
+        for slot, sizes in up.items():
+            for key, size in sizes.items():
                 codec, frame = self.codecs.codec(slot, key, size), frames.get(slot, {}).get(key)
                 vector = raw.get(slot, {}).get(key)
                 if frame is not None and codec is not None:

@@ -84,8 +84,8 @@ class JobMetrics:
 
     def vectors(self) -> Payload:
         """Name of a metric -> its vectors of the model that was measured last, of those with any."""
-        found = {row.name: dict(metric.vectors()) for row, metric in self._of_models}
-        return {name: named for name, named in found.items() if named}
+        by_metric = {row.name: dict(metric.vectors()) for row, metric in self._of_models}
+        return {name: vectors for name, vectors in by_metric.items() if vectors}
 
 
 def _summed(
@@ -101,9 +101,9 @@ def _summed(
             for row, metric in metrics:
                 with _named(row):
                     _add(values, row, metric.measure(net, x, y, logits))
-            for number, own in enumerate(exit_logits(net), start=1):
+            for number, outputs in enumerate(exit_logits(net), start=1):
                 for row, metric in of_exits:
-                    _add(values, row, metric.measure(net, x, y, own.float()), number)
+                    _add(values, row, metric.measure(net, x, y, outputs.float()), number)
     return values
 
 

@@ -95,10 +95,10 @@ def overrides_of(loaded: Loaded, trained: Loaded) -> dict[str, Any]:
 def share_training(rows: Sequence[ExperimentRow], scenarios: Sequence[Loaded]) -> list[Candidate]:
     """The candidates of these rows, each with the first one whose training it shares."""
     first: dict[str, str] = {}
-    found = []
+    candidates = []
     for row, loaded in zip(rows, scenarios, strict=True):
-        found.append(Candidate(row, loaded, first.setdefault(training_of(loaded), row.name)))
-    return found
+        candidates.append(Candidate(row, loaded, first.setdefault(training_of(loaded), row.name)))
+    return candidates
 
 
 # --- the shipped set --------------------------------------------------------------------------------------------------
@@ -161,15 +161,15 @@ def forecasts(candidates: Sequence[Candidate], objective: Objective) -> dict[str
     A candidate is refused if its rounds until the first evaluation exceed a budget: for certain where the forecast is
     at least (bytes, price), by `MARGIN` where it is of a typical round (seconds, joules). ScenarioError, RunFailed.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     interrupt, first = StopFlag(), candidates[0].loaded.scenario.train.instructions
     with interrupt.watching(), WorkerLauncher(instructions=first) as launcher:
         profiles = Profiles(DEVICE, launcher, interrupt)
         for candidate in candidates:
             costs = estimate(TypicalVisits.of(candidate.loaded, profiles.of(candidate.loaded)))
-            left = candidate.loaded.scenario.data.clients - sum(each.clients for each in costs.refused_clients)
+            left = candidate.loaded.scenario.data.clients - sum(group.clients for group in costs.refused_clients)
             if not left:
-                found[candidate.row.name] = f"no client can take part: {costs.refused_clients[0].why}"
+                reasons[candidate.row.name] = f"no client can take part: {costs.refused_clients[0].why}"
                 continue
             for name, limit in objective.budgets.items():
                 if PER_ROUND.get(name) not in costs.per_round:
@@ -178,8 +178,8 @@ def forecasts(candidates: Sequence[Candidate], objective: Objective) -> dict[str
                 least = costs.per_round[PER_ROUND[name]][0] * rounds
                 if least > limit * (MARGIN if name in TYPICAL else 1.0):
                     what = "one round takes" if rounds == 1 else f"{rounds} rounds take"
-                    found[candidate.row.name] = (
+                    reasons[candidate.row.name] = (
                         f"until it is first evaluated, {what} {shown(name, least)} of {shown(name, limit)} (forecast)"
                     )
                     break
-    return found
+    return reasons

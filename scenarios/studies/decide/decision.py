@@ -110,7 +110,7 @@ class Decision(Experiment):
 
     @property
     def rungs(self) -> list[Rung]:
-        return halving.rungs(sum(not each.refusal for each in self.candidates), len(self.seeds), FINALISTS)
+        return halving.rungs(sum(not candidate.refusal for candidate in self.candidates), len(self.seeds), FINALISTS)
 
     def load_row(self, row: ExperimentRow, seed: int) -> Loaded:
         """The scenario of a row's run, which evaluates validation examples."""
@@ -120,17 +120,19 @@ class Decision(Experiment):
     def replayed(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """These candidates, with the overrides by which runs of others are replayed as theirs, seed by seed: a fleet is
         drawn with its run's seed."""
-        rows = {each.row.name: each.row for each in candidates}
-        for each in candidates:
-            like, overrides = rows[each.like], {}
-            if like is not each.row and not each.refusal:
+        rows = {candidate.row.name: candidate.row for candidate in candidates}
+        for candidate in candidates:
+            like, overrides = rows[candidate.like], {}
+            if like is not candidate.row and not candidate.refusal:
                 for seed in self.seeds:
-                    overrides[seed] = overrides_of(self.load_row(each.row, seed), self.load_row(like, seed))
-            yield replace(each, overrides=overrides)
+                    overrides[seed] = overrides_of(self.load_row(candidate.row, seed), self.load_row(like, seed))
+            yield replace(candidate, overrides=overrides)
 
     def begun(self) -> Self:
         """The decision with the runs of its first rung."""
-        first = self._planned(self.rungs[0], [each for each in self.candidates if not each.refusal], frozenset())
+        first = self._planned(
+            self.rungs[0], [candidate for candidate in self.candidates if not candidate.refusal], frozenset()
+        )
         return replace(self, run_set=replace(self.run_set, runs=list(first.values())))
 
     def further(self, done: Result) -> Self | None:
@@ -154,14 +156,14 @@ class Decision(Experiment):
         """
         if not self.is_robust or walk.needed:
             return {}
-        found = {}
+        runs = {}
         for name in self.finalists(walk)[:2]:
             candidate, seed = walk.standings[name].candidate, self.seeds[0]
             for change, settings in self._changes(candidate, walk, folder):
                 row = replace(candidate.row, settings={**candidate.row.settings, **settings})
                 needs, run = {"rounds": candidate.rounds}, self._run_of(candidate, change)
-                found[run] = PlannedRun(run, self.load_row(row, seed), needs, self._enough(candidate))
-        return found
+                runs[run] = PlannedRun(run, self.load_row(row, seed), needs, self._enough(candidate))
+        return runs
 
     def scored(self, walk: Walk, folder: Path) -> dict[str, PlannedRun]:
         """Name -> run of the chosen candidate up to the model that is scored on test examples, of seeds whose run has
@@ -175,7 +177,7 @@ class Decision(Experiment):
     def _to_score(self, walk: Walk, folder: Path) -> dict[int, tuple[str, ExperimentRow, int]]:
         """Seed -> (run, its row, rounds until the model) that the chosen candidate's user would have: the first that
         reached the target within the budgets, or the last one within them."""
-        found = {}
+        by_seed = {}
         for name in self.finalists(walk)[:1]:
             candidate, trails = walk.standings[name].candidate, walk.standings[name].trails
             trained = self._trained(candidate, walk.apart)
@@ -184,10 +186,10 @@ class Decision(Experiment):
                 point = self.objective.reached(trail) or next(reversed(self.objective.kept(trail)), None)
                 if point is not None:
                     rounds = min(point.rounds, RunFolder(folder / run).completed)
-                    own = run, trained.row, rounds
+                    trained_run = run, trained.row, rounds
                     anew = self._scored_name(candidate.row, seed), candidate.row, rounds
-                    found[seed] = own if rounds - 1 in stored_rounds(folder / run) else anew
-        return found
+                    by_seed[seed] = trained_run if rounds - 1 in stored_rounds(folder / run) else anew
+        return by_seed
 
     def _scored_name(self, row: ExperimentRow, seed: int) -> str:
         return f"{self.run_name(row, seed)}-scored"
@@ -219,20 +221,20 @@ class Decision(Experiment):
         ended = {run["name"] for run in done["runs"] if run["stopped_by"] not in EARLY}
         have = {run.name: run for run in self.run_set.runs if run.name in ended}
         standings = {
-            each.row.name: Standing(each, REFUSED if each.refusal else OPEN, each.refusal, -1, {})
-            for each in self.candidates
+            candidate.row.name: Standing(candidate, REFUSED if candidate.refusal else OPEN, candidate.refusal, -1, {})
+            for candidate in self.candidates
         }
-        alive, apart = [each for each in self.candidates if not each.refusal], frozenset[str]()
+        alive, apart = [candidate for candidate in self.candidates if not candidate.refusal], frozenset[str]()
         rungs = self.rungs
         for number, rung in enumerate(rungs):
             seeds = self.seeds[: rung.seeds]
             while True:
-                for each in alive:
-                    names = (self.run_name(self._trained(each, apart).row, seed) for seed in seeds)
-                    why = next((lost[name] for name in names if name in lost), None)
-                    if why is not None:
-                        standings[each.row.name] = standings[each.row.name]._replace(state=FAILED, why=why)
-                alive = [each for each in alive if standings[each.row.name].state == OPEN]
+                for candidate in alive:
+                    names = (self.run_name(self._trained(candidate, apart).row, seed) for seed in seeds)
+                    reason = next((lost[name] for name in names if name in lost), None)
+                    if reason is not None:
+                        standings[candidate.row.name] = standings[candidate.row.name]._replace(state=FAILED, why=reason)
+                alive = [candidate for candidate in alive if standings[candidate.row.name].state == OPEN]
                 planned = self._planned(rung, alive, apart)
                 needed = {
                     name: run
@@ -241,42 +243,42 @@ class Decision(Experiment):
                 }
                 if needed or not alive:
                     return Walk(standings, needed, apart)
-                found, unfit = self._evidence(done, rung, alive, apart)
+                by_name, unfit = self._evidence(done, rung, alive, apart)
                 if not unfit:
                     break
                 apart |= unfit
-            for name, trails in found.items():
+            for name, trails in by_name.items():
                 standings[name] = standings[name]._replace(rung=number, trails=trails)
             if number + 1 < len(rungs):
-                alive = self._halved(rung, alive, found, standings)
-        for each in alive:
-            standings[each.row.name] = standings[each.row.name]._replace(state=FINALIST)
+                alive = self._halved(rung, alive, by_name, standings)
+        for candidate in alive:
+            standings[candidate.row.name] = standings[candidate.row.name]._replace(state=FINALIST)
         return Walk(standings, {}, apart)
 
     def _halved(
         self,
         rung: Rung,
         alive: Sequence[Candidate],
-        found: Mapping[str, Mapping[int, Trail]],
+        by_name: Mapping[str, Mapping[int, Trail]],
         standings: dict[str, Standing],
     ) -> list[Candidate]:
         """Those that go on to the next rung."""
-        hopeless = halving.cannot_win(self.objective, found)
+        hopeless = halving.cannot_win(self.objective, by_name)
         for name, first in hopeless.items():
-            why = f"has spent more without the target than {standings[first].candidate.row.name} with it"
-            standings[name] = standings[name]._replace(state=HOPELESS, why=why)
-        order = [name for name in halving.order(self.objective, found) if name not in hopeless]
+            reason = f"has spent more without the target than {standings[first].candidate.row.name} with it"
+            standings[name] = standings[name]._replace(state=HOPELESS, why=reason)
+        order = [name for name in halving.order(self.objective, by_name) if name not in hopeless]
         for name in order[rung.keep :]:
-            why = f"number {order.index(name) + 1} of {len(alive)} after {rung.share} of its rounds"
-            standings[name] = standings[name]._replace(state=HALVED, why=why)
+            reason = f"number {order.index(name) + 1} of {len(alive)} after {rung.share} of its rounds"
+            standings[name] = standings[name]._replace(state=HALVED, why=reason)
         kept = set(order[: rung.keep])
-        return [each for each in alive if each.row.name in kept]
+        return [candidate for candidate in alive if candidate.row.name in kept]
 
     def _trained(self, candidate: Candidate, apart: frozenset[str]) -> Candidate:
         """The candidate whose runs say what this one would do."""
         if candidate.row.name in apart:
             return candidate
-        return next(each for each in self.candidates if each.row.name == candidate.like)
+        return next(other for other in self.candidates if other.row.name == candidate.like)
 
     def _judged_by(self, candidate: Candidate, apart: frozenset[str], seed: int) -> tuple[Candidate, Mapping[str, Any]]:
         """The candidate that was trained, and the overrides with which its run is replayed; none for its own."""
@@ -285,19 +287,19 @@ class Decision(Experiment):
 
     def _planned(self, rung: Rung, alive: Sequence[Candidate], apart: frozenset[str]) -> dict[str, PlannedRun]:
         """Name -> run that a rung needs, seed by seed."""
-        found: dict[str, PlannedRun] = {}
+        runs: dict[str, PlannedRun] = {}
         for seed in self.seeds[: rung.seeds]:
             for candidate in alive:
                 trained = self._trained(candidate, apart)
                 name = self.run_name(trained.row, seed)
                 needs = {"rounds": rung.rounds(trained.rounds, trained.every)}
-                found[name] = PlannedRun(name, self.load_row(trained.row, seed), needs, self._enough(trained))
-        return found
+                runs[name] = PlannedRun(name, self.load_row(trained.row, seed), needs, self._enough(trained))
+        return runs
 
     def _enough(self, trained: Candidate) -> dict[str, float]:
         """What ends a run before its rung does: the target, or a budget that is used up."""
         target = {} if self.objective.target is None else {TARGET: self.objective.target}
-        shares = sum(each.like == trained.row.name for each in self.candidates)
+        shares = sum(candidate.like == trained.row.name for candidate in self.candidates)
         if shares > 1:  # others may spend less by the same round
             return target
         limits = self._limits(trained)
@@ -314,54 +316,56 @@ class Decision(Experiment):
         self, done: Result, rung: Rung, alive: Sequence[Candidate], apart: frozenset[str]
     ) -> tuple[dict[str, dict[int, Trail]], frozenset[str]]:
         """(name -> seed -> progress, names that no replay can judge) of the candidates of a rung."""
-        found: dict[str, dict[int, Trail]] = {}
+        by_name: dict[str, dict[int, Trail]] = {}
         unfit = set()
         for candidate in alive:
             trained, rounds = self._trained(candidate, apart), rung.rounds(candidate.rounds, candidate.every)
-            own = found[candidate.row.name] = {}
+            trails = by_name[candidate.row.name] = {}
             for seed in self.seeds[: rung.seeds]:
                 path = folder_of(done) / self.run_name(trained.row, seed)
                 if trained is candidate:
-                    own[seed] = evidence.recorded(path, rounds)
+                    trails[seed] = evidence.recorded(path, rounds)
                     continue
                 try:
-                    own[seed] = evidence.replayed(path, candidate.overrides[seed], rounds)
+                    trails[seed] = evidence.replayed(path, candidate.overrides[seed], rounds)
                 except ScenarioError:
                     unfit.add(candidate.row.name)
                     break
-        return found, frozenset(unfit)
+        return by_name, frozenset(unfit)
 
     # --- the answer ---------------------------------------------------------------------------------------------------
 
     def finalists(self, walk: Walk) -> list[str]:
         """Names of the finalists, the best first."""
-        found = {name: each.trails for name, each in walk.standings.items() if each.state == FINALIST}
-        return halving.final_order(self.objective, found)
+        trails = {name: standing.trails for name, standing in walk.standings.items() if standing.state == FINALIST}
+        return halving.final_order(self.objective, trails)
 
     def result(self, done: Result) -> dict[str, Any]:
         """The keys of ``decide --json``; without ``chosen`` if the decision was interrupted."""
         walk = self.walk(done)
         order, objective = self.finalists(walk), self.objective
-        found = {
+        result = {
             "scenario": self.scenario,
             "overrides": words({**self.overrides, **self.held_out}),
             "objective": {"text": objective.text, **objective.plain},
             "seeds": list(self.seeds),
-            "candidates": [self._row(each) for each in walk.standings.values()],
+            "candidates": [self._row(standing) for standing in walk.standings.values()],
             "runs_of": {
-                name: [self.run_name(self._trained(each.candidate, walk.apart).row, seed) for seed in each.trails]
-                for name, each in walk.standings.items()
+                name: [
+                    self.run_name(self._trained(standing.candidate, walk.apart).row, seed) for seed in standing.trails
+                ]
+                for name, standing in walk.standings.items()
             },
             "effort": self._effort(done, walk),
         }
         if order and not walk.needed:
-            found |= self._answer(order, walk)
-            found["seconds_by_basis"] = self._by_basis(order[0], walk, done)
-            found |= analysis_file.findings(folder_of(done) / ANALYSIS, order)
-            replayed: Any = found.pop("robust", [])
+            result |= self._answer(order, walk)
+            result["seconds_by_basis"] = self._by_basis(order[0], walk, done)
+            result |= analysis_file.findings(folder_of(done) / ANALYSIS, order)
+            replayed: Any = result.pop("robust", [])
             if robust := list(self._after_changes(order[:2], walk, done, replayed)):
-                found["robust"] = robust
-        return {**found, **done}
+                result["robust"] = robust
+        return {**result, **done}
 
     def _after_changes(
         self, names: Sequence[str], walk: Walk, done: Result, replayed: Sequence[Mapping[str, Any]]
@@ -373,7 +377,7 @@ class Decision(Experiment):
         """
         seed, planned = self.seeds[0], {run.name for run in self.run_set.runs} | self.lost.keys()
         ended = {run["name"] for run in done["runs"] if run["stopped_by"] not in EARLY}
-        known = {each["change"]: each for each in replayed}
+        known = {row["change"]: row for row in replayed}
         for change in [*variations.REPLAYED, *variations.ABSENCES]:
             entry = known.get(change)
             is_asked = self.is_robust and len(names) == 2 and change in variations.TRAINED
@@ -383,15 +387,15 @@ class Decision(Experiment):
             if is_asked and is_open and ended.issuperset(trained.values()):
                 trails = {}
                 for name in names:
-                    candidate, own = walk.standings[name].candidate, walk.standings[name].trails[seed]
+                    candidate, trail = walk.standings[name].candidate, walk.standings[name].trails[seed]
                     like, overrides = self._judged_by(candidate, walk.apart, seed)
                     if name in trained:
-                        own = evidence.recorded(folder_of(done) / trained[name], candidate.rounds)
+                        trail = evidence.recorded(folder_of(done) / trained[name], candidate.rounds)
                     elif change in variations.REPLAYED:
                         again = evidence.changed(folder_of(done) / self.run_name(like.row, seed), overrides, change)
                         assert again is not None, name
-                        own = again[: len(own)]
-                    trails[name] = {seed: own}
+                        trail = again[: len(trail)]
+                    trails[name] = {seed: trail}
                 how = f"seed {seed}, {'trained' if trained else 'replayed'}"
                 yield {"change": change, "how": how, **analysis.best_of(self.objective, trails)}
             elif entry is not None:
@@ -452,31 +456,31 @@ class Decision(Experiment):
             "chosen": order[0],
             "finalists": list(order),
             "tests": tests,
-            "ties": [each["name"] for each in tests if each["is_tie"]],
+            "ties": [test["name"] for test in tests if test["is_tie"]],
         }
         return answer if reached else answer | {"nearest": self._nearest(walk)}
 
     def _by_basis(self, name: str, walk: Walk, done: Result) -> dict[str, float]:
         """Basis of figures -> virtual seconds that rest on it, in the runs that say what a candidate does."""
         runs = {self.run_name(self._trained(walk.standings[name].candidate, walk.apart).row, s) for s in self.seeds}
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for run in done["runs"]:
             for basis, seconds in (run.get("seconds_by_basis") or {}).items() if run["name"] in runs else ():
-                found[basis] = found.get(basis, 0.0) + float(seconds)
-        return found
+                totals[basis] = totals.get(basis, 0.0) + float(seconds)
+        return totals
 
     def _nearest(self, walk: Walk) -> dict[str, Any]:
         """Without a candidate that reaches the target, or is evaluated, within the budgets: who gets nearest, None if
         nobody is evaluated, and what each would need."""
         best: dict[str, float] = {}
         needed: dict[str, dict[str, float]] = {}
-        for name, each in walk.standings.items():
-            kept = [self.objective.kept(trail) for trail in each.trails.values()]
+        for name, standing in walk.standings.items():
+            kept = [self.objective.kept(trail) for trail in standing.trails.values()]
             tops = [max((point.accuracy or 0.0 for point in trail), default=0.0) for trail in kept]
             if any(point.accuracy is not None for trail in kept for point in trail):
                 best[name] = sum(tops) / len(tops)
             unlimited = replace(self.objective, budgets={})
-            points = [_enough_for(unlimited, trail) for trail in each.trails.values()]
+            points = [_enough_for(unlimited, trail) for trail in standing.trails.values()]
             if points and all(point is not None for point in points):
                 needed[name] = {
                     budget: max(amount_at(budget, point) for point in points if point is not None)
@@ -487,10 +491,10 @@ class Decision(Experiment):
 
     def _effort(self, done: Result, walk: Walk) -> dict[str, Any]:
         """What was trained, and what an exhaustive grid would have trained at most."""
-        changed = {self._run_of(each, change) for each in self.candidates for change in variations.TRAINED}
+        changed = {self._run_of(candidate, change) for candidate in self.candidates for change in variations.TRAINED}
         after = [run for run in done["runs"] if run["name"] in changed]
         runs = [run for run in done["runs"] if run["name"] not in changed]
-        names = {self._trained(each, walk.apart).row.name for each in self.candidates}
+        names = {self._trained(candidate, walk.apart).row.name for candidate in self.candidates}
         return {
             "candidates": len(self.candidates),
             "trainings": len(names),
@@ -502,7 +506,7 @@ class Decision(Experiment):
             "changed_rounds": sum(int(run["rounds"]) for run in after),
             "changed_flops": sum(float(run["flops"]) for run in after),
             "exhaustive_runs": len(self.candidates) * len(self.seeds),
-            "exhaustive_rounds": sum(each.rounds for each in self.candidates) * len(self.seeds),
+            "exhaustive_rounds": sum(candidate.rounds for candidate in self.candidates) * len(self.seeds),
         }
 
     def complete(self, done: Result, host: Host, launcher: WorkerLauncher, stopped: Stopped) -> None:
@@ -564,7 +568,7 @@ def _short(value: Any) -> str:
         return "+".join(map(_short, value))
     if not isinstance(value, Mapping) or "kind" not in value:
         return shown(value)
-    options = ", ".join(f"{key}={shown(each)}" for key, each in value.items() if key != "kind")
+    options = ", ".join(f"{key}={shown(option)}" for key, option in value.items() if key != "kind")
     return f"{value['kind']}({options})" if options else str(value["kind"])
 
 
@@ -622,19 +626,21 @@ def plan(
     if objective.budgets:
         refused = forecasts(candidates, objective)
         if len(refused) == len(candidates):
-            name, why = next(iter(refused.items()))
-            raise ScenarioError(f"no candidate can keep the budgets; {name}: {why}")
-        candidates = [replace(each, refusal=refused.get(each.row.name, "")) for each in candidates]
+            name, reason = next(iter(refused.items()))
+            raise ScenarioError(f"no candidate can keep the budgets; {name}: {reason}")
+        candidates = [replace(candidate, refusal=refused.get(candidate.row.name, "")) for candidate in candidates]
     return replace(decision, candidates=tuple(decision.replayed(_led(candidates)))).begun()
 
 
 def _led(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The candidates, of which none shares the training of one that is refused."""
     first: dict[str, str] = {}
-    for each in candidates:
-        if not each.refusal:
-            first.setdefault(each.like, each.row.name)
-    return [each if each.refusal else replace(each, like=first[each.like]) for each in candidates]
+    for candidate in candidates:
+        if not candidate.refusal:
+            first.setdefault(candidate.like, candidate.row.name)
+    return [
+        candidate if candidate.refusal else replace(candidate, like=first[candidate.like]) for candidate in candidates
+    ]
 
 
 def _asks(rows: Sequence[ExperimentRow], scenarios: Sequence[Loaded], objective: Objective) -> dict[str, str]:

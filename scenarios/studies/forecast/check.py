@@ -107,11 +107,11 @@ class Check:
 
     def plain(self) -> dict[str, Any]:
         """What ``check --json`` prints."""
-        found: dict[str, Any] = _plain(self)
-        costs, evaluation = found["estimate"], self.estimate.evaluation_visits
+        result: dict[str, Any] = _plain(self)
+        costs, evaluation = result["estimate"], self.estimate.evaluation_visits
         if costs["wan_bytes"] is None:
             del costs["wan_bytes"], costs["price"]
-        costs["data"] = found.pop("data")
+        costs["data"] = result.pop("data")
         if evaluation is None:
             del costs["evaluation_visits"]
         else:
@@ -122,7 +122,7 @@ class Check:
                 "message_up_nbytes": evaluation.work.bytes_up,
                 "bytes": evaluation.nbytes,
             }
-        return found
+        return result
 
 
 def _plain(value: Any) -> Any:
@@ -130,8 +130,8 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def run_check(loaded: Loaded, out: Path) -> Check:
@@ -189,8 +189,8 @@ def _of_deadline(loaded: Loaded, totals: Estimate) -> list[str]:
     typical = seconds / totals.rounds[1]
     if typical > rules.deadline / 2:
         return []
-    found = f"a typical round takes {format_seconds(typical)}, so that the policy does as sync"
-    return [f"rounds.deadline = {format_seconds(rules.deadline)}: {found}"]
+    reason = f"a typical round takes {format_seconds(typical)}, so that the policy does as sync"
+    return [f"rounds.deadline = {format_seconds(rules.deadline)}: {reason}"]
 
 
 def data_source(setup: Setup, source: str | None) -> DataSource:
@@ -285,11 +285,11 @@ def parts(visits: TypicalVisits) -> list[Row]:
 
 def _resident_nbytes() -> tuple[int, int]:
     """Of this process, and of the largest that it has started: a worker, with its data set if that is there."""
-    own, children = psutil.Process(), [0]
-    for child in own.children(recursive=True):
+    process, children = psutil.Process(), [0]
+    for child in process.children(recursive=True):
         with suppress(psutil.Error):  # it has ended meanwhile
             children.append(int(child.memory_info().rss))
-    return own.memory_info().rss, max(children)
+    return process.memory_info().rss, max(children)
 
 
 def _machine_costs(
@@ -324,7 +324,7 @@ def _machine_costs(
 def checkpoints_kept(keep: str | tuple[int, ...], rounds: int) -> int:
     """The number of checkpoints at the end of a run; all but the newest two are kept by a rule."""
     if not isinstance(keep, str):
-        return NEWEST_CHECKPOINTS + len([each for each in keep if each <= rounds])
+        return NEWEST_CHECKPOINTS + len([number for number in keep if number <= rounds])
     match = EVERY.fullmatch(keep)
     return NEWEST_CHECKPOINTS + {NEWEST: 0, BEST: 1}.get(keep, rounds // int(match[1]) if match else 0)
 
@@ -354,10 +354,10 @@ def check_disk(visits: TypicalVisits, out: Path) -> None:
 def refusals(loaded: Loaded, totals: Estimate, data: DataSource, costs: MachineCosts) -> Iterator[str]:
     """The reasons why the run cannot work."""
     scenario, refused = loaded.scenario, totals.refused_clients
-    why = why_no_download(loaded.dataset, scenario.data)
-    if data.found is None and why is not None:
-        yield f"data.name = {scenario.data.name!r}: {data.warning}; it is not downloaded: {why}"
-    if sum(each.clients for each in refused) >= scenario.data.clients:
+    reason = why_no_download(loaded.dataset, scenario.data)
+    if data.found is None and reason is not None:
+        yield f"data.name = {scenario.data.name!r}: {data.warning}; it is not downloaded: {reason}"
+    if sum(group.clients for group in refused) >= scenario.data.clients:
         yield f"fleet.devices: none of {scenario.data.clients} clients can take part: {refused[0].why}"
     need, here = costs.coordinator_nbytes + costs.worker_nbytes, psutil.virtual_memory().total
     if need > here:

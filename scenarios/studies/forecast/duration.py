@@ -131,7 +131,7 @@ class Durations:
         if len(pairs) < FEWEST_ROUNDS - WARM_UP_ROUNDS:
             reason = summary["stopped_by"]
             raise RunFailed(f"{short.name}: its duration cannot be measured: {reason} ends it within its first rounds")
-        if {each.is_evaluated for each in pairs if any(each.flops)} != {False, True}:
+        if {pair.is_evaluated for pair in pairs if any(pair.flops)} != {False, True}:
             raise RunFailed(f"{short.name}: its duration cannot be measured: in its first rounds no visit is trained")
         return Pace.of(pairs, self.host.workers, evaluation_flops(setup))
 
@@ -287,7 +287,7 @@ def runs_left(run_set: RunSet, out: Path, device: str, expected: Sequence[RunDur
 
     A run goes on at its own pace so far; one that has not begun at the expected pace, or at the mean pace of others.
     """
-    durations, folder = {each.name: each for each in expected}, known_folder(run_set, out)
+    durations, folder = {run_duration.name: run_duration for run_duration in expected}, known_folder(run_set, out)
     unfinished = {run.name for run in (run_set.runs if folder is None else pending(run_set, out, device))}
     rounds_done, rests = 0, list[tuple[int, float | None]]()  # (rounds left, seconds per round) of each run
     for run in run_set.runs:
@@ -314,9 +314,9 @@ def forecast(
 ) -> list[RunDuration]:
     """The expected duration of each run of a run set: as its folder records it for this machine, or as measured now."""
     folder, here = known_folder(run_set, host.out), _conditions(host)
-    found = {} if folder is None else read_json(folder / run_set.mark)
-    if "estimate" in found and {key: found["estimate"][key] for key in here} == here:
-        recorded = {each.name: each for each in durations(found)}
+    earlier = {} if folder is None else read_json(folder / run_set.mark)
+    if "estimate" in earlier and {key: earlier["estimate"][key] for key in here} == here:
+        recorded = {duration.name: duration for duration in durations(earlier)}
         if {run.name for run in run_set.runs} <= recorded.keys():
             return [recorded[run.name] for run in run_set.runs]
     return list(map(Durations(host, launcher, stopped, tell).of, run_set.runs))
@@ -339,15 +339,15 @@ def result(run_set: RunSet, host: Host, expected: Sequence[RunDuration]) -> dict
     }
 
 
-def durations(found: Mapping[str, Any]) -> list[RunDuration]:
+def durations(result: Mapping[str, Any]) -> list[RunDuration]:
     """Those that the result of a study keeps under ``estimate``; none if they were not measured."""
-    rows = found.get("estimate", {}).get("runs", [])
+    rows = result.get("estimate", {}).get("runs", [])
     return [RunDuration(row["name"], row["rounds"], row["seconds_per_round"], row.get("nbytes", 0.0)) for row in rows]
 
 
-def table(found: Mapping[str, Any]) -> Table:
+def table(result: Mapping[str, Any]) -> Table:
     """`result` for people."""
-    estimate = found["estimate"]
+    estimate = result["estimate"]
     rows = [
         [
             run["name"],
@@ -360,7 +360,7 @@ def table(found: Mapping[str, Any]) -> Table:
     ]
     workers = f"{estimate['workers']} worker{'s' if estimate['workers'] > 1 else ''} ({estimate['device']})"
     return of_texts(
-        f"{len(rows)} runs, about {about(found['estimated_seconds'])} left on {workers}",
+        f"{len(rows)} runs, about {about(result['estimated_seconds'])} left on {workers}",
         ["run", "rounds", "a round", "in all", "bytes"],
         rows,
         ["Measured in a few rounds of each kind. A run that has to reach an accuracy counts with all its rounds."],

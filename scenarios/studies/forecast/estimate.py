@@ -127,11 +127,11 @@ def estimate(visits: TypicalVisits) -> Estimate:
             with time_limit(PATIENCE_SECONDS):
                 # Of a round in which clients hold a version, if downloads are encoded against it.
                 price = (cheapest if loaded.scenario.codec.down else dearest).price
-                own = _prices_of_parts(visits)
-                totals |= _timed(visits, fleet, own or [price] * len(visits.cohort), evaluation)
+                part_prices = _prices_of_parts(visits)
+                totals |= _timed(visits, fleet, part_prices or [price] * len(visits.cohort), evaluation)
         except TimeoutError:
-            why = _why_long(visits, dearest.price)
-            untimed = f"not computed within {PATIENCE_SECONDS:g} s: {why}"
+            reason = _why_long(visits, dearest.price)
+            untimed = f"not computed within {PATIENCE_SECONDS:g} s: {reason}"
     limit, meetings = loaded.scenario.rounds.max, _meetings(visits)
     if meetings is not None:
         seconds = totals[SECONDS][0] / limit if SECONDS in totals else None
@@ -172,7 +172,7 @@ def estimate(visits: TypicalVisits) -> Estimate:
         price=totals[PRICE][1] if PRICE in totals else None,
         untimed=untimed,
         evaluation_visits=evaluation if evaluation.evaluations else None,
-        refused_clients=[RefusedClients(count, why) for why, count in refused.most_common()],
+        refused_clients=[RefusedClients(count, reason) for reason, count in refused.most_common()],
         rounds=rounds,
         ended_by=ended_by,
         per_round=per_round,
@@ -187,14 +187,14 @@ def varied_by(scenario: Scenario, files: FleetInputs) -> list[str]:
     tables += [("fleet.tiers", tiers)] if tiers.count else []
     of_links = [
         (f"{table}.{key}", is_used)
-        for table, each in tables
+        for table, section in tables
         for key, is_used in (
-            ("availability", each.availability.form != "always"),
-            ("bandwidth", each.bandwidth.form != "constant" or each.bandwidth.outages),
+            ("availability", section.availability.form != "always"),
+            ("bandwidth", section.bandwidth.form != "constant" or section.bandwidth.outages),
         )
     ]
     recorded = isinstance(files.trace, RecordedDays)
-    own = {
+    of_fleet = {
         "fleet.trace": recorded,
         "fleet.gateways.bandwidth": fleet.gateways.count > 0 and fleet.gateways.bandwidth.form != "constant",
         "fleet.crashes_per_hour": fleet.crashes_per_hour > 0,
@@ -204,14 +204,14 @@ def varied_by(scenario: Scenario, files: FleetInputs) -> list[str]:
         "fleet.mode_rounds": fleet.mode_rounds > 0,
         "fleet.speed": fleet.speed.kind != "constant" or fleet.speed.throttle_after is not None,
     }
-    return [key for key, is_used in (*of_links, *own.items()) if is_used]
+    return [key for key, is_used in (*of_links, *of_fleet.items()) if is_used]
 
 
 def _why_long(visits: TypicalVisits, price: VisitPrice) -> str:
     """What makes the events of a round many: messages that last for long on links that change, or what else varies."""
     clients, fleet = visits.cohort, visits.setup.fleet
     rates = fleet.down[clients], fleet.up[clients]
-    slowest = min(float(each.min()) for each in rates)
+    slowest = min(float(speeds.min()) for speeds in rates)
     seconds = 8 * max(price.work.bytes_down, price.work.bytes_up) / slowest
     if fleet.config.bandwidth.form != "constant" and seconds > LONG_SECONDS:
         took = f"at {units.format_rate(slowest)} a message takes {units.format_seconds(seconds)}"
@@ -323,14 +323,14 @@ def _rounds(visits: TypicalVisits, per_round: Mapping[str, Ends]) -> tuple[tuple
     spans: dict[str, Ends] = {}
     for rule in (SECONDS, *FLEET_RULES, WAN_BYTES, PRICE):
         least, most = per_round.get(rule, (0.0, 0.0))
-        budget, own = (getattr(limits, rule, None) for limits in (scenario.budget, scenario.budget.client))
+        budget, client_budget = (getattr(limits, rule, None) for limits in (scenario.budget, scenario.budget.client))
         if budget is not None and least:
             spans[rule] = budget / most, budget / least
-        if own is not None and least:
+        if client_budget is not None and least:
             # A visit takes a round's seconds at most, and its share of the other amounts.
             clients = 1 if rule == SECONDS else visits.per_round
             turns = scenario.data.clients / visits.per_round
-            spans[f"client.{rule}"] = own * clients / most, own * clients / least * turns
+            spans[f"client.{rule}"] = client_budget * clients / most, client_budget * clients / least * turns
     fewest, most_rounds = (min([limit, *(math.floor(span[side] + 1e-9) for span in spans.values())]) for side in (0, 1))
     ended_by = min(spans, key=lambda rule: spans[rule][0]) if fewest < limit else None
     return (fewest, most_rounds), ended_by
@@ -366,6 +366,6 @@ def disk_files(visits: TypicalVisits) -> tuple[tuple[int, int], tuple[int, int]]
         uncommitted = min(uncommitted, 1)
     state = layout.nbytes(visits.job.kept_blocks) + layout.nbytes(upwards.references(visits.job.kept_blocks))
     state += ITEM_NBYTES * loaded.method.state_numbers(loaded.options, layout)
-    state += ITEM_NBYTES * sum(size for named in kept.values() for size in named.values())
+    state += ITEM_NBYTES * sum(size for sizes in kept.values() for size in sizes.values())
     states = clients + loaded.scenario.rounds.participants + uncommitted
     return (states, state), (clients + 2 * visits.per_round, payload_nbytes(lengths(visits.server.store_shapes())))

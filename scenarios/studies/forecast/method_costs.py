@@ -103,7 +103,7 @@ def method_costs(name: str) -> MethodCosts:
         works[0].bytes_up - plain.bytes_up,
         spec.traffic.down(options) is None,
         (min(compute), max(compute)),
-        sum(sum(named.values()) for named in visits.server.store_shapes().values()),
+        sum(sum(sizes.values()) for sizes in visits.server.store_shapes().values()),
         sum(kept.values()) + visits.loaded.method.state_numbers(options, layout),
     )
 

@@ -61,7 +61,7 @@ def read_rounds(folder: Path, with_flops: bool = False) -> list[MeasuredRound]:
 
 def seconds_per_round(rounds: Sequence[MeasuredRound]) -> float | None:
     """The mean over rounds; None without any."""
-    return fmean(each.seconds for each in rounds) if rounds else None
+    return fmean(row.seconds for row in rounds) if rounds else None
 
 
 # --- by FLOPs ---------------------------------------------------------------------------------------------------------
@@ -87,10 +87,10 @@ class Pace:
     @classmethod
     def of(cls, rounds: Sequence[MeasuredRound], workers: int, evaluation_flops: float) -> Pace:
         """The pace of rounds of which some were evaluated, each with ``evaluation_flops``, and others were not."""
-        plain = [each for each in rounds if not each.is_evaluated]
-        evaluated = [each for each in rounds if each.is_evaluated]
-        training = sum(each.seconds for each in plain) / sum(busiest(each.flops, workers) for each in plain)
-        rest = sum(each.seconds - training * busiest(each.flops, workers) for each in evaluated)
+        plain = [row for row in rounds if not row.is_evaluated]
+        evaluated = [row for row in rounds if row.is_evaluated]
+        training = sum(row.seconds for row in plain) / sum(busiest(row.flops, workers) for row in plain)
+        rest = sum(row.seconds - training * busiest(row.flops, workers) for row in evaluated)
         return cls(training, max(0.0, rest) / (len(evaluated) * evaluation_flops))
 
     def round_seconds(self, work: RoundWork, workers: int) -> float:
@@ -132,9 +132,9 @@ def earlier_run(loaded: Loaded, out: Path, device: str) -> EarlierRun | None:
     keys = pace_keys(loaded, device)
     folders: list[Path] = []
     with suppress(OSError):
-        runs = [each.parent for each in (out / loaded.name).glob("*/ledger.sqlite")]
-        runs += [each.parent for each in (out / loaded.name).glob("*/*/ledger.sqlite")]  # of run sets
-        folders = sorted(runs, key=lambda each: each.stat().st_mtime, reverse=True)[:MOST_FOLDERS]
+        runs = [path.parent for path in (out / loaded.name).glob("*/ledger.sqlite")]
+        runs += [path.parent for path in (out / loaded.name).glob("*/*/ledger.sqlite")]  # of run sets
+        folders = sorted(runs, key=lambda path: path.stat().st_mtime, reverse=True)[:MOST_FOLDERS]
     for folder in folders:
         with suppress(OSError, ValueError, KeyError, TypeError, sqlite3.Error):  # a folder that is no run of today's
             run = RunFolder(folder)

@@ -228,7 +228,7 @@ class TypicalVisits:
             visited = server_of_zeros(self.setup, visited=True)
             later = payload_shapes(visited.evaluation_model(ANY))
         pricing = self._pricing.of_visit(self.server.evaluation_variant(ANY))
-        first, kept = (pricing.evaluation(each, median, samples).work for each in (shapes, later))
+        first, kept = (pricing.evaluation(download, median, samples).work for download in (shapes, later))
         evaluations = math.ceil(loaded.scenario.rounds.max / config.every)
         return EvaluationVisits(clients, first, evaluations, min(first.bytes_down, kept.bytes_down))
 
