@@ -96,7 +96,7 @@ class ServerContext:
     initial: Payload
     """The initial models, each in the slot `initial_slot` of its number"""
     options: Options
-    """Those of the method and of its corrections, in one object"""
+    """Options of the method and of its corrections, in one object"""
     weights: str
     """``size``, ``trained`` or ``uniform``"""
     down: tuple[str, ...]
@@ -186,7 +186,7 @@ class Download:
 
     @property
     def shapes(self) -> Shapes:
-        """Those of the payload, built or not."""
+        """Shapes of the payload, built or not."""
         return payload_shapes(self.payload if self.later is None else self.later)
 
     def built(self) -> Payload:
@@ -358,7 +358,7 @@ class ServerStrategy(NumberLog):
 
     @final
     def carried(self) -> Payload:
-        """What the corrections carry between aggregators and what is above them."""
+        """The vectors that the corrections carry between aggregators and what is above them."""
         return {slot: vectors for extension in self.extensions for slot, vectors in extension.carried().items()}
 
     @final

@@ -72,7 +72,7 @@ def server_name(name: str) -> str:
 
 
 class Means:
-    """What an aggregator above the lowest tier has in place of a method's server side: it takes means alone."""
+    """A stand-in for a method's server side in an aggregator above the lowest tier: it takes means alone."""
 
     def __init__(self, models: Models, carried: Payload) -> None:
         self.models, self._carried = models, carried
@@ -95,13 +95,13 @@ class Aggregator:
     weights: defaultdict[Place, float] = field(default_factory=lambda: defaultdict(float))
     """Weights of the updates that it has got, or those below it, since it last met what is above it"""
     partial_weight: float | None = None
-    """Of the updates of this round that came as a partial sum"""
+    """Weight of the updates of this round that came as a partial sum"""
     differs: bool = False
     """Whether its models are not the server's, in the lowest tier"""
     start: Models = field(default_factory=dict)
     """The models that it went on from, if the server has mixed others in since (`mix`) and a codec refers to them"""
     start_carried: Payload = field(default_factory=dict)
-    """What it went on carrying, if the server carries other vectors since"""
+    """Vectors that it went on carrying, if the server carries others since"""
 
 
 class TieredServer(ServerStrategy):
@@ -172,7 +172,7 @@ class TieredServer(ServerStrategy):
         return self.of_client(client).payload(client, round, choice)
 
     def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
-        """Of each aggregator with a cohort, its own clients."""
+        """Each aggregator with a cohort names some of its own clients."""
         chosen = []
         for index, clients in by_aggregator(self.aggregator_of, cohort).items():
             others = self.aggregators[index].download_only_clients(round, clients)
@@ -374,7 +374,7 @@ class TieredServer(ServerStrategy):
             other.start_carried = {} if other is aggregator else other.start_carried or before
 
     def take_logged(self) -> dict[str, float]:
-        """Of each name the mean over the aggregators that have logged it."""
+        """Name -> its mean over the aggregators that have logged it."""
         by_name: dict[str, list[float]] = {}
         for server in (self.top, *self.aggregators):
             for name, value in server.take_logged().items():
@@ -458,8 +458,8 @@ def _mean_carried(above: Aggregator, below: Sequence[Aggregator]) -> Payload:
 
 
 def _moved(carried: Payload, before: Payload, after: Payload) -> Payload:
-    """What is carried at an aggregator when ``after`` is in place of ``before``, which it went on with: with the same
-    difference from it."""
+    """The vectors carried at an aggregator when ``after`` is in place of ``before``, which it went on with: with the
+    same difference from it."""
     moved: Payload = {}
     for slot, key, vector in vectors(carried):
         start, end = before[slot][key], after[slot][key]

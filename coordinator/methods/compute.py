@@ -34,7 +34,7 @@ class ComputeContext:
 
     layout: Layout
     options: Any
-    """Those of the objective and its corrections"""
+    """Options of the objective and its corrections"""
     choice: Choice
     train: TrainConfig
     plan: TrainingPlan

@@ -21,7 +21,7 @@ def sent(options: HeteroFLOptions) -> str:
 
 
 def statistics(layout: Layout, options: HeteroFLOptions) -> Shapes:
-    """What a client has added to the static statistics of its part."""
+    """Shapes of the vectors that a client has added to the static statistics of its part."""
     sizes = {key: size for key, size in layout.sizes.items() if key.endswith(BUFFERS)}
     return {MODEL: sizes} if options.statistics == STATIC and sizes else {}
 

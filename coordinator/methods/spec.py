@@ -86,7 +86,8 @@ class MethodMap:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What the visits of a method send, and what stays with clients. By default the whole model goes both ways."""
+    """The vectors that the visits of a method send, and the blocks that stay with clients. By default the whole model
+    goes both ways."""
 
     down: Callable[[Any], str | None] = everything
     """options -> downloaded blocks (`coordinator.aggregation.block_exchange`); None if the server side chooses per
@@ -118,7 +119,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class ModelChange:
-    """What a method makes of the scenario's model. By default it takes one, as it is."""
+    """The change that a method makes to the scenario's model. By default it takes one, as it is."""
 
     initial_models: Callable[[Any], int] = lambda options: 1
     """options -> independent initialisations of the model that the server side begins with"""
@@ -138,7 +139,7 @@ class SubmodelRules:
     """How the clients of a method hold parts of the model, as the table ``submodel`` says."""
 
     by: Literal["width", "depth"] = "width"
-    """What a part has less of: channels of every hidden layer, or blocks"""
+    """The dimension in which a part is smaller: channels of every hidden layer, or blocks"""
     rolls: bool = False
     """Whether parts are windows of channels that move by one each round; else they are the first channels"""
     trains_narrower: bool = False
@@ -163,7 +164,7 @@ class SubmodelRules:
 
 @dataclass(frozen=True)
 class Costs:
-    """What visits and evaluations of a method compute. By default as FedAvg's."""
+    """The computation of a method's visits and evaluations. By default as FedAvg's."""
 
     compute: Callable[[ComputeContext], Compute] = fedavg_compute
     """The compute plan of a visit (`coordinator.methods.compute`)"""
@@ -204,7 +205,7 @@ class ModelEvaluation:
 
 @dataclass(frozen=True)
 class Records:
-    """What users see of a method beside what they see of every one. By default nothing."""
+    """The figures of a method that users see beside those of every one. By default none."""
 
     table: MethodTable | None = None
     """Own ledger table, with the rows that the server side's `feedback` returns"""
@@ -239,7 +240,7 @@ class Refusals:
 
 @dataclass(frozen=True)
 class MethodPart:
-    """What objectives and corrections have in common."""
+    """The fields that objectives and corrections have in common."""
 
     name: str
     title: str

@@ -40,7 +40,7 @@ from edge.protocol.messages import BEFORE, VALIDATION
 FILES = ("", "-wal", "-shm", "-journal")
 """Ends of the names of a ledger's files"""
 MOST_ROWS = 20_000_000
-"""Of one result"""
+"""Rows of one result"""
 LEAST_ROW_NBYTES = 8
 """A file has no more rows than there is room for of such: SQLite reads one page as often as others name it"""
 BATCH = 10_000
@@ -136,7 +136,7 @@ def check(path: Path) -> None:
 
 
 def _state(path: Path) -> tuple[Any, ...]:
-    """What differs if a ledger has been written, or another one has taken its place."""
+    """Facts on a ledger's files, which differ if it has been written, or another one has taken its place."""
     files: list[tuple[int, ...]] = []
     for end in FILES[:2]:
         with suppress(OSError):

@@ -99,7 +99,7 @@ class RoundRecord:
     conditions: list[StoredRow] = field(default_factory=list)
     """`ConditionsRow` of each visit"""
     logged: list[LoggedRow] = field(default_factory=list)
-    """What the method has logged: in visits whose updates were accepted, then on the server's side"""
+    """Numbers that the method has logged: in visits whose updates were accepted, then on the server's side"""
     states: dict[int, str] = field(default_factory=dict)
     """client -> file of its state, if written in this round"""
     critical: int | None = None

@@ -124,16 +124,17 @@ class VisitRow(NamedTuple):
     """Vectors of the upload; '' if there was none, or the visit did not count. Where lengths depend on numbers, also
     of a visit that was trained and did not count: what it would have sent"""
     idle_joules: float
-    """Of ``joules``: while the client was away, or waited for the round's end. These four add up to ``joules``, but for
-    rounding; each is the whole device's, its baseline included. The hash chain has ``joules`` and leaves them out."""
+    """The part of ``joules`` while the client was away, or waited for the round's end. These four add up to ``joules``,
+    but for rounding; each is the whole device's, its baseline included. The hash chain has ``joules`` and leaves them
+    out."""
     compute_joules: float
     receive_joules: float
     """While the client downloaded, also behind others on a shared link, and its radio woke up before and after that"""
     send_joules: float
     """The same of the upload"""
     rate: float | None = 1.0
-    """Of the part of the model that the visit had, 1 for the whole; None of leftovers, which are parts of late visits.
-    The hash chain has the lengths of payloads, and leaves this out"""
+    """Rate of the part of the model that the visit had, 1 for the whole; None of leftovers, which are parts of late
+    visits. The hash chain has the lengths of payloads, and leaves this out"""
 
 
 class ConditionsRow(NamedTuple):
@@ -216,7 +217,7 @@ class EvaluationRow(NamedTuple):
     kind: str | None = None
     """``before``: a client's model before its adaptation; ``validation``: on its validation examples; else None"""
     rate: float | None = None
-    """Of a narrower part of the global model"""
+    """Rate of a narrower part of the global model"""
     exit: int | None = None
     """Number of the exit, from 1, of a model with several"""
     aggregator: int | None = None
@@ -224,7 +225,7 @@ class EvaluationRow(NamedTuple):
 
     @property
     def quantity(self) -> EvaluatedQuantity:
-        """What the value is of, as workers measure it."""
+        """The quantity that the value is of, as workers measure it."""
         return EvaluatedQuantity(self.metric, self.part, self.kind, self.rate, self.exit)  # type: ignore[arg-type]
 
 
@@ -243,9 +244,9 @@ class AggregatorRow(NamedTuple):
     nbytes: int
     """As far as it was sent"""
     joules: float
-    """Of the aggregator while it sends or receives"""
+    """Energy of the aggregator while it sends or receives"""
     idle_joules: float
-    """Of its baseline from its message before this one on"""
+    """Energy of its baseline from its message before this one on"""
     shared_s: float
     """Contention: seconds lost because other aggregators used the same links"""
     price: float

@@ -95,7 +95,7 @@ FILES = "SELECT file FROM states UNION SELECT file FROM client_vectors UNION SEL
 ROUNDING = 1e-9
 """Share of a visit's joules by which their parts may miss them"""
 STEPS_BETWEEN_LOOKS = 10
-"""Of SQLite's, between two looks at the time; one step may read a value of `foreign.MOST_VALUE_NBYTES`"""
+"""Steps of SQLite between two looks at the time; one step may read a value of `foreign.MOST_VALUE_NBYTES`"""
 KEPT_CHECKPOINTS = 2
 """The newest, and the one before: in case it is damaged, and for a run that is to go on with other limits"""
 _NEWEST = f"SELECT round FROM checkpoints ORDER BY round DESC LIMIT {KEPT_CHECKPOINTS}"

@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never l
     from costmodel.clock import Clock, VisitEnded
 
 APP = "app"
-"""What ends most runs of an app: it has come to its end"""
+"""The rule that ends most runs of an app: it has come to its end"""
 MESSAGE_UNAVAILABLE, NODE_UNAVAILABLE = 3, 5
 """Flower's codes of errors"""
 EXPIRED = "the message has expired, or its reply before it was pulled"
@@ -57,7 +57,7 @@ MOST_FAILURES = 100
 POLL_SECONDS = 1.0
 """Virtual seconds that a poll lets pass at most, if the one before it at the same instant has found nothing, either"""
 SLOT = "records"
-"""Of a message's bytes in the ledger: an app's model has no blocks"""
+"""The slot of a message's bytes in the ledger: an app's model has no blocks"""
 
 
 class ServerApp(Protocol):
@@ -102,7 +102,7 @@ class _Exchange:
     pushed_at: float
     round: int
     reply: AppReply | None = None
-    """What the app has answered, whether or not the reply arrives, without message and context"""
+    """The app's answer, whether or not the reply arrives, without message and context"""
     visit: PlannedVisit | None = None
     ready_at: float = math.inf
     """Virtual seconds at which the server has the reply, or an error in its place"""
@@ -138,7 +138,7 @@ class AppRounds:
     workers: Workers | None
     """None for a replay, which computes nothing"""
     folder: Path
-    """Of the recorded replies"""
+    """The folder of the recorded replies"""
     recorder: AppRecorder
     budget: Budget
     on_round: Callable[[RoundFinished], None]
@@ -177,7 +177,7 @@ class AppRounds:
         """Virtual seconds of the last question for nodes, and how many came before it at that instant"""
         self.stopped_by: str | None = None
         self.failures: dict[str, str] = {}
-        """What ClientApps have raised -> the first message in whose answer, of so many texts"""
+        """Error that ClientApps have raised -> the first message in whose answer, of so many texts"""
         self.failed = 0
         """Messages that were answered with an error"""
         self.refused_by: str | None = None

@@ -47,7 +47,7 @@ class EvaluationScope:
     split: EvalSplit = "test"
     """The clients' examples that are used"""
     quantities: frozenset[EvaluatedQuantity] | None = None
-    """What is measured, whatever its parts, but for `further_quantities` of clients; None: anything"""
+    """Quantities that are measured, whatever their parts, but for `further_quantities` of clients; None: anything"""
     keeps_values: bool = False
     """Whether the values beside the round's are kept in the ledger"""
     over_clients: (
@@ -134,7 +134,7 @@ class PoolEvaluator:
         return Evaluation(scoring, self._scope, of_aggregators)
 
     def _on_test_set(self, payload: Payload, round: int) -> list[PoolTask]:
-        """Of one model on the test examples in use, ``eval.batch`` per task."""
+        """Tasks for one model on the test examples in use, ``eval.batch`` per task."""
         batch, count = self.job.eval_batch, self.job.scored(self._description.test_count)
         variant = self._server.global_evaluation_variant()
         return [

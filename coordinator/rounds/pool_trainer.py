@@ -79,7 +79,7 @@ class PoolTrainer:
         self._reaches: dict[tuple[float, int], Reach] = {}  # of visits with this step size and so many steps
 
     def _kept_shapes(self, variant: Variant, up: Shapes) -> Shapes | None:
-        """Of what clients keep between visits of this variant; None if the method does not tell."""
+        """Shapes of the vectors that clients keep between visits of this variant; None if the method does not tell."""
         if self.method.keeps_slots:
             return None
         layout = self.description.layout
@@ -148,8 +148,8 @@ class PoolTrainer:
         return lengths if number == visit.number else visit.price.up
 
     def start(self, visit: PlannedVisit) -> Models:
-        """What a visit had of the models that it started from; no step of the server lies between its start and this
-        call."""
+        """The models that a visit started from, as far as it had them; no step of the server lies between its start and
+        this call."""
         models = self.server.start_model(visit.client) if visit.start is None else visit.start
         return self.server.parts_of(models, visit.dispatch.variant)
 

@@ -208,7 +208,7 @@ class FederatedRun:
     refused: Mapping[int, str] = field(default_factory=dict)
     """client -> why it cannot take part, such as too little memory for the model"""
     tiers: Tiers | None = None
-    """Of runs with aggregators between clients and server"""
+    """The aggregators between clients and server, of runs with any"""
     charged_examples: NDArray[np.int64] | None = None
     """(clients,) examples that each client's model is evaluated on, if evaluations are charged as visits"""
     rounds: int = 0

@@ -57,7 +57,7 @@ class VisitPrice:
 
     @property
     def rate(self) -> float:
-        """Of the client's own part, the widest."""
+        """The rate of the client's own part, the widest."""
         return max(self.rates)
 
 
@@ -71,7 +71,7 @@ class VisitPricing:
         self._spec = method.objective
         self._rate = 1.0
         self._of_rates: dict[float, VisitPricing] = {}
-        """Of visits that have parts of the model"""
+        """Prices of visits that have parts of the model"""
         self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
         self._codecs, self._up_shapes, self._bounds = codecs, up_shapes, codecs.up.codecs.lengths(up_shapes)
         self.is_fixed_length = codecs.up.is_fixed_length(up_shapes)
@@ -215,7 +215,7 @@ class VisitPricing:
         round: int = 0,
         kind: type[ComputeContext] = ComputeContext,
     ) -> ComputeContext:
-        """Of ``client``, or of no client in particular, with ``samples`` training examples."""
+        """The context of ``client``, or of no client in particular, with ``samples`` training examples."""
         description, held_out = self._description, self._description.validation_samples
         return kind(
             layout=description.layout,
@@ -290,5 +290,5 @@ def upper_bounds(
 
 
 def begins(visits: Sequence[PlannedVisit]) -> list[PlannedVisit]:
-    """Those of these visits that begin, and are not what is left of a late visit."""
+    """The visits among these that begin, and are not what is left of a late visit."""
     return [visit for visit in visits if visit.kind != LEFTOVER]

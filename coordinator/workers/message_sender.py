@@ -177,7 +177,7 @@ class MessageSender:
         return bool(worker.key) and task.state_in is not None and self.state_holder(task) != worker.number
 
     def _batch(self, worker: Worker, opened: OpenTask) -> tuple[CachedPayload | None, tuple[Hashable, ...] | None]:
-        """What tasks that are sent as one message have in common: (their vectors, types of their choices' numbers and
+        """The values that tasks sent as one message have in common: (their vectors, types of their choices' numbers and
         names of their variants'; None if they cannot be)."""
         message = opened.task.message
         if not isinstance(message, Train) or self._needs_state(worker, opened.task):

@@ -170,7 +170,7 @@ class PoolTask:
     state_in: str | None = None
     state_out: str | None = None
     numbering: str = ROUND
-    """What the number of a training message counts, for errors: ``round`` or ``visit``."""
+    """The unit that the number of a training message counts, for errors: ``round`` or ``visit``."""
     flops: float = 0.0
     """Foreseen work, by which tasks are prefetched; 0 if it is unknown."""
     weight: float = 0.0

@@ -90,7 +90,8 @@ class Device:
     codecs: Mapping[str, CodecRates] = dataclasses.field(default_factory=dict)
     """By kind of stage, where they were measured on the device itself; a row may leave it out."""
     measurements: tuple[MeasuredStep, ...] = ()
-    """Of a device that ``fedbr doctor --calibrate`` has made: how far its row holds. Nothing is computed from them."""
+    """Steps of a device that ``fedbr doctor --calibrate`` has made: how far its row holds. Nothing is computed from
+    them."""
 
     def throughput(self, *names: str) -> float:
         """FLOP/s in training, for the first of the names (a model, then its family) that the device has a figure for.

@@ -162,7 +162,7 @@ class _Held:
     def __init__(self, record: ConfigRecord) -> None:
         self._record = record
         self._kept: dict[str, bytes] = {}
-        """Those that later visits may need: what the server took differences from, and what has come now"""
+        """Versions that later visits may need: what the server took differences from, and what has come now"""
         self._seen = set[str]()
 
     def before(self, slot: str, key: str, version: bytes) -> Vector:
@@ -180,7 +180,7 @@ class _Held:
         self._kept[SEPARATOR.join((slot, key, vector.version.hex()))] = vector.data.tobytes()
 
     def record(self) -> ConfigRecord:
-        """What is kept now: of vectors that have not come in this visit, all that was."""
+        """The versions kept now: of vectors that have not come in this visit, all that were."""
         others = {name: raw for name, raw in self._record.items() if name.rpartition(SEPARATOR)[0] not in self._seen}
         return ConfigRecord({**others, **self._kept})
 

@@ -113,7 +113,7 @@ def read_update(content: RecordDict) -> tuple[Update, float]:
 
 
 def _without_empty(**records: ArrayRecord | ConfigRecord | MetricRecord) -> RecordDict:
-    """Those that hold anything, since each record of Flower is a request of its own in both directions."""
+    """The records that hold anything, since each record of Flower is a request of its own in both directions."""
     return RecordDict({name: record for name, record in records.items() if record})
 
 

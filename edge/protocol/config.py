@@ -1,4 +1,4 @@
-"""What a worker is told, and what it answers before round 0: plain frozen records, no torch.
+"""A worker's job, and its answer before round 0: plain frozen records, no torch.
 
 `Job` travels once, in the welcome; `ModelProfile` is the answer to describe. Both are validated on receipt. Those parts
 of a job that users choose are tables of a scenario: every field with its range, its default and its meaning.
@@ -356,12 +356,12 @@ class CodecConfig(Section):
 
 @dataclass(frozen=True)
 class SubmodelPlan(Section):
-    """What a worker must know of sub-models."""
+    """Everything that a worker must know of sub-models."""
 
     rates: tuple[float, ...]
     """All that a visit may have"""
     by: Literal["width", "depth"] = "width"
-    """What parts have less of"""
+    """The dimension in which parts are smaller"""
     is_scaled: bool | None = False
     """Whether a part divides the outputs of its hidden layers by its rate in training; None: if it has normalisation"""
     is_static: bool = False
@@ -377,7 +377,7 @@ class ShippedFile(Section):
     """A file of a run that a remote worker can request (`edge.protocol.messages.FetchFile`)."""
 
     kind: Literal["data", "partition", "source"]
-    """Of the decoded data set, of its partition, or of the user's modules."""
+    """Its origin: the decoded data set, its partition, or the user's modules."""
     name: Annotated[str, Field(max_length=MAX_FILE_NAME, pattern=FILE_NAME)]
     """Its place below the folder of its kind: never absolute, and never above that folder."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -448,8 +448,8 @@ class Job(Section):
     data_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
     """`ModelProfile.data_sha256`, by which workers that bring their own data show that it is the run's."""
     fingerprint: dict[str, str] = field(default_factory=dict)
-    """What computes where the run is (`edge.runtime.numerics`), which a worker elsewhere must have as well; empty:
-    anything."""
+    """The parts that compute where the run is (`edge.runtime.numerics`), which a worker elsewhere must have as well;
+    empty: anything."""
     visit_nbytes: int = 0
     """Bytes that a training visit takes by count, for machines that choose their number of workers per GPU by it."""
     shipped: tuple[ShippedFile, ...] = ()
@@ -469,7 +469,7 @@ class Job(Section):
 
 
 def scored_examples(test_count: int, subset: int | None, batch: int) -> int:
-    """Of a test set, or of a subset of it, as many examples as fill batches; all if they do not fill one."""
+    """As many examples of a test set, or of a subset of it, as fill batches; all if they do not fill one."""
     count = test_count if subset is None else min(subset, test_count)
     return count // batch * batch or count
 

@@ -98,7 +98,8 @@ Column = Annotated[Sequence[T], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
 class EvaluatedQuantity(NamedTuple):
-    """What an evaluation has measured: a metric, or one of its parts, of which model and on which examples."""
+    """A quantity that an evaluation has measured: a metric, or one of its parts, of which model and on which
+    examples."""
 
     metric: ValueName
     part: ValueName | None = None
@@ -106,7 +107,7 @@ class EvaluatedQuantity(NamedTuple):
     kind: Literal["before", "validation"] | None = None
     """`BEFORE` or `VALIDATION`; None: of the model that a client uses, on the examples of ``eval.split``"""
     rate: Fraction | None = None
-    """Of a narrower part of the global model"""
+    """Rate of a narrower part of the global model"""
     exit: Positive | None = None
     """Number of the exit, 1, 2, .., of a model with several"""
 
@@ -143,7 +144,7 @@ class Capacity(Message, frozen=True):
     """A node agent does fewer tasks at a time than it has said: workers of its machine have left for lack of memory."""
 
     workers: Annotated[int, Meta(ge=1, lt=MAX_WORKERS)]
-    """Those that are left."""
+    """The tasks that are left to it at a time."""
 
 
 class Welcome(Message, frozen=True):
@@ -211,7 +212,7 @@ class Train(Message, frozen=True):
     round: Count
     lr: FiniteSize
     choice: ChosenNumbers
-    """What the method chose for this visit, by name (FedBR: ``alpha``)."""
+    """The method's choice for this visit, by name (FedBR: ``alpha``)."""
     payload: Attached[Payload]
     variant: Attached[Variant] = PLAIN
 
@@ -222,14 +223,14 @@ class Update(Message, frozen=True):
     client: Count
     round: Count
     numbers: Annotated[Mapping[str, float], Meta(max_length=MAX_LENGTH)]
-    """What the visit measured, by name (losses, samples, steps)."""
+    """Measurements of the visit, by name (losses, samples, steps)."""
     payload: Attached[Payload]
     """Its vectors as they are; empty if the worker has added them to its partial sum."""
     logged: Attached[Mapping[str, float]] = {}
-    """What the method has logged in the visit, by name; NaN for a number that was not finite. It travels in the
+    """Numbers that the method has logged in the visit, by name; NaN for a number that was not finite. It travels in the
     envelope, and is charged to nobody."""
     encoded: Attached[EncodedVectors] = {}
-    """Those that a codec has encoded; none as soon as they are decoded."""
+    """Vectors that a codec has encoded; none as soon as they are decoded."""
     variant: Attached[Variant] = PLAIN
     """That of its visit, which the receiver adds. It does not travel."""
     by: Attached[str] = ""
@@ -350,13 +351,13 @@ class Evaluate(Message, frozen=True):
     """`GLOBAL` for the global test set."""
     payload: Attached[Payload]
     round: Count = 0
-    """Of a client: the round of a visit that began now, with that of ``lr``, as in `Train`."""
+    """For a client: the round of a visit that began now, with that of ``lr``, as in `Train`."""
     lr: FiniteSize = 0.0
     choice: ChosenNumbers = {}
-    """Of a client: as in `Train`."""
+    """For a client: as in `Train`."""
     split: EvalSplit = "test"
     variant: Attached[Variant] = PLAIN
-    """Of a client: as in `Train`; of the global test set: the window at which parts of the model are evaluated."""
+    """For a client: as in `Train`; for the global test set: the window at which parts of the model are evaluated."""
 
     def __post_init__(self) -> None:
         expect(self.start <= self.stop, "Evaluate: start, stop", (self.start, self.stop))
@@ -410,7 +411,7 @@ class FilePart(Message, frozen=True):
     """The answer to `FetchFile`. Not charged."""
 
     sha256: Sha256
-    """Of the whole file."""
+    """The hash of the whole file."""
     offset: Count
     content: Annotated[bytes, Meta(max_length=PART_NBYTES)]
     """`PART_NBYTES` bytes; the last part of a file may be shorter."""

@@ -377,7 +377,8 @@ def _frames(message: Message) -> list[Frame]:
 
 
 def _up(payload: Payload, encoded: EncodedVectors) -> list[Frame]:
-    """Of vectors that are used once: a content hash of them would be computed for nobody. Encoded ones are last."""
+    """Frames of vectors that are used once: a content hash of them would be computed for nobody. Encoded ones are
+    last."""
     frames = [Frame(slot, key, UNNAMED, vector.data) for slot, key, vector in vectors(payload)]
     return frames + [
         Frame(slot, key, UNNAMED, data) for slot, by_key in encoded.items() for key, data in by_key.items()

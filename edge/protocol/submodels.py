@@ -29,8 +29,8 @@ from edge.protocol.variant import Variant
 RATE = "rate"
 """Name of the share of the model that a part has"""
 WHOLE, CLASSES, DEPTH = 0, -1, -2
-"""Of an axis (size, channel): all of it is in every part; so are its rows, one per class; and it is none of the tensor,
-but the size is the depth from which on parts have it, 1, 2, .."""
+"""Values of ``channel`` in an axis (size, channel): all of it is in every part; so are its rows, one per class; and it
+is none of the tensor, but the size is the depth from which on parts have it, 1, 2, .."""
 STATISTICS = -3
 """All of an axis (size, STATISTICS - k) is in parts of a rate of at least k / `UNIT`, and nothing in others: running
 statistics of a width"""
@@ -50,7 +50,7 @@ def kept_channels(channels: int, rate: float) -> int:
 
 
 def axis_length(axis: Axis, rate: float) -> int:
-    """What the part of a rate has of an axis."""
+    """The length of an axis in the part of a rate."""
     size, channel = axis
     if channel <= STATISTICS:
         return size if STATISTICS - channel <= round(rate * UNIT) else 0

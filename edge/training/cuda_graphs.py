@@ -224,7 +224,7 @@ class CapturedStep:
     executed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """The counts that the step adds to `BlockModel.executed`"""
     further_flops: float = 0.0
-    """Those that it adds to `BlockModel.further_flops`"""
+    """FLOPs that it adds to `BlockModel.further_flops`"""
 
     def warm_up(self, step: Callable[[], None], losses: list[Tensor]) -> None:
         """Run an uncaptured step, which also shows the number of recorded losses."""

@@ -147,7 +147,7 @@ class LocalTrainer:
         return net
 
     _references: References
-    """Of the last visit, as are the shapes of its update"""
+    """From the last visit, as are the shapes of its update"""
     _sent: Shapes
 
     @cached_property
@@ -404,7 +404,7 @@ class LocalTrainer:
         return train.of_visit(seed, task.round, task.client) if isinstance(task, Train) else train
 
     def _batches(self, task: Train | Evaluate) -> LocalBatches:
-        """Of a visit, or of the adaptation before an evaluation."""
+        """The batches of a visit, or of the adaptation before an evaluation."""
         key, indices = (self.job.seed, task.round, task.client), self.client_indices.train[task.client]
         if isinstance(task, Train):
             return LocalBatches(self.train_set, indices, self._train_of(task), key)

@@ -48,9 +48,9 @@ class Caller:
     quiet: bool = False
     """Whether no progress is shown"""
     stream: IO[str] | None = None
-    """Of progress; None: stderr"""
+    """The stream for progress; None: stderr"""
     signals: Sequence[Signals] = (Signals.SIGINT, Signals.SIGTERM)
-    """Those that ask the runs to stop"""
+    """Signals that ask the runs to stop"""
     watch: CallbackObserver = field(default_factory=lambda: CallbackObserver(()))
     note: NotePrinter = field(default_factory=NotePrinter)
 

@@ -65,7 +65,7 @@ def own_row(name: str) -> tuple[str, Row]:
 
 
 def topics() -> list[Row]:
-    """What can be listed, and the key of a scenario that takes such names."""
+    """The topics that can be listed, and the key of a scenario that takes such names."""
     keys = {point.topic: point.key for point in PLUGIN_POINTS} | FLEET_KEYS
     return [{"name": kind, "key": keys.get(kind)} for kind in KINDS]
 

@@ -37,7 +37,7 @@ BUDGETS = "budgets"
 """`stopped_by` of a run that met all its needs."""
 MARK = "study.json"
 TRACE_LINES = 8
-"""Of an error that no run should raise"""
+"""Lines of an error that no run should raise"""
 MOST_NAMED = 6
 """Runs that a note or warning names"""
 
@@ -79,7 +79,7 @@ class RunSet:
     mark: str = MARK
     """The file that marks the folder from its creation on, and holds the result at the end."""
     asks: Mapping[str, str] = field(default_factory=dict)
-    """What is asked, in words, by name: a folder in which something else was asked is not resumed"""
+    """The question in words, by name: a folder in which something else was asked is not resumed"""
 
     @property
     def marks(self) -> dict[str, Any]:

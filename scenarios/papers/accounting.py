@@ -1,4 +1,4 @@
-"""What a method costs, as FedAlign's Table 5 counts it, and in full. Nothing is trained here.
+"""The costs of a method, as FedAlign's Table 5 counts it, and in full. Nothing is trained here.
 
 Mendieta et al., Local Learning Matters, CVPR 2022. The table has the multiply-accumulates (MACs) of a training step's
 forward passes, which it calls FLOPs, of convolutions, linear layers and average pools, per example; and the parameters
@@ -38,9 +38,9 @@ class MethodAccount:
     """The costs of one method on one model."""
 
     forward_macs: float
-    """Of the forward passes of a training step, per example, as the paper counts"""
+    """MACs of the forward passes of a training step, per example, as the paper counts"""
     training_macs: float
-    """Of all passes, and of what the method computes beside them, per example"""
+    """MACs of all passes, and of what the method computes beside them, per example"""
     stored_weights: int
     """Parameters of convolutions and linear layers, of all stored models, as the paper counts"""
     stored_parameters: int

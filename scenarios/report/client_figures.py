@@ -214,7 +214,8 @@ def metrics(shown: ShownRuns) -> Figure | None:
 
 
 def logged(shown: ShownRuns) -> Figure | None:
-    """What methods have logged by round, of clients the mean: a panel for each of the first `MOST_VALUES` names."""
+    """Numbers that methods have logged, by round, of clients the mean: a panel for each of the first `MOST_VALUES`
+    names."""
     pairs: list[tuple[RecordedRun, dict[str, dict[int, float]]]] = []
     for run in shown.runs:
         values: dict[str, dict[int, float]] = {}

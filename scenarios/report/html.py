@@ -124,12 +124,12 @@ def build(
 
 @dataclass(frozen=True)
 class ExperimentAnswer:
-    """What stands on the page of an experiment above the report of its runs."""
+    """The part of an experiment's page above the report of its runs."""
 
     sentence: str
     """The result in words"""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """Of the setting, before those of the runs"""
+    """Facts of the setting, before those of the runs"""
     figures: Sequence[tuple[str, str, str]] = ()
     """(name, HTML of `html_figures.svg`, caption)"""
     tables: Sequence[Table] = ()

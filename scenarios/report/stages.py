@@ -38,31 +38,31 @@ class SlotBytes:
 
 @dataclass(frozen=True)
 class StageTotals:
-    """What a run had spent at the end of a round, stage by stage."""
+    """The amounts that a run had spent at the end of a round, stage by stage."""
 
     nominal_bytes: float
     """`nominal_rule`"""
     by_slot: Mapping[tuple[str, str], SlotBytes]
     """(slot, ``down`` or ``up``) -> its bytes in visits that counted"""
     message_bytes: int
-    """Of the messages of these visits, headers included"""
+    """Bytes of the messages of these visits, headers included"""
     wasted_bytes: int
-    """Of visits that did not count"""
+    """Bytes of visits that did not count"""
     virtual_seconds: float
     visit_seconds: float
-    """Of all visits, one after another"""
+    """Seconds of all visits, one after another"""
     computing_seconds: float
-    """Of these, between download and upload: training, and what encoding takes the device"""
+    """Seconds of these between download and upload: of training, and of encoding on the device"""
     contention_seconds: float
-    """Of these, lost because others used the same links"""
+    """Seconds of these that were lost because others used the same links"""
     joules: float
     compute: float
-    """Of the joules, while clients computed, received, sent, or were idle"""
+    """Joules while clients computed, received, sent, or were idle"""
     receive: float
     send: float
     idle: float
     encoding_seconds: float | None = 0.0
-    """Of the virtual seconds, what they would be fewer if codecs took the devices no time; None if it is unknown"""
+    """Virtual seconds by which the run would be shorter if codecs took the devices no time; None if it is unknown"""
     encoding_joules: float | None = 0.0
     """The same of the joules"""
 
@@ -105,7 +105,7 @@ OF_BYTES = (NOMINAL, PAYLOAD, ENCODED, MESSAGES, WIRE)
 
 
 def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
-    """What the run had spent when so many of its rounds had ended, by default all. ReportError."""
+    """The amounts that the run had spent when so many of its rounds had ended, by default all. ReportError."""
     rows = run.rounds[:rounds]
     vectors = defaultdict[str, list[tuple[str, SlotBytes]]](list)
     sizes = run.description.layout.sizes if codecs(run.settings) else {}

@@ -126,8 +126,8 @@ def class_accuracy(rows: Sequence[EvaluationRow]) -> dict[int, float]:
 
 
 def summary(rows: Sequence[EvaluationRow], devices: ByDevice = MappingProxyType({})) -> Mapping[str, Any] | None:
-    """Of the last evaluation, for ``run --json``: ``clients_accuracy``, ``worst_decile`` and ``spread`` if clients'
-    models were evaluated, and `device_summary`; ``values`` of whole models (`whole_by_round`) if there are any."""
+    """The last evaluation for ``run --json``: ``clients_accuracy``, ``worst_decile`` and ``spread`` if clients' models
+    were evaluated, and `device_summary`; ``values`` of whole models (`whole_by_round`) if there are any."""
     result: dict[str, Any] = {}
     if (clients := last(rows)) is not None:
         result = {"clients_accuracy": clients.mean, "worst_decile": clients.worst_decile, "spread": clients.spread}

@@ -34,7 +34,7 @@ class BlockRecord(Record):
     flops_forward: Number = 0
     flops_weight_gradient: Number = 0
     flops_input_gradient: Number = 0
-    """Of both gradients for the inputs"""
+    """FLOPs of both gradients for the inputs"""
 
 
 class StepRecord(Record):
@@ -78,7 +78,7 @@ class TierRecord(Record):
 
     devices: list[str] = []
     networks: list[str] = []
-    """Of their links to what is above them"""
+    """The networks of their links to what is above them"""
 
 
 class Environment(Record):
@@ -94,7 +94,7 @@ class Environment(Record):
     device: str | None = None
     """The device that the run began on; None if it has described nothing yet"""
     computes: dict[str, str] = {}
-    """What decides about the bits of a result (`computing_parts`)"""
+    """The facts that decide about the bits of a result (`computing_parts`)"""
     processor: str | None = None
     data: DataSetRecord = DataSetRecord()
     partition: PartitionRecord = PartitionRecord()
@@ -116,7 +116,7 @@ class Environment(Record):
     files: dict[str, str] = {}
     """Key -> SHA-256 of each file that the fleet reads"""
     own_method: dict[str, Any] = {}
-    """What reports show of a method of the user's own"""
+    """The fields that reports show of a method of the user's own"""
     sources: dict[str, SourceFile] = {}
     """The user's modules -> their files"""
     began_with: dict[str, dict[str, Any]] = {}
@@ -145,7 +145,8 @@ class Environment(Record):
 
 
 def computing_parts(device: str, instructions: Instructions) -> dict[str, str]:
-    """What decides about the bits of workers, and of this process, whose NumPy computes times and server steps."""
+    """The facts that decide about the bits of workers, and of this process, whose NumPy computes times and server
+    steps."""
     parts = fingerprint(device, instructions)
     if instructions == PORTABLE:
         parts["instructions"] = PORTABLE

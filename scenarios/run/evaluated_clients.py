@@ -1,4 +1,5 @@
-"""What a run evaluates: which models, on which examples, and the clients that have none. Nothing is evaluated here."""
+"""The scope of a run's evaluations: which models, on which examples, and the clients that have none. Nothing is
+evaluated here."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ def examples_of_clients(setup: Setup) -> NDArray[np.int64]:
 
 
 def evaluation_scope(setup: Setup) -> EvaluationScope:
-    """What is evaluated. ScenarioError, naming the key, if that is the clients' models and no client has examples, and
-    for a metric that ``fedbr measure`` alone can measure with its options."""
+    """The scope of evaluations. ScenarioError, naming the key, if it is the clients' models and no client has examples,
+    and for a metric that ``fedbr measure`` alone can measure with its options."""
     loaded, description, config = setup.loaded, setup.description, setup.scenario.eval
     on = evaluated(loaded.method, setup.scenario)
     for row in metric_rows(config.metrics):
@@ -54,7 +55,8 @@ def evaluation_scope(setup: Setup) -> EvaluationScope:
 
 
 def quantities(config: EvalSection, description: ModelProfile) -> frozenset[EvaluatedQuantity]:
-    """What an evaluation measures: metrics, and accuracy and loss of the parts and exits of the global model."""
+    """The quantities that an evaluation measures: metrics, and accuracy and loss of the parts and exits of the global
+    model."""
     metrics = (EvaluatedQuantity(row.name) for row in metric_rows(config.metrics))
     rates = (EvaluatedQuantity(name, rate=rate) for rate in description.rates if rate != 1 for name in (ACCURACY, LOSS))
     numbers = range(1, depths(description.axes) + 1)

@@ -29,19 +29,19 @@ from scenarios.run import plugin_sources
 
 LOGS = "logs"
 ARRAYS = "arrays"
-"""Of a run whose data are arrays that were given in Python (`edge.data.content`)"""
+"""The folder of arrays that were given in Python as a run's data (`edge.data.content`)"""
 FOLDERS = (*PLACES, LOGS, app_records.FOLDER)
 MADE = tuple(name for name in FOLDERS if name not in (VECTORS, app_records.FOLDER))
-"""Those that every run has; the server's vectors get theirs with the first of them, and messages those of an app"""
+"""Folders that every run has; the server's vectors get theirs with the first of them, and messages those of an app"""
 JOURNAL = "ledger.sqlite-journal"
 WAL = "ledger.sqlite-wal"
 LEDGER = ("ledger.sqlite", WAL, "ledger.sqlite-shm", JOURNAL)
 FILES = ("scenario.toml", "environment.json", *LEDGER)
 """Files that are opened in place; all others are replaced whole."""
 MEASURED = "measure.json"
-"""What ``fedbr measure`` writes"""
+"""The file that ``fedbr measure`` writes"""
 DESCRIPTION = "description.msgpack"
-"""What a worker has described: model and data (`edge.protocol.serialization.pack_description`)"""
+"""A worker's description of the run: model and data (`edge.protocol.serialization.pack_description`)"""
 _OURS = (*FILES, DESCRIPTION, "report.html", "uncertainty.json", MEASURED)
 _PASSING = re.compile(
     r"\.probe-[0-9a-f]{8}(\.part)?|(scenario\.toml|environment\.json|description\.msgpack|report\.html|uncertainty\.json|measure\.json)\.part|replies-[a-z0-9_]{8}\.part"

@@ -119,7 +119,7 @@ def summary(
     stopped_by: str,
     wall_seconds: float,
 ) -> dict[str, Any]:
-    """What ``run --json`` prints. ``began``: the environment that the run began with.
+    """The result that ``run --json`` prints. ``began``: the environment that the run began with.
 
     ``evaluation``: of the last evaluation whose values of clients are in the ledger, ``clients_accuracy`` (mean over
     clients), ``worst_decile`` (mean of the worst tenth, at least one client) and ``spread`` (standard deviation over

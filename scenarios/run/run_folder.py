@@ -145,7 +145,7 @@ class RunFolder:
 
     @cached_property
     def environment(self) -> Environment:
-        """What the run has recorded of its machine, data and model; an empty one before it has.
+        """The run's record of its machine, data and model; an empty one before there is any.
 
         ReportError, too, for one that is missing although rounds have been committed.
         """
@@ -246,7 +246,7 @@ class RunFolder:
 
     @cached_property
     def links(self) -> Sequence[LinkTotals]:
-        """What the messages of each tier and direction took; empty without tiers."""
+        """The totals of the messages of each tier and direction; empty without tiers."""
         return by_link(self.query) if self.has_tiers else []
 
     @property

@@ -1,4 +1,4 @@
-"""What runs need of this process: workers, a stop flag, a folder, and whoever watches them."""
+"""Resources of this process for runs: workers, a stop flag, a folder, and whoever watches them."""
 
 from __future__ import annotations
 
@@ -81,9 +81,10 @@ class Session:
     piece: str | None = None
     """The duration of ``--for``."""
     preload: Sequence[str] | None = None
-    """What the fork server imports for workers, by default all that they need; () where this process trains nothing."""
+    """Modules that the fork server imports for workers, by default all that they need; () where this process trains
+    nothing."""
     signals: Sequence[Signals] = (Signals.SIGINT, Signals.SIGTERM)
-    """Those that ask the runs to stop."""
+    """Signals that ask the runs to stop."""
 
     def __post_init__(self) -> None:
         """ScenarioError for too many workers."""

@@ -64,7 +64,7 @@ from scenarios.config.tables import set_value, value_at
 from scenarios.config.validation import evaluated, named_blocks
 
 SUM_NBYTES = 8
-"""Of a number in the sum of updates"""
+"""Bytes of a number in the sum of updates"""
 RUN_ID_BYTES = 8
 HEADERS_NBYTES = 4 * serialization.MAX_HEADER_NBYTES
 """Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
@@ -126,7 +126,7 @@ class RunInputs:
 
     loaded: Loaded
     device: str = CPU
-    """Of its workers; the defaults of ``loaded`` that depend on it are written out"""
+    """The device of its workers; the defaults of ``loaded`` that depend on it are written out"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loaded", _with_device_defaults(self.loaded, self.device))
@@ -192,7 +192,7 @@ class RunInputs:
                 set_value(scenario, key, sha256)
         data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
         rows: list[Device | Network] = [*self.files.devices.values(), *self.files.networks.values()]
-        # What a calibration has measured says how its figures came about, and computes nothing.
+        # Measurements of a calibration say how its figures came about, and nothing is computed from them.
         figures = [{key: value for key, value in asdict(row).items() if key != MEASUREMENTS} for row in rows]
         return {**scenario, "data": data, "files": self.files.sha256, "own": figures}
 
@@ -244,8 +244,8 @@ class RunInputs:
 
     @property
     def _submodel_plan(self) -> SubmodelPlan | None:
-        """What workers must know of parts of the model before they have described it; None where all clients hold the
-        whole model."""
+        """The facts that workers must know of parts of the model before they have described it; None where all clients
+        hold the whole model."""
         rules, options = self.loaded.method.objective.submodels, self.loaded.options
         if rules is None:
             return None
@@ -358,7 +358,7 @@ class Setup:
 
     @property
     def method_notes(self) -> list[str]:
-        """What the method says of the described model, if anything."""
+        """The method's notes on the described model, if any."""
         note = self.loaded.method.objective.records.note(self.description, self.loaded.options)
         return [] if note is None else [f"method = {self.loaded.method.name!r}: {note}"]
 

@@ -256,9 +256,9 @@ BASES = ("assumed", "derived", "inference", READ)
 
 
 def row_bases(scenario: Scenario, files: FleetInputs, families: Sequence[str]) -> dict[str, dict[str, dict[str, str]]]:
-    """What ``environment.json`` keeps: ``devices`` and ``networks``, name -> part of a visit -> basis; with tiers also
-    ``aggregators``, name of a network of theirs -> direction -> basis. ``files``: of the fleet; ``families``: names by
-    which devices have a throughput for the run's model."""
+    """The bases that ``environment.json`` keeps: ``devices`` and ``networks``, name -> part of a visit -> basis; with
+    tiers also ``aggregators``, name of a network of theirs -> direction -> basis. ``files``: of the fleet;
+    ``families``: names by which devices have a throughput for the run's model."""
     trace = files.trace  # which may give rates and speeds in place of those of rows
     known = set(WAYS) if scenario.fleet.rates is not None or scenario.fleet.trace is not None else recorded_rates(files)
     has_speeds = isinstance(trace, Machines) or (isinstance(trace, RecordedDays) and trace.flops_per_second is not None)

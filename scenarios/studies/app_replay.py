@@ -56,7 +56,7 @@ class PreparedApp:
     """The scenario with the overrides"""
     app: FlowerApp
     folder: Path
-    """Of the run"""
+    """The folder of the run"""
     fresh: str
     """The command that runs the app anew"""
 

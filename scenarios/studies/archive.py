@@ -45,7 +45,8 @@ UTF_8 = "utf-8"
 README, SUMMARY, REPORT = "README.md", "summary.json", "report.html"
 MEASURED = (folder_files.MEASURED, drawn_times.FILE)
 FIRST_DATE = 315_532_800.0
-"""Of files of a run that does not say when it began: the first of 1980, before which some formats have no dates"""
+"""The date of files of a run that does not say when it began: the first of 1980, before which some formats have no
+dates"""
 INPUTS = "inputs"
 """Folder of the files that a scenario names"""
 MOST_ROWS = 100

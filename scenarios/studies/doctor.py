@@ -59,7 +59,7 @@ BAR = 0.1
 
 
 def examine() -> dict[str, Any]:
-    """What ``doctor --json`` prints."""
+    """The result that ``doctor --json`` prints."""
     memory, cache = psutil.virtual_memory(), cache_folder()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     versions: dict[str, str | None] = {"python": platform.python_version()}

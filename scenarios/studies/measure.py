@@ -74,15 +74,15 @@ class MeasurePlan:
     evaluation: EvalSection
     """Its table ``eval`` with the metrics and options that are measured"""
     round: int
-    """Of the checkpoint, as the ledger numbers it"""
+    """The round of the checkpoint, as the ledger numbers it"""
     clients: Clients
 
 
 def plan(
     loaded: Loaded, folder: Path, metrics: str, overrides: Mapping[str, Any], round: int | None, clients: str | None
 ) -> MeasurePlan:
-    """What these words ask for: names separated by commas, options as ``eval.metric_options.NAME.KEY=VALUE``, a round
-    counted from 1 (None: the newest). ScenarioError for anything that cannot be measured."""
+    """The plan that these words ask for: names separated by commas, options as ``eval.metric_options.NAME.KEY=VALUE``,
+    a round counted from 1 (None: the newest). ScenarioError for anything that cannot be measured."""
     chosen = tuple(name.strip() for name in metrics.split(","))
     try:
         rows = metric_rows(chosen)
@@ -233,7 +233,7 @@ class _Measuring:
         count = self.job.scored(run.description.test_count)
         shards = [(start, min(start + batch, count)) for start in range(0, count, batch)]  # as in evaluations
         evaluated = int((self.examples > 0).sum())
-        # Of local models, a visit and an evaluation each.
+        # Local models take a visit and an evaluation each.
         of_clients = {"none": 0, "local": 2 * len(run.candidates), "evaluated": evaluated}[request.clients]
         self.workers.planned = len(models) * len(shards) + of_clients
         variant = run.server.global_evaluation_variant()

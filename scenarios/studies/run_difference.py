@@ -72,7 +72,7 @@ class RunDifference:
         return not self.keys and self.first_round is None
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``diff --json`` prints."""
+        """The result that ``diff --json`` prints."""
         pairs = {name: {key: list(pair) for key, pair in getattr(self, name).items()} for name in PAIRS}
         return asdict(self) | pairs | {"same": self.same}
 

@@ -30,7 +30,7 @@ class Codecs:
     tensors: Mapping[str, Tensors]
     """key -> shapes of the tensors in its vector; keys that are missing have one tensor"""
     axes: TensorAxes = field(default_factory=dict)
-    """Of these tensors, where visits have parts of them"""
+    """The axes of these tensors, where visits have parts of them"""
 
     @cached_property
     def up(self) -> UpdateCodec:

@@ -136,7 +136,7 @@ class UpdateCodec:
 
     @cached_property
     def codecs(self) -> VectorCodecs:
-        """Those of its vectors."""
+        """The codecs of its vectors."""
         return VectorCodecs(self.config.up, self.config.up_slots, self.config.min_values, self.tensors)
 
     def feeds_back(self, codec: Codec) -> bool:
@@ -158,7 +158,7 @@ class UpdateCodec:
         return state
 
     def references(self, kept_blocks: Sequence[str]) -> tuple[str, ...]:
-        """Of the blocks that clients keep, which not every visit downloads, those whose last downloaded version both
+        """Blocks, out of those that clients keep and not every visit downloads, whose last downloaded version both
         sides must know."""
         return tuple(kept_blocks) if self.config.up and self.config.of == "update" else ()
 

@@ -20,7 +20,7 @@ class MetricRow:
     """One metric. ValueError for a row that no evaluation can use."""
 
     name: str
-    """Of its values in the ledger's table ``evaluations``."""
+    """The name of its values in the ledger's table ``evaluations``."""
     title: str
     measure: str
     """``module:Class`` of an `edge.training.metrics.metric.Metric`."""
@@ -30,8 +30,9 @@ class MetricRow:
     split: EvalSplit | None = None
     """Examples that a metric measured once per model gets; None: the evaluated ones."""
     options: type[PluginOptions] | None = None
-    """Of its entry in ``eval.metric_options``, with which its class is made; None: it is made without. Options that
-    ``fedbr measure`` alone can measure with say why in a property ``measure_alone``, as ``KEY = VALUE: reason``."""
+    """The options of its entry in ``eval.metric_options``, with which its class is made; None: it is made without.
+    Those that ``fedbr measure`` alone can measure with say why in a property ``measure_alone``, as
+    ``KEY = VALUE: reason``."""
     over_clients: str | None = None
     """``module:function`` of (client -> its values by part, options, client -> its vectors by name), which gives
     further values by part, over these clients. Only ``fedbr measure`` has vectors."""

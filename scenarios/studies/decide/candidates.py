@@ -71,7 +71,7 @@ def is_replayable(key: str) -> bool:
 
 
 def training_of(loaded: Loaded) -> str:
-    """What the training of a scenario depends on, as long as the same visits count; equal texts share it."""
+    """Everything that the training of a scenario depends on, as long as the same visits count; equal texts share it."""
     scenario = loaded.scenario
     keys = resolved_keys(scenario)
     # The order of an asynchronous policy's updates depends on times.

@@ -61,7 +61,7 @@ IN_SCENARIO = {
 }
 """Name of a budget -> its key in the recommended scenario"""
 LEVEL = 0.05
-"""Of the tests that tell two finalists apart"""
+"""The significance level of the tests that tell two finalists apart"""
 
 FINALIST, HALVED, HOPELESS, REFUSED, FAILED, OPEN = "finalist", "halved", "hopeless", "refused", "failed", "open"
 """States of a candidate: in the last rung; behind in one before; without a chance against one that has reached the
@@ -69,7 +69,7 @@ target; refused by forecast; a run of it failed; not yet judged"""
 
 
 class Standing(NamedTuple):
-    """What is known of a candidate."""
+    """A candidate's state, and the evidence for it."""
 
     candidate: Candidate
     state: str
@@ -96,13 +96,13 @@ class Decision(Experiment):
     candidates: tuple[Candidate, ...] = ()
     objective: Objective = field(default_factory=lambda: Objective(None, "rounds", {"rounds": 1}))
     grid: Grid = field(default_factory=lambda: Grid(""))
-    """Of the user's, without what deciding adds"""
+    """The user's grid, without what deciding adds"""
     held_out: Mapping[str, Any] = field(default_factory=dict)
-    """What deciding adds to all scenarios: a share of validation examples, if they have none"""
+    """Keys that deciding adds to all scenarios: a share of validation examples, if they have none"""
     is_robust: bool = False
     """Whether the two best are also trained on changed fleets"""
     draws: int = 0
-    """Of the figures that are assumed, for the probability that the chosen candidate is the best"""
+    """Draws of the figures that are assumed, for the probability that the chosen candidate is the best"""
     lost: Mapping[str, str] = field(default_factory=dict)
     """Name of a run -> why it failed"""
 
@@ -262,7 +262,7 @@ class Decision(Experiment):
         by_name: Mapping[str, Mapping[int, Trail]],
         standings: dict[str, Standing],
     ) -> list[Candidate]:
-        """Those that go on to the next rung."""
+        """The candidates that go on to the next rung."""
         hopeless = halving.cannot_win(self.objective, by_name)
         for name, first in hopeless.items():
             reason = f"has spent more without the target than {standings[first].candidate.row.name} with it"
@@ -297,7 +297,7 @@ class Decision(Experiment):
         return runs
 
     def _enough(self, trained: Candidate) -> dict[str, float]:
-        """What ends a run before its rung does: the target, or a budget that is used up."""
+        """The limits that end a run before its rung does: the target, or a budget that is used up."""
         target = {} if self.objective.target is None else {TARGET: self.objective.target}
         shares = sum(candidate.like == trained.row.name for candidate in self.candidates)
         if shares > 1:  # others may spend less by the same round
@@ -370,8 +370,8 @@ class Decision(Experiment):
     def _after_changes(
         self, names: Sequence[str], walk: Walk, done: Result, replayed: Sequence[Mapping[str, Any]]
     ) -> Iterator[Mapping[str, Any]]:
-        """What replays say of changed fleets; where they leave it open, or say nothing, which of the two best is better
-        with the first seed, trained there, as of `Analysis.best_on`.
+        """The results of replays on changed fleets; where they leave it open, or say nothing, which of the two best is
+        better with the first seed, trained there, as of `Analysis.best_on`.
 
         A candidate without gateways does as it did if a gateway is lost.
         """
@@ -490,7 +490,7 @@ class Decision(Experiment):
         return {"name": nearest, "accuracy": best.get(nearest or ""), "budgets_needed": needed}
 
     def _effort(self, done: Result, walk: Walk) -> dict[str, Any]:
-        """What was trained, and what an exhaustive grid would have trained at most."""
+        """The training of the decision, and at most that of an exhaustive grid."""
         changed = {self._run_of(candidate, change) for candidate in self.candidates for change in variations.TRAINED}
         after = [run for run in done["runs"] if run["name"] in changed]
         runs = [run for run in done["runs"] if run["name"] not in changed]
@@ -644,8 +644,8 @@ def _led(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _asks(rows: Sequence[ExperimentRow], scenarios: Sequence[Loaded], objective: Objective) -> dict[str, str]:
-    """What a decision is about; more seeds, draws and changed fleets only add to it. Files are known by their content:
-    no run may be made with that of a candidate which is replayed."""
+    """The question of a decision; more seeds, draws and changed fleets only add to it. Files are known by their
+    content: no run may be made with that of a candidate which is replayed."""
     candidates = []
     for row, loaded in zip(rows, scenarios, strict=True):
         settings = dict(row.settings)

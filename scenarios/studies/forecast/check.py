@@ -47,7 +47,7 @@ from scenarios.studies.forecast.typical_visits import DEVICE, TypicalVisits
 
 NEWEST_CHECKPOINTS = 2
 LEDGER_NBYTES, LEDGER_VISIT_NBYTES, REPORT_NBYTES = 60_000, 300, 700_000
-"""Of a new ledger, of each visit in it, and of a report: measured in runs on the digits, November 2026"""
+"""Bytes of a new ledger, of each visit in it, and of a report: measured in runs on the digits, November 2026"""
 COORDINATOR_MODELS = 4
 """Copies of the models that the coordinator holds: the current ones, the next ones, an update, and a checkpoint"""
 Row = dict[str, Any]
@@ -65,7 +65,7 @@ class DataSource:
 
 @dataclass(frozen=True)
 class MachineCosts:
-    """What a run costs in short: virtual time and bytes, and wall time, disk and memory of this machine."""
+    """The costs of a run in short: virtual time and bytes, and wall time, disk and memory of this machine."""
 
     rounds: int
     virtual_seconds_per_round: float | None
@@ -77,7 +77,7 @@ class MachineCosts:
     workers: int
     device: str
     disk_nbytes: int
-    """Of a run folder, about: checkpoints, client states, vectors of clients, ledger and report"""
+    """Bytes of a run folder, about: checkpoints, client states, vectors of clients, ledger and report"""
     coordinator_nbytes: int
     worker_nbytes: int
 
@@ -89,7 +89,7 @@ class Check:
     scenario: Mapping[str, Any]
     blocks: list[Row]
     alphas: list[Row]
-    """Of the last alpha blocks; none for methods without an option ``alpha``"""
+    """Rows for the last alpha blocks; none for methods without an option ``alpha``"""
     submodels: list[Row]
     """Parts of the model that clients have, the largest first; none where all hold the whole model"""
     notes: list[str]
@@ -106,7 +106,7 @@ class Check:
         return replace(self, costs=replace(wall, workers=workers))
 
     def plain(self) -> dict[str, Any]:
-        """What ``check --json`` prints."""
+        """The result that ``check --json`` prints."""
         result: dict[str, Any] = _plain(self)
         costs, evaluation = result["estimate"], self.estimate.evaluation_visits
         if costs["wan_bytes"] is None:
@@ -284,7 +284,8 @@ def parts(visits: TypicalVisits) -> list[Row]:
 
 
 def _resident_nbytes() -> tuple[int, int]:
-    """Of this process, and of the largest that it has started: a worker, with its data set if that is there."""
+    """Resident bytes of this process, and of the largest that it has started: a worker, with its data set if that is
+    there."""
     process, children = psutil.Process(), [0]
     for child in process.children(recursive=True):
         with suppress(psutil.Error):  # it has ended meanwhile

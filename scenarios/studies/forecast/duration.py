@@ -61,7 +61,7 @@ several seconds of a GPU, whose pace depends on what surrounds the steps."""
 FEWEST_STEPS = 2
 """Steps of a visit that is cut"""
 WARM_UP_ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 2, 4, 12
-"""Of a short run; of the rounds after its warm-up, every second is evaluated."""
+"""Rounds of a short run; after its warm-up, every second one is evaluated."""
 ENOUGH_SECONDS = 1.5
 """Measured rounds that took so long are enough."""
 EVALUATED_BATCH = 50
@@ -79,7 +79,7 @@ class RunDuration:
     """For its needs; as many as the run may have, if it has to reach an accuracy."""
     seconds_per_round: float
     nbytes: float = 0.0
-    """Of messages of clients, in all of these rounds; the mean of the least and the most"""
+    """Bytes of messages of clients, in all of these rounds; the mean of the least and the most"""
 
     @property
     def seconds(self) -> float:
@@ -323,12 +323,12 @@ def forecast(
 
 
 def _conditions(host: Host) -> dict[str, Any]:
-    """What durations depend on beside the run set."""
+    """The conditions that durations depend on beside the run set."""
     return {"workers": host.workers, "device": host.device, "machine": fingerprint(host.device)}
 
 
 def result(run_set: RunSet, host: Host, expected: Sequence[RunDuration]) -> dict[str, Any]:
-    """What ``--estimate --json`` prints: each whole run, and the seconds of the rounds that are left."""
+    """The result that ``--estimate --json`` prints: each whole run, and the seconds of the rounds that are left."""
     rest = runs_left(run_set, host.out, host.device, expected)
     runs = [{**asdict(one), "seconds": one.seconds} for one in expected]
     return {
@@ -340,7 +340,7 @@ def result(run_set: RunSet, host: Host, expected: Sequence[RunDuration]) -> dict
 
 
 def durations(result: Mapping[str, Any]) -> list[RunDuration]:
-    """Those that the result of a study keeps under ``estimate``; none if they were not measured."""
+    """Durations that the result of a study keeps under ``estimate``; none if they were not measured."""
     rows = result.get("estimate", {}).get("runs", [])
     return [RunDuration(row["name"], row["rounds"], row["seconds_per_round"], row.get("nbytes", 0.0)) for row in rows]
 

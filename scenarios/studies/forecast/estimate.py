@@ -44,7 +44,7 @@ PATIENCE_SECONDS = 5.0
 clients leave and return often enough."""
 
 LONG_SECONDS = 3600.0
-"""Of a message, from which on it is the length that makes a round's events many"""
+"""Seconds of a message, from which on it is its length that makes a round's events many"""
 
 Ends = tuple[float, float]
 """(least, most)"""
@@ -86,11 +86,11 @@ class Estimate:
     """With the messages of aggregators, but as if all of these waited for each other in every round; of those that meet
     the server one by one, as if they took turns"""
     joules: float | None
-    """Of clients"""
+    """Energy of clients"""
     wan_bytes: int | None
     """Between aggregators and what is above them; None without any (``fleet.tiers``)"""
     price: float | None
-    """Of these"""
+    """The price of bytes and energy, as far as the scenario has prices"""
     untimed: str | None
     """Why seconds and joules are None although the data are there"""
     evaluation_visits: EvaluationVisits | None
@@ -125,7 +125,7 @@ def estimate(visits: TypicalVisits) -> Estimate:
         totals["flops"] = (flops * trained + evaluation.flops,) * 2
         try:
             with time_limit(PATIENCE_SECONDS):
-                # Of a round in which clients hold a version, if downloads are encoded against it.
+                # A round in which clients hold a version, if downloads are encoded against it.
                 price = (cheapest if loaded.scenario.codec.down else dearest).price
                 part_prices = _prices_of_parts(visits)
                 totals |= _timed(visits, fleet, part_prices or [price] * len(visits.cohort), evaluation)
@@ -208,7 +208,7 @@ def varied_by(scenario: Scenario, files: FleetInputs) -> list[str]:
 
 
 def _why_long(visits: TypicalVisits, price: VisitPrice) -> str:
-    """What makes the events of a round many: messages that last for long on links that change, or what else varies."""
+    """The reason why a round has many events: messages that last for long on links that change, or what else varies."""
     clients, fleet = visits.cohort, visits.setup.fleet
     rates = fleet.down[clients], fleet.up[clients]
     slowest = min(float(speeds.min()) for speeds in rates)
@@ -221,7 +221,7 @@ def _why_long(visits: TypicalVisits, price: VisitPrice) -> str:
 
 
 class _Meetings(NamedTuple):
-    """What the messages of aggregators take from one step of the server to the next."""
+    """The costs of the messages of aggregators from one step of the server to the next."""
 
     nbytes: int
     price: float
@@ -229,7 +229,7 @@ class _Meetings(NamedTuple):
 
 
 def _meetings(visits: TypicalVisits) -> _Meetings | None:
-    """Of all aggregators, whose rounds take no time themselves; None without any."""
+    """The meetings of all aggregators, whose rounds take no time themselves; None without any."""
     tiers = visits.setup.tiers(visits.server)
     if tiers is None:
         return None
@@ -278,7 +278,7 @@ def _bytes(
 
 
 def _prices_of_parts(visits: TypicalVisits) -> list[VisitPrice]:
-    """Of the visits of a typical round whose clients hold parts of the model; none where all hold the whole."""
+    """Prices of the visits of a typical round whose clients hold parts of the model; none where all hold the whole."""
     submodels, last = visits.server.setup.submodels, visits.loaded.scenario.rounds.max - 1
     if submodels is None:
         return []

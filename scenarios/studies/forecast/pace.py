@@ -43,7 +43,7 @@ class MeasuredRound:
     seconds: float
     is_evaluated: bool
     flops: Sequence[float] = ()
-    """Of each visit that was trained, if they were asked for"""
+    """FLOPs of each visit that was trained, if they were asked for"""
 
 
 def read_rounds(folder: Path, with_flops: bool = False) -> list[MeasuredRound]:

@@ -17,7 +17,7 @@ from scenarios.studies.forecast.typical_visits import DEVICE
 
 @dataclass
 class Profiles:
-    """Those of several scenarios, of which each model on each data set is described once."""
+    """The profiles of several scenarios, of which each model on each data set is described once."""
 
     device: str
     launcher: WorkerLauncher

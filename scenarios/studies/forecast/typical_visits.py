@@ -45,7 +45,7 @@ class EvaluationVisits:
 
     clients: list[int]
     work: Work
-    """Of the visit of a typical client that has not trained yet"""
+    """The work of the visit of a typical client that has not trained yet"""
     evaluations: int
     """In a run of ``rounds.max`` rounds"""
     bytes_down_later: int = 0
@@ -53,12 +53,12 @@ class EvaluationVisits:
 
     @property
     def nbytes(self) -> int:
-        """Of the whole run, down and up together; the most."""
+        """Bytes of the whole run, down and up together; the most."""
         return (self.work.bytes_down + self.work.bytes_up) * len(self.clients) * self.evaluations
 
     @property
     def flops(self) -> float:
-        """Of the whole run."""
+        """FLOPs of the whole run."""
         return self.work.flops * len(self.clients) * self.evaluations
 
 
