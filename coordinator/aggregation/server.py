@@ -46,7 +46,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
@@ -327,11 +327,23 @@ class ServerStrategy(NumberLog):
         """The download of a visit with this choice and variant, which has its part of the global model."""
         payload = self.payload(client, round, choice)
         if isinstance(payload, LaterPayload):
-            return Download(client, {}, choice, payload, variant)
+            return Download(client, {}, choice, self._part_later(payload, variant), variant)
         return Download(client, self._part(payload, variant), choice, variant=variant)
 
     def _part(self, payload: Payload, variant: Variant) -> Payload:
         return {slot: self.part_of(vectors, variant) if slot == MODEL else vectors for slot, vectors in payload.items()}
+
+    def _part_later(self, later: LaterPayload, variant: Variant) -> LaterPayload:
+        submodels = self.setup.submodels
+        if submodels is None:
+            return later
+        slices = submodels.slices(variant)
+        part = {slot: slices.of(sizes) if slot == MODEL else sizes for slot, sizes in later.shapes.items()}
+
+        def build() -> Payload:
+            return {slot: slices.taken(whole) if slot == MODEL else whole for slot, whole in later.build().items()}
+
+        return replace(later, shapes=part, build=build)
 
     def choose(self, client: int, round: int) -> Choice:
         """The small numbers that a visit downloads; changes nothing."""

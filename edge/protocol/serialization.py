@@ -85,6 +85,7 @@ exists; `decode` gives the message of a header and frames, or raises a `WireErro
 from __future__ import annotations
 
 import base64
+import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -169,7 +170,7 @@ __all__ = [
     "update_nbytes",
 ]
 
-PROTOCOL = 10
+PROTOCOL = 11
 MAX_COMPLAINT = 500
 """Characters of the reason for which a job is refused."""
 MAX_CACHED_NBYTES = 1 << 16
@@ -202,6 +203,8 @@ class _Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 _HEADER, _FIXED_FIELDS = Decoder(_Header), Decoder(FixedFields)
+LENGTH = struct.Struct(">Q")
+"""Before each part of a description in a file"""
 CHARGED = (Train, Update)
 """Messages whose length must not depend on their numbers."""
 
@@ -261,26 +264,25 @@ def _joined(upload: Sequence[NDArray[Any]]) -> memoryview:
     return np.concatenate([numbers.view(np.uint8) for numbers in upload]).data
 
 
-class _DescriptionFile(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A `Described` without vectors, as one sequence of bytes."""
-
-    header: bytes
-    frames: list[bytes]
-
-
-_DESCRIPTION_FILE = Decoder(_DescriptionFile)
-
-
 def pack_description(description: ModelProfile) -> bytes:
-    """A description of model and data as bytes for a file: the encoding of the message by which a worker sends it."""
+    """A description of model and data as bytes for a file: header and frames of the message by which a worker sends
+    it, each behind its length, a big-endian integer of 8 bytes."""
     encoded = encode(Described(description, {}), NO_RUN)
-    return packb(_DescriptionFile(encoded.header, [bytes(frame) for frame in encoded.frames]))
+    parts = [memoryview(encoded.header), *encoded.frames]
+    return b"".join(piece for part in parts for piece in (LENGTH.pack(part.nbytes), part))
 
 
 def unpack_description(packed: Buffer) -> ModelProfile:
     """Inverse of `pack_description`; WireError for bytes that it does not give."""
-    file = unpackb(_DESCRIPTION_FILE, packed, "description")
-    described = decode(file.header, file.frames, NO_RUN, kinds=Described)
+    rest, parts = memoryview(packed), list[memoryview]()
+    while rest and len(parts) <= len(ARRAYS):
+        (nbytes,) = LENGTH.unpack(bytes(rest[: LENGTH.size]).ljust(LENGTH.size, b"\xff"))
+        rest = rest[LENGTH.size :]
+        expect(nbytes <= len(rest), "description: length of a part", nbytes)
+        parts.append(rest[:nbytes])
+        rest = rest[nbytes:]
+    expect(bool(parts) and not rest, "description: parts", len(parts))
+    described = decode(parts[0], parts[1:], NO_RUN, kinds=Described)
     assert isinstance(described, Described)
     expect(not described.payload, "description: vectors", sorted(described.payload))
     return described.description

@@ -104,7 +104,7 @@ class AdaptSection(Section):
     lr: Annotated[float | None, Field(ge=0, le=1e6)] = None
     """Their step size; by default that of a visit that begins now."""
     before: bool = False
-    """Whether accuracy and loss are measured before the adaptation, too: ``before/accuracy``, ``before/loss``."""
+    """Whether accuracy and loss are measured before the adaptation, too: values of the kind ``before``."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +130,14 @@ class EvalSection(Section):
     method's spec says, which for ``both`` also decides whose accuracy is the round's."""
     aggregators: bool = False
     """Whether the models that aggregators have of their own between two meetings with the server (``tiers.interval``)
-    are evaluated as well, on the test set, by the same metrics; values are named ``aggregator K/accuracy``. Evaluations
+    are evaluated as well, on the test set, by the same metrics; the values name their aggregator. Evaluations
     are then made in these rounds, too, as ``every`` says, of all models. They take no virtual time and cost nothing."""
     split: EvalSplit = "test"
     """The examples of its own that a client's model is evaluated on."""
     select: SelectionSplit | None = None
     """``validation``: the best round is that with the highest mean accuracy on clients' validation examples. In each
     evaluation accuracy and loss of each client's model are measured on them as well, after the adaptation if there is
-    one: ``validation/accuracy``, ``validation/loss``. By default the round's accuracy decides."""
+    one: values of the kind ``validation``. By default the round's accuracy decides."""
     adapt: AdaptSection = AdaptSection()
     charged: bool = False
     """Whether evaluation on clients is part of the protocol of a synchronous policy: after the server's step each

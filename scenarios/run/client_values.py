@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from coordinator.records.round_record import validation_accuracy
 from coordinator.records.schema import EvaluationRow, RoundRow
-from edge.protocol.messages import ACCURACY, BEFORE, CORRECT, CROSS_ENTROPY, GLOBAL, EvaluatedQuantity
+from edge.protocol.messages import ACCURACY, BEFORE, CORRECT, CROSS_ENTROPY, GLOBAL, SUBVALUE, EvaluatedQuantity
 from scenarios.run import progress
 
 CLASS_ACCURACY = "class-accuracy"
@@ -188,7 +188,7 @@ def whole_by_round(rows: Sequence[EvaluationRow]) -> dict[str, dict[int, float]]
 
 
 def _is_whole(row: EvaluationRow) -> bool:
-    is_numbered = row.part is not None and row.part.isdigit()
+    is_numbered = row.part is not None and row.part.rpartition(SUBVALUE)[2].isdigit()
     is_further = row.quantity not in (CORRECT, CROSS_ENTROPY)
     return row.client == GLOBAL and row.aggregator is None and is_further and not is_numbered
 

@@ -192,7 +192,7 @@ def check(folder: Path) -> None:
     packages = (Path(place, name) for place, names, _ in os.walk(sources) for name in names)
     for path in (*(folder / name for name in (*FOLDERS, ARRAYS)), sources, *packages):
         _refuse_unless(path, stat.S_ISDIR, "is not a folder")
-    for path in (*(folder / name for name in FILES), *_of_name(folder / LOGS, _LOG)):
+    for path in (*(folder / name for name in (*FILES, DESCRIPTION)), *_of_name(folder / LOGS, _LOG)):
         _refuse_unless(path, stat.S_ISREG, "is not a regular file")
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), opened(folder / JOURNAL) as file:
         file.seek(-min(len(SUPER_JOURNAL), file.seek(0, os.SEEK_END)), os.SEEK_END)

@@ -28,10 +28,10 @@ from coordinator.records.schema import (
 )
 from coordinator.records.store import has_rounds, read
 from costmodel.config import Prices
-from costmodel.files import read_bytes
 from edge.data.content import restore_content
 from edge.data.registry import DataError
 from edge.protocol.config import ModelProfile
+from edge.protocol.files import opened
 from edge.protocol.serialization import unpack_description
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import Argument, ReportError, ScenarioError
@@ -45,6 +45,8 @@ from scenarios.run.aggregators import LinkTotals, by_link, by_round
 from scenarios.run.client_values import BestRound, ByDevice, best_round, by_device
 from scenarios.run.environment import Environment
 
+MOST_DESCRIPTION_NBYTES = 8 * run_records.MOST_NBYTES
+"""8 bytes for each class of each client, for which an environment has at least one"""
 SCENARIO, ENVIRONMENT, LEDGER = PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")
 
 
@@ -165,9 +167,14 @@ class RunFolder:
         """Its model and data as a worker has described them. ReportError for a run that has none, or a damaged one."""
         path = self.folder / folder_files.DESCRIPTION
         try:
-            return unpack_description(read_bytes(path, run_records.MOST_NBYTES))
+            with opened(path) as file:
+                packed = file.read(MOST_DESCRIPTION_NBYTES + 1)
+            if len(packed) > MOST_DESCRIPTION_NBYTES:
+                raise ValueError(f"larger than {MOST_DESCRIPTION_NBYTES:,} bytes")
+            return unpack_description(packed)
         except (OSError, ValueError) as error:
-            raise ReportError(f"{path} does not describe the run's model and data: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            raise ReportError(f"{path} does not describe the run's model and data: {why}") from None
 
     def check_device(self, device: str) -> None:
         """ScenarioError for a device of another type than that which the run began on."""

@@ -304,14 +304,13 @@ class _Maker:
             if loaded.dataset.content:
                 keep_content(loaded.dataset.content, cache_folder(), folder / ARRAYS)
             here = environment(setup, self.host, refused, stop_at_target, kept)
-            kept_description = replace(setup.description, data_source=here.data.source)
-            write_bytes(folder / folder_files.DESCRIPTION, pack_description(kept_description))
             here.write(folder)
         path, genesis, table = folder / LEDGER, chain if before is None else None, loaded.method.objective.records.table
         with contextlib.closing(Ledger(path, genesis, table, loaded.scenario.checkpoints, self.held.check)) as ledger:
             self.held.keep(path)
             if ledger.genesis != chain:
                 raise _is_another(folder)
+            _keep_description(setup, folder)
             job = setup.job
             if access is not None:
                 numerics = {} if access.any_machine else fingerprint(device, loaded.scenario.train.instructions)
@@ -366,6 +365,12 @@ class _Maker:
             most_nbytes=most_nbytes,
             files={} if access is None else shipped_files(job, self.held.path),
         )
+
+
+def _keep_description(setup: Setup, folder: Path) -> None:
+    """Write the description into the run folder; into that of a resumed run, which may have lost it, once more."""
+    source = abbreviated(setup.description.data_source)
+    write_bytes(folder / folder_files.DESCRIPTION, pack_description(replace(setup.description, data_source=source)))
 
 
 def _stoppable(method: Callable[P, R]) -> Callable[P, R]:

@@ -153,8 +153,8 @@ def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool
             f"anew: {fresh}"
         )
     description, clients = run.description, range(recorded.scenario.data.clients)
-    if len(description.samples) != len(clients):
-        raise ReportError(f"{folder / DESCRIPTION} has {len(description.samples)} clients instead of {len(clients)}")
+    if len(description.samples) != len(clients) or description.data_sha256 != run.environment.data.sha256:
+        raise ReportError(f"{folder / DESCRIPTION} is of other data than the run's")
     setup, made = Setup(inputs, description), Setup(before, description)
     _ = setup.fleet  # so that one that cannot be is refused first
     if reason := _other_members(made, setup):

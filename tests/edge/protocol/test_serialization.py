@@ -55,6 +55,22 @@ def bare() -> ModelProfile:
     return replace(DESCRIPTION, samples=none, histogram=histogram, test_samples=none, validation_samples=none)
 
 
+def test_a_description_of_many_clients_is_kept_in_a_file() -> None:
+    """Its arrays are longer than any header may be."""
+    counts = np.arange(70_000)
+    histogram = np.stack([counts, counts], axis=1)
+    large = replace(DESCRIPTION, histogram=histogram, samples=counts, test_samples=counts, validation_samples=counts)
+    packed = serialization.pack_description(large)
+    assert len(packed) > serialization.MAX_HEADER_NBYTES == 1 << 20
+    assert serialization.pack_description(serialization.unpack_description(packed)) == packed
+
+
+@pytest.mark.parametrize("harm", [lambda packed: packed[:9], lambda packed: packed + bytes(8), lambda packed: b""])
+def test_a_description_with_parts_too_few_or_too_many_is_refused(harm: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(messages.WireError, match="description: "):
+        serialization.unpack_description(harm(serialization.pack_description(DESCRIPTION)))
+
+
 def model() -> Payload:
     return {
         "model": {

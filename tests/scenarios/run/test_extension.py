@@ -57,12 +57,15 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_that_ended_by_its_rounds_goes_on_as_if_it_had_never_ended(ended: Path, tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", *SHORT, "rounds.max=4")
+    described = (ended / "description.msgpack").read_bytes()
+    (ended / "description.msgpack").write_bytes(described[:100])  # lost, which a run that goes on mends
     genesis = read(ended / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'genesis'")[0][0]
 
     result = gone_on(ended, "rounds.max=4")
 
     assert (result["rounds"], result["stopped_by"]) == (4, "rounds")
     assert record(ended) == record(whole)
+    assert (ended / "description.msgpack").read_bytes() == described
     assert read(ended / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'genesis'")[0][0] == genesis
     assert load(str(ended / "scenario.toml")).scenario.rounds.max == 4
     assert json.loads((ended / "environment.json").read_text())["began_with"]["rounds"] == {"max": 2}

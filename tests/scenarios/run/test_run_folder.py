@@ -77,7 +77,7 @@ def test_limits_that_a_run_began_with_are_written_until_it_has_them_again() -> N
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (None, r"cannot be read: No such file or directory"),
+        (None, r"No such file or directory"),
         (b"no msgpack", r"description: "),
         (pack_description(PROFILE)[:-1], r"description: "),
         (pack_description(replace(PROFILE, samples=-PROFILE.samples)), r"Described: samples"),
