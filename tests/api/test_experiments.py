@@ -94,7 +94,7 @@ def test_a_row_after_the_last_round_has_that_rounds_model() -> None:
 
 
 def test_a_call_writes_a_note_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("scenarios.run.setup.RunInputs.fleet_notes", lambda loaded: ["a trace"])
+    monkeypatch.setattr("scenarios.run.setup.RunInputs.fleet_notes", ["a trace"])
 
     def call(caller: Caller, *arguments: Any) -> dict[str, Any]:
         caller.note("a trace")

@@ -30,10 +30,12 @@ IN_EVALUATION = ("coordinator.rounds.evaluation:Evaluation.wait", "before", 2)
 """Workers score the model, and train for the next round."""
 AMONG_REPLIES = ("coordinator.rounds.pool_trainer:PoolTrainer.validate", "before", 3)
 """Two clients of the round have answered, and perhaps kept something; others are being trained."""
-IN_STATE_FILE = ("os:fsync", "before", 4)
-"""The coordinator keeps for a client what it has sent it; a probe of the disk and two checkpoints came before."""
-IN_CHECKPOINT = ("os:fsync", "before", 5)
-"""The files before it: a probe of the disk, scenario.toml, environment.json, and the first checkpoint."""
+IN_STATE_FILE = ("os:fsync", "before", 5)
+"""The coordinator keeps for a client what it has sent it; a probe of the disk, the description and two checkpoints came
+before."""
+IN_CHECKPOINT = ("os:fsync", "before", 6)
+"""The files before it: a probe of the disk, scenario.toml, environment.json, description.msgpack, and the first
+checkpoint."""
 IN_LEDGER = ("coordinator.records.store:Ledger._set", "before", 1)
 """Its tables are being made."""
 AFTER_LAST_COMMIT = ("coordinator.records.store:Ledger.commit", "after", 1)
@@ -42,7 +44,7 @@ BEFORE_SUMMARY = ("coordinator.records.store:Ledger.finish", "before", 1)
 BEFORE_CLOSING = ("coordinator.records.store:Ledger.finish", "after", 1)
 """The summary is there, and the write-ahead log still lies beside the ledger."""
 BEFORE_REPORT = ("scenarios.report.html:build", "before", 1)
-IN_REPORT = ("os:fsync", "before", 5)
+IN_REPORT = ("os:fsync", "before", 6)
 """The report is begun; the files before it are those of `IN_CHECKPOINT`."""
 
 

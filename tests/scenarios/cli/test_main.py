@@ -53,7 +53,8 @@ def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
     assert result["run_dir"] == str(tmp_path / "digits" / "a")
     assert captured.err == ""
     assert {path.name for path in (tmp_path / "digits" / "a").iterdir()} == {
-        "scenario.toml", "environment.json", "ledger.sqlite", "checkpoints", "state", "logs", "report.html",
+        "scenario.toml", "environment.json", "description.msgpack", "ledger.sqlite", "checkpoints", "state", "logs",
+        "report.html",
     }  # fmt: skip
 
 
