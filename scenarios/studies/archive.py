@@ -121,8 +121,6 @@ def _stage_run(run: RunEntry, place: Path, checkpoints: bool, with_report: bool)
         _copy_text(folder / name, place / name)
     if (described := folder / folder_files.DESCRIPTION).exists():
         _copy(described, place / described.name)
-    else:
-        yield f"{described} is missing: what is packed cannot be replayed"
     with (
         closing(foreign.connect(folder / LEDGER)) as before,
         closing(sqlite3.connect(place / LEDGER, isolation_level=None)) as after,
