@@ -172,7 +172,8 @@ class Download:
 
     def __post_init__(self) -> None:
         """ValueError for a choice that is no number, or has the name of a number of the variant."""
-        expect_other_names(self.choice)
+        if self.choice:
+            expect_other_names(self.choice)
         choice: dict[str, int | float] = {}
         for name, value in self.choice.items():
             number = value.item() if isinstance(value, np.generic) else value
@@ -306,6 +307,8 @@ class ServerStrategy(NumberLog):
     @final
     def parts_of(self, models: Models, variant: Variant) -> Models:
         """`part_of` each of these models."""
+        if self.setup.submodels is None:
+            return models
         return {name: self.part_of(model, variant) for name, model in models.items()}
 
     @final
@@ -331,6 +334,8 @@ class ServerStrategy(NumberLog):
         return Download(client, self._part(payload, variant), choice, variant=variant)
 
     def _part(self, payload: Payload, variant: Variant) -> Payload:
+        if self.setup.submodels is None:
+            return payload
         return {slot: self.part_of(vectors, variant) if slot == MODEL else vectors for slot, vectors in payload.items()}
 
     def _part_later(self, later: LaterPayload, variant: Variant) -> LaterPayload:
@@ -359,7 +364,8 @@ class ServerStrategy(NumberLog):
 
     def select(self, keys: Sequence[str]) -> Payload:
         """The global model's vectors of these keys."""
-        return {MODEL: {key: self.model[key] for key in keys if key in self.model}}
+        model = self.model
+        return {MODEL: {key: model[key] for key in keys if key in model}}
 
     @final
     def with_extensions(self, client: int, payload: Payload) -> Payload:

@@ -113,7 +113,7 @@ class VisitPricing:
         ``encoded``: bytes of the vectors of it that a codec has encoded. ``rng_round`` is the key of the visit's random
         streams, as of `PlannedVisit`.
         """
-        part = self.of_visit(variant)
+        part = self if variant.rate is None else self.of_visit(variant)
         if part is not self:
             return part.train(choice, down, samples, client, rng_round, encoded, variant)
         train = self._job.train.of_visit(self._job.seed, rng_round, client)

@@ -21,6 +21,7 @@ from coordinator.workers.task import PoolError, PoolTask
 from coordinator.workers.task_group import OpenTask
 from edge.protocol import client_state, messages, serialization
 from edge.protocol.messages import ClientState, Describe, Train
+from edge.protocol.variant import PLAIN
 
 
 class MessageSender:
@@ -144,7 +145,7 @@ class MessageSender:
             [_path_for(worker, task.state_out) for task in tasks],
             {name: [visit.choice[name] for visit in visits] for name in visits[0].choice},
             visits[0].payload,
-            [visit.variant for visit in visits],
+            () if visits[0].variant == PLAIN else [visit.variant for visit in visits],
         )
         retired = self._registry.retired_slots
         envelope = serialization.Envelope(worker.identity, evict=tuple(evict), retired_slots=retired)

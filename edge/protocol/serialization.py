@@ -276,11 +276,12 @@ def unpack_description(packed: Buffer) -> ModelProfile:
     """Inverse of `pack_description`; WireError for bytes that it does not give."""
     rest, parts = memoryview(packed), list[memoryview]()
     while rest and len(parts) <= len(ARRAYS):
-        (nbytes,) = LENGTH.unpack(bytes(rest[: LENGTH.size]).ljust(LENGTH.size, b"\xff"))
-        rest = rest[LENGTH.size :]
-        expect(nbytes <= len(rest), "description: length of a part", nbytes)
-        parts.append(rest[:nbytes])
-        rest = rest[nbytes:]
+        expect(len(rest) >= LENGTH.size, "description: bytes of a length", len(rest))
+        (nbytes,) = LENGTH.unpack_from(rest)
+        end = LENGTH.size + nbytes
+        expect(end <= len(rest), "description: length of a part", nbytes)
+        parts.append(rest[LENGTH.size : end])
+        rest = rest[end:]
     expect(bool(parts) and not rest, "description: parts", len(parts))
     described = decode(parts[0], parts[1:], NO_RUN, kinds=Described)
     assert isinstance(described, Described)

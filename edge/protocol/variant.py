@@ -39,6 +39,8 @@ class Variant(Struct, frozen=True, forbid_unknown_fields=True):
 
     def named(self) -> dict[str, int | float]:
         """name -> number, of the fields that are not None: those that travel beside the method's choices."""
+        if self == PLAIN:
+            return {}
         return {name: getattr(self, key) for name, key in KEYS.items() if getattr(self, key) is not None}
 
 

@@ -18,7 +18,12 @@ from edge.protocol import serialization
 from edge.protocol.payload import ITEM_NBYTES
 from scenarios.run.evaluated_clients import evaluation_scope, examples_of_clients
 from scenarios.run.observer import Observers
-from scenarios.run.setup import HEADERS_NBYTES, KEPT_MODELS, Setup
+from scenarios.run.setup import Setup
+
+HEADERS_NBYTES = 4 * serialization.MAX_HEADER_NBYTES
+"""Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
+KEPT_MODELS = 4
+"""Bound of the client state of one part of a method, in models; its spec does not say how much it keeps."""
 
 
 def federated_run(

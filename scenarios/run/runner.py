@@ -41,13 +41,13 @@ from scenarios.config.quantities import scenario_text
 from scenarios.run import app_run, evaluated_clients, folder_files, plugin_sources, run_problems, run_records
 from scenarios.run.app_folder import FlowerApp, flower_app, runnable_app
 from scenarios.run.environment import DataSetRecord, Environment
-from scenarios.run.federation import federated_run, largest_message
+from scenarios.run.federation import HEADERS_NBYTES, federated_run, largest_message
 from scenarios.run.folder_files import ARRAYS, HeldFolder, run_lock
 from scenarios.run.host import Host, interruptible, logging_to
 from scenarios.run.metadata import environment, summary
 from scenarios.run.observer import Observers
 from scenarios.run.run_folder import LEDGER, SCENARIO, RunFolder
-from scenarios.run.setup import HEADERS_NBYTES, RunInputs, Setup, on_device
+from scenarios.run.setup import RunInputs, Setup, on_device
 
 P = ParamSpec("P")
 R = TypeVar("R")

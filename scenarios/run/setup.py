@@ -66,10 +66,6 @@ from scenarios.config.validation import evaluated, named_blocks
 SUM_NBYTES = 8
 """Bytes of a number in the sum of updates"""
 RUN_ID_BYTES = 8
-HEADERS_NBYTES = 4 * serialization.MAX_HEADER_NBYTES
-"""Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
-KEPT_MODELS = 4
-"""Bound of the client state of one part of a method, in models; its spec does not say how much it keeps."""
 DEVICE_KEYS = ("precision", "memory_format", "pathways", "graphs")
 """Keys of ``train`` whose defaults depend on the type of device"""
 
