@@ -34,8 +34,10 @@ from costmodel.visits.live_visit import LiveVisit
 from costmodel.visits.timeline import Timeline, solve, solve_beside
 from costmodel.visits.work import Work, Works
 
+SERVER = 0
+"""The station of visits that go to the server; of those to aggregators it is the aggregator's number."""
 LEFTOVERS = "leftovers"
-"""Name of the leftovers in `Clock.state`."""
+"""Name of the leftovers in `Clock.state`, with the station behind it unless that is 0."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,8 @@ class Clock:
         self._last = {direction: np.full(len(fleet), -math.inf) for direction in (DOWN, UP)}
         self._threshold = np.full((len(fleet), 2), math.inf) if fleet.loses_segments else None
         self._spent = np.zeros(len(fleet))
-        self.leftovers: Leftovers | None = None
-        """Late visits that go on"""
+        self.leftovers: dict[int, Leftovers] = {}
+        """Station -> late visits that go on there"""
 
     @property
     def now(self) -> float:
@@ -149,7 +151,7 @@ class Clock:
             "spent_joules": self._spent,
         }
         state |= {} if self._threshold is None else {"threshold": self._threshold}
-        return state | ({} if self.leftovers is None else {LEFTOVERS: self.leftovers.packed()})
+        return state | {_name_of_leftovers(place): rest.packed() for place, rest in self.leftovers.items()}
 
     def restore(self, now: float, state: Mapping[str, Doubles]) -> None:
         """Set the state of `state`, at time ``now``."""
@@ -158,11 +160,14 @@ class Clock:
         self._spent[:] = state["spent_joules"]
         if self._threshold is not None:
             self._threshold[:] = state["threshold"]
-        self.leftovers = None
-        if LEFTOVERS in state:
+        self.leftovers = {}
+        packed = {name: rows for name, rows in state.items() if name.startswith(LEFTOVERS)}
+        if packed:
             none = self.solve_beside(None, [], [], self.conditions([], 0), now).state
             assert none is not None
-            self.leftovers = Leftovers.unpacked(state[LEFTOVERS], none)
+            for name, rows in packed.items():
+                station = int(name.removeprefix(LEFTOVERS) or SERVER)
+                self.leftovers[station] = Leftovers.unpacked(rows, none)
 
     # --- visits in a batch ----------------------------------------------------------------------------------------
 
@@ -211,8 +216,8 @@ class Clock:
         more = fleet.links, fleet.behaviour, until, goes_on
         return solve_beside(leftovers, starts, Works.of(works), conditions, *more)
 
-    def leave(self, solution: Solution, messages_alone: bool) -> None:
-        """Let the visits of a solution that have not ended go on from now, or ``messages_alone``.
+    def leave(self, solution: Solution, messages_alone: bool, station: int = SERVER) -> None:
+        """Let the visits of a solution at a station that have not ended go on, or ``messages_alone``.
 
         Of those that went on beside its batch, connections and batteries are updated here, of the others by `passed`.
         """
@@ -225,7 +230,10 @@ class Clock:
             ends = np.concatenate((ends, rests.end))
         left = state.only(~np.isfinite(ends))
         left = left.messages_alone() if messages_alone else left
-        self.leftovers = left.only(np.argsort(left.conditions.clients)) if len(left) else None
+        self.leftovers.pop(station, None)
+        if len(left):
+            self.leftovers[station] = left.only(np.argsort(left.conditions.clients))
+            self.leftovers = dict(sorted(self.leftovers.items()))
 
     # --- visits one by one ----------------------------------------------------------------------------------------
 
@@ -278,6 +286,10 @@ class Clock:
         assert self.now <= time < math.inf, (self.now, time)
         self._environment.run(until=self._environment.at(time, URGENT, 0, None))
         assert not self._due, f"{self._due[0].value!r} was due before {time}"
+
+
+def _name_of_leftovers(station: int) -> str:
+    return LEFTOVERS if station == SERVER else f"{LEFTOVERS} {station}"
 
 
 class _Environment(simpy.Environment):

@@ -270,8 +270,7 @@ class TierClock:
 
     def aggregation_seconds(self, level: int, nbytes: int, count: int) -> float:
         """Virtual seconds that what is above a level needs to handle ``count`` updates of ``nbytes`` together."""
-        links = self.fleet(level).links
-        return nbytes / links.aggregate_bytes_per_second + links.seconds_per_visit * count
+        return self.fleet(level).links.handling_seconds(nbytes, count)
 
     # --- aggregators ----------------------------------------------------------------------------------------------
 

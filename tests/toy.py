@@ -367,7 +367,7 @@ def federation(
         run.clock = Clock(clockwork(works, seconds, links or Links(), behaviour or ClientDynamics(), **(fleet or {})))
         if run.tiers is not None:
             lan = replace(run.clock.fleet, links=inputs.drawn_fleet.links)
-            run.clock = Clock(lan.below(run.tiers.aggregator_of))
+            run.clock = run.tiers.visits_clock = Clock(lan.below(run.tiers.aggregator_of))
     return run
 
 

@@ -529,7 +529,6 @@ class AppRounds:
         """The app has these replies: in the order of their messages, whatever the order of arrival."""
         arrived = [exchange for exchange in ready if exchange.error is None]
         trained = [exchange for exchange in arrived if exchange.trains]
-        links = self.clock.fleet.links
         for exchange in arrived:
             if exchange.reply is None:
                 continue
@@ -540,7 +539,7 @@ class AppRounds:
             (self.trained if exchange.trains else self.evaluated).append(exchange)
             self.record.log(exchange.message.client, {self._logged(exchange, k): v for k, v in _finite(exchange)})
         nbytes = sum(exchange.reply.nbytes for exchange in trained if exchange.reply is not None)
-        self._pass(nbytes / links.aggregate_bytes_per_second + links.seconds_per_visit * len(trained))
+        self._pass(self.clock.fleet.links.handling_seconds(nbytes, len(trained)))
 
     def _logged(self, exchange: _Exchange, name: str) -> str:
         return name if exchange.trains or name.startswith("eval") else f"eval_{name}"

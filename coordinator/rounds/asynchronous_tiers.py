@@ -29,7 +29,8 @@ from coordinator.aggregation.tiers import TieredServer
 from coordinator.records.round_record import RoundRecord
 from coordinator.rounds.budget import CLIENTS, SECONDS
 from coordinator.rounds.ports import Arrays
-from coordinator.rounds.tiers import DOWN_SIDE, UP_SIDE, Beginning, RoundEnd, Tiers
+from coordinator.rounds.stations import RoundEnd
+from coordinator.rounds.tiers import DOWN_SIDE, UP_SIDE, Tiers
 
 
 class AsynchronousTiers(Tiers):
@@ -54,7 +55,7 @@ class AsynchronousTiers(Tiers):
 
     # --- who begins ---------------------------------------------------------------------------------------------------
 
-    def locate(self) -> None:
+    def begin_round(self) -> None:
         """The next that are ready, unless a model arrives before, or the run ends; one that is away waits."""
         while True:
             soonest = float(self.ready.min())
@@ -81,7 +82,7 @@ class AsynchronousTiers(Tiers):
 
     # --- what is sent -------------------------------------------------------------------------------------------------
 
-    def make_steps(self, record: RoundRecord, ends: Mapping[int, float], begin: Beginning) -> RoundEnd:
+    def make_steps(self, record: RoundRecord, ends: Mapping[int, float]) -> RoundEnd:
         """Aggregators have made their steps; then models arrive until the next one begins a round.
 
         ``ends``: as of `Tiers`; inf: the run ends before it.
@@ -91,10 +92,10 @@ class AsynchronousTiers(Tiers):
         for index, end in ends.items():
             self.ready[index] = end
             self._rounds[index] += 1
-            if end < math.inf and self._updated[0][index] and self._has_all_steps(index, begin):
+            if end < math.inf and self._updated[0][index] and self._has_all_steps(index):
                 self._send_up(record, index)
         for index in range(self.ready.size):
-            self._wait(index, begin)
+            self._await_clients(index)
         meetings, last = [], -math.inf
         while (at := float(self.arrives.min())) <= min(float(self.ready.min()), self._ends_at) and at < math.inf:
             index = int(self.arrives.argmin())
@@ -104,7 +105,7 @@ class AsynchronousTiers(Tiers):
                 self._version, last = self._version + 1, at
             meetings.append(partial(TieredServer.mix, index=index, mixing=mixing))
             self._answer(record, index, at)
-            self._wait(index, begin)
+            self._await_clients(index)
         following = min(float(self.ready.min()), float(self.arrives.min()))
         if self._ends_at <= following < math.inf or (is_cut and following == math.inf):
             end = self._ends_at
@@ -115,12 +116,12 @@ class AsynchronousTiers(Tiers):
             end = known[0]
         return RoundEnd(end, meetings, last > -math.inf)
 
-    def _wait(self, index: int, begin: Beginning) -> None:
+    def _await_clients(self, index: int) -> None:
         """Let an aggregator wait until it and one of its clients are there: what arrives meanwhile is of this round."""
         time = -math.inf
         while time < self.ready[index] < math.inf:
             time = float(self.ready[index])
-            later = begin(index, time)
+            later = self.beginning(index, time)
             if later < math.inf and not self.clock.is_there(0, index, later):
                 later = self.clock.first_there(0, index, later)
             self.ready[index] = later

@@ -24,7 +24,6 @@ from coordinator.aggregation.download_codec import DownloadCodec
 from coordinator.aggregation.level_schedule import LevelSchedule
 from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy, payload_shapes
 from coordinator.methods.registry import Method
-from coordinator.records.bottleneck import FASTER
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import NOT_EVALUATED, EvalResult, RoundRecord, logged_means
 from coordinator.records.schema import (
@@ -39,7 +38,7 @@ from coordinator.records.schema import (
 )
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.budget import Budget, Cost
-from coordinator.rounds.policy import Mask, RoundPolicy
+from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.ports import (
     Arrays,
     Evaluator,
@@ -49,22 +48,19 @@ from coordinator.rounds.ports import (
     RunMemory,
     Trainer,
 )
-from coordinator.rounds.selection import ClientHistory, ClientSelection, IdleClients, SelectionFailed
+from coordinator.rounds.selection import ClientSelection, IdleClients, SelectionFailed
+from coordinator.rounds.stations import Stations
 from coordinator.rounds.visit import PlannedVisit, VisitPrice, VisitPricing, begins, upper_bounds
 from coordinator.workers.task import Stopped
-from costmodel.network.bandwidth import DOWN, UP
 from edge.protocol.codecs.update_codec import most_levels
 from edge.protocol.config import Job, ModelProfile, TrainingPlan
 from edge.protocol.fixed_point import not_summable
 from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Shapes
-from edge.protocol.plugins import error_text, is_own
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from coordinator.rounds.tiers import Tiers
     from costmodel.clock import Clock
-    from costmodel.fleet.conditions import Conditions
-    from costmodel.visits.timeline import Timeline
 
 
 SELECTOR = "selector|"
@@ -128,58 +124,6 @@ class History:
     """Name -> lengths of the vectors of a message"""
 
 
-def accepted(
-    rules: RoundPolicy, history: ClientHistory, visits: Sequence[PlannedVisit], timeline: Timeline, start: float
-) -> tuple[Mask, float]:
-    """(mask of the visits that count, virtual seconds of the round's end), as the policy says.
-
-    RunFailed names a user's policy that raises an error, or ends the round before a visit that counts.
-    """
-    if not is_own(rules.policy):
-        return rules.synchronous.accepted(rules, visits, timeline, start)
-    try:
-        policy = rules.synchronous
-        policy.look_back(history)
-        mask, time = policy.accepted(rules, visits, timeline, start)
-        counts, end = np.asarray(mask, np.bool_), float(time)
-    except Exception as error:
-        raise RunFailed(f"rounds.policy = {rules.policy!r}: {error_text(error)}") from error
-    problem = ""
-    if counts.shape != (len(visits),):
-        problem = f"gives a mask of shape {counts.shape} for {len(visits)} visits"
-    elif not start <= end < math.inf:
-        problem = f"ends a round that starts at {start!r} at {end!r}"
-    elif (timeline.up_end[counts] > end).any():
-        problem = "counts a visit that has not ended when the round ends"
-    if problem:
-        raise RunFailed(f"rounds.policy = {rules.policy!r}: {problem}")
-    return counts, end
-
-
-def end_of_round(
-    rules: RoundPolicy, history: ClientHistory, visits: Sequence[PlannedVisit], timeline: Timeline, start: float
-) -> Callable[[NDArray[np.float64]], float]:
-    """Ends of these visits (visits,) -> the end of their round, as the policy says; RunFailed as of `accepted`."""
-
-    def end(ends: NDArray[np.float64]) -> float:
-        others = replace(timeline, up_end=np.where(np.isfinite(timeline.up_end), ends, math.inf))
-        return accepted(rules, history, visits, others, start)[1]
-
-    return end
-
-
-def solve_if_faster(
-    clock: Clock, start: float, visits: Sequence[PlannedVisit], conditions: Conditions
-) -> Callable[[str], Timeline] | None:
-    """``solve`` of `coordinator.records.bottleneck.bottleneck` for visits that begin at ``start``; None where no link
-    is shared, so that no message can get in another's way."""
-    links = clock.fleet.links
-    if clock.is_measured or (links.is_open(DOWN) and links.is_open(UP)):
-        return None
-    starts, works = np.full(len(visits), start), [visit.work for visit in visits]
-    return lambda part: clock.solve_if_faster(part, FASTER, starts, works, conditions)
-
-
 @dataclass
 class FederatedRun:
     """One run, put together by `scenarios.run.federation.federated_run`."""
@@ -221,6 +165,11 @@ class FederatedRun:
     """The past of a resumed asynchronous run, for `coordinator.records.history_replay`"""
 
     # --- before a visit -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def stations(self) -> Stations:
+        """Where visits end: the aggregators, or the server alone."""
+        return self.tiers or Stations(self.clock, self.budget.ends_at)
 
     @cached_property
     def candidates(self) -> list[int]:
@@ -309,10 +258,9 @@ class FederatedRun:
         price = pricing.evaluation(down, int(self.charged_examples[client]), samples)
         return PlannedVisit(self.visits, self.rounds, self.rounds, 0.0, dispatch, EVALUATE, price, down)
 
-    def prepare_leftover(self, client: int) -> PlannedVisit:
-        """Plan what is left of a late visit as a visit of its own."""
-        assert self.clock.leftovers is not None, client
-        price = VisitPrice(self.clock.leftovers.rest(client), TrainingPlan(0, 0, 0), 0.0, 0.0)
+    def prepare_leftover(self, client: int, station: int) -> PlannedVisit:
+        """Plan what is left of a late visit to a station as a visit of its own."""
+        price = VisitPrice(self.clock.leftovers[station].rest(client), TrainingPlan(0, 0, 0), 0.0, 0.0)
         return PlannedVisit(self.visits, self.rounds, self.rounds, 0.0, Download(client, {}), LEFTOVER, price, {})
 
     def within_budgets(

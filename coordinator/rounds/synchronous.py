@@ -38,38 +38,37 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import compress
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import chain, compress
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.records.bottleneck import bottleneck
-from coordinator.records.round_record import RoundRecord, outcomes
-from coordinator.records.schema import EVALUATE, LEFTOVER, NOT_SCORED, TRAINED
+from coordinator.aggregation.tiers import TieredServer
+from coordinator.records.round_record import RoundRecord
+from coordinator.records.schema import LEFTOVER, TRAINED
 from coordinator.rounds.asynchronous import run_asynchronous
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
 from coordinator.rounds.cohort_training import CohortTraining
-from coordinator.rounds.policy import Mask
+from coordinator.rounds.group import EvaluationGroup, Group
+from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.ports import PendingCommit
 from coordinator.rounds.reorder_buffer import ReorderBuffer
-from coordinator.rounds.run import FederatedRun, accepted, end_of_round, solve_if_faster
-from coordinator.rounds.tiered_round import TieredRound
-from coordinator.rounds.visit import PlannedVisit, begins, upper_bounds
+from coordinator.rounds.run import FederatedRun
+from coordinator.rounds.stations import RoundEnd
+from coordinator.rounds.tiers import TIERS
+from coordinator.rounds.visit import PlannedVisit, begins
 from coordinator.workers.task import PoolError
 from edge.protocol.messages import Update
 
-if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
-    from costmodel.fleet.conditions import Conditions
-    from costmodel.visits.leftovers import Solution
-    from costmodel.visits.timeline import Timeline
+Split = dict[int, tuple[list[PlannedVisit], list[PlannedVisit]]]
+"""Station -> (visits that begin, late visits that go on)"""
 
 
 def run_synchronous(run: FederatedRun) -> str:
     """Run synchronous rounds until a stop rule ends the run; returns the rule."""
     pending: PendingCommit | None = None
     while True:
-        following = _SynchronousRound(run, run.rounds) if run.tiers is None else TieredRound(run, run.tiers, run.rounds)
+        following = Round(run, run.rounds)
         try:
             stopped_by = _open_and_commit(run, following, pending)
             if stopped_by is not None:
@@ -86,9 +85,7 @@ def run_synchronous(run: FederatedRun) -> str:
             return by_evaluation if by_evaluation is not None and following.training else following.stopped_by
 
 
-def _open_and_commit(
-    run: FederatedRun, following: _SynchronousRound | TieredRound, pending: PendingCommit | None
-) -> str | None:
+def _open_and_commit(run: FederatedRun, following: Round, pending: PendingCommit | None) -> str | None:
     """Open the next round, then commit the one before it; returns the rule that ends the run, or None."""
     try:
         following.open()
@@ -107,265 +104,296 @@ def run_rounds(run: FederatedRun) -> str:
     return run_asynchronous(run) if run.rules.is_asynchronous else run_synchronous(run)
 
 
-class _Solved(NamedTuple):
-    """The solution of a batch under these conditions."""
-
-    conditions: Conditions
-    solution: Solution
-
-
-class _SynchronousRound:
+class Round:
     """One synchronous round: opened while the one before it may still be evaluated, and ended after that."""
 
     def __init__(self, run: FederatedRun, number: int) -> None:
-        self.run = run
-        self.number = number
+        self.run, self.stations, self.number = run, run.stations, number
         self.record = RoundRecord(number, run.clock.now)
-        self.visits: list[PlannedVisit] = []
-        self.counts: Mask = np.zeros(0, bool)
-        """Visits that count"""
-        self.expected: Mask = np.zeros(0, bool)
-        """Visits that counted before their updates were checked"""
-        self.end_time = math.inf
-        """Virtual seconds at which the round is over"""
-        self.training: CohortTraining | None = None
-        """None if nothing is trained: no visit starts, or the budget of virtual seconds ends in the round"""
+        self.groups: dict[int, Group] = {}
+        """Station -> its visits"""
+        self.after = RoundEnd(math.inf)
+        """What follows the steps of the stations"""
+        self.is_played = False
+        """Whether it makes steps: the run does not end before it, nor within it"""
         self.stopped_by: str | None = None
         """The rule that ends the run with this round, as far as it is known before the evaluation"""
-        self.going_on: list[PlannedVisit] = []
-        """Late visits that go on beside those of this round"""
-        self.solved: dict[tuple[tuple[int, ...], tuple[int, ...], float], _Solved] = {}
-        """(clients, those of visits that go on, until) -> solution of the clock, for prices and for the accounts"""
+        self.training: list[CohortTraining] = []
+        """Those that have begun: one for all visits, or of partial sums one for each station"""
+        self._untrained: list[list[PlannedVisit]] = []
+        self._tried: dict[tuple[int, float], Group] = {}
+        """(station, start) -> its group, as far as it is known"""
+        self._waits_since: dict[int, float] = {}
+        """Station that waits for clients -> absolute seconds at which it was ready"""
+        self._station_of_rest: dict[int, int] = {}
+        """Client -> the station to which its late visit goes on"""
+
+    # --- before training ----------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Sample the cohort, time its visits, and submit those that count for training."""
-        run, limit = self.run, self.run.budget.ends_at
+        """Sample the cohort, time its visits and the messages of stations, and submit what counts for training."""
+        run, stations, limit = self.run, self.stations, self.run.budget.ends_at
         run.check_stop()
-        while True:
-            eligible, start = self._eligible()
-            if run.clock.now >= limit or limit <= start < math.inf:
-                self.stopped_by = SECONDS
-                return
-            if start == math.inf:
-                self.stopped_by = CLIENTS
-                return
-            if start == run.clock.now:
-                break
-            self._wait(start)
-        self.visits, self.stopped_by = self._admitted(eligible)
-        if self.visits:
-            self._submit()
-        else:
-            self.stopped_by = self.stopped_by or CLIENTS
-
-    def _eligible(self) -> tuple[list[int], float]:
-        """(clients that may be selected, the time at which one of them, or another by then, is there)."""
-        run, clock = self.run, self.run.clock
-        eligible = run.eligible(run.candidates, self.number)
-        if run.rules.on_late != "complete" or clock.leftovers is None:
-            return eligible, clock.first_available(eligible)
-        busy = set(clock.leftovers.clients)
-        free = [client for client in eligible if client not in busy]
-        start = clock.first_available(free)
-        if start > clock.now:
-            rests = clock.solve_beside(clock.leftovers, [], [], clock.conditions([], self.number)).leftovers
-            assert rests is not None
-            ends = dict(zip(clock.leftovers.clients, rests.end.tolist(), strict=True))
-            start = min([start, *(clock.first_available([client], ends[client]) for client in busy & set(eligible))])
-        return free, start
-
-    def _wait(self, until: float) -> None:
-        """Let late visits go on until clients are there, and account for them."""
-        run = self.run
-        if run.clock.leftovers is not None:
-            planned = [run.prepare_leftover(client) for client in run.clock.leftovers.clients]
-
-            def costs(visits: Sequence[PlannedVisit]) -> list[Cost]:
-                rests = self._solved([], visits, until).solution.leftovers
-                return [] if rests is None else upper_bounds(visits, rests.joules_spent, rests.seconds(until))
-
-            affordable, _ = run.within_budgets(planned, costs, needed=list)
-            self.going_on = run.numbered(affordable)
-            solved = self._interrupted(until)
-            run.clock.advance(until)
-            self._account_leftovers(solved)
-            self.going_on = []
-            self.solved.clear()
-        else:
-            run.clock.advance(until)
-
-    def _submit(self) -> None:
-        run = self.run
-        received = self._train_first() if run.trains_first else None
-        solved, self.counts, end = self._outcome(self.visits, self.going_on)
-        timeline = solved.solution.timeline
-        self.end_time = end + self._aggregation_seconds(self.visits, self.counts)
-        if self.end_time > run.budget.ends_at:
-            self.stopped_by = self.record.cut_by = SECONDS
-            run.budget.lacks(SECONDS, len(self.visits), self.end_time)
-            in_time = self.counts & (timeline.up_end + (self.end_time - end) <= run.budget.ends_at)
-            if run.rules.is_cut_short(_trained(self.visits, in_time), _trained(self.visits, self.counts)):
-                if received is not None:
-                    self._discard_trained(self.visits, received)
-                return
-            self.counts, self.end_time = in_time, run.budget.ends_at
-        self.expected = self.counts
-        run.server.started(self.number, [visit.dispatch for visit in self.visits])
-        trained = [visit for visit in compress(self.visits, self.counts) if visit.kind == "train"]
-        if received is not None:
-            self._discard_trained(compress(self.visits, ~self.counts))
-        self.training = CohortTraining(run.trainer, run.server, trained, received)
-
-    def _discard_trained(self, visits: Iterable[PlannedVisit], received: ReorderBuffer | None = None) -> None:
-        """Drop the client states of visits that were trained and do not count, and ``received`` if none does."""
-        if self.run.states is not None:
-            for visit in visits:
-                self.run.states.drop(visit.state_name)
-        if received is not None:
+        if run.clock.now >= limit:
+            self.stopped_by = SECONDS
+            return
+        self.stopped_by = stations.open(self.record, run.clock.now)
+        if self.stopped_by is not None:
+            return
+        planned = self._admitted()
+        if not planned and self.stopped_by is not None:
+            return
+        received = None
+        if run.trains_first:
+            received, planned = self._train_first(planned)
+        for station, (visits, going_on) in self._split(planned).items():
+            self.groups[station] = self._group(station, visits, planned)
+            self.groups[station].begin(visits, going_on)
+        self.record.start = min([self.record.start, *(group.start for group in self.groups.values())])
+        ends = {station: group.end for station, group in self.groups.items()}
+        if stations.is_asynchronous:  # the others go on until the run's end
+            for station, group in self.groups.items():
+                if group.end > limit:
+                    group.cut(limit)
+                    ends[station], self.record.cut_by = math.inf, SECONDS
+        stations.note_updates(station for station, group in self.groups.items() if group.counts.any())
+        self.after = stations.make_steps(self.record, ends)
+        self.is_played = self.after.time <= limit or self._is_cut_in_time(limit)
+        if self.is_played:
+            self._submit(received)
+        elif received is not None:
+            self._drop_states(begins(planned))
             received.close()
 
-    def _train_first(self) -> ReorderBuffer | None:
-        """Train all visits before they are timed (`FederatedRun.trains_first`).
+    def _admitted(self) -> list[PlannedVisit]:
+        """The visits within the budgets, in client order, behind those that go on.
 
-        Returns the updates, if there are any. Budgets have reserved the bounds of these lengths.
+        None if nobody can take part, or if budgets leave too few of those that would have counted
+        (``rounds.min_fraction``); if that ends the run, ``stopped_by`` says so.
         """
-        run = self.run
-        received = run.trainer.train_first([visit for visit in self.visits if visit.kind == "train"])
-        self.visits = [
-            visit if visit.kind != "train" else run.pricing.sent(visit, run.trainer.encoded(visit))
-            for visit in self.visits
-        ]
-        self.solved.clear()
-        return received
-
-    def discard(self) -> None:
-        """Cancel the training of a round that is not needed, since the run has ended."""
-        if self.training is not None:
-            self.training.cancel()
-
-    def end(self) -> PendingCommit | None:
-        """Wait for the training and make the next model; None if there is nothing to commit."""
-        run = self.run
-        if self.training is not None:
-            replies = self.training.wait()
-            rejected = {client for client, kind in self.training.faulty.items() if kind not in TRAINED}
-            self.counts = self.counts & np.array([visit.client not in rejected for visit in self.visits])
-            return self._finish(replies)
-        if self.visits:  # the budget of virtual seconds ends: visits are charged until then, and do not count
-            solved = self._interrupted(run.budget.ends_at)
-            run.clock.advance(run.budget.ends_at)
-            self.counts = np.zeros(len(self.visits), bool)
-            self._account([], solved, interrupted="cut")
-        elif run.evaluated:
-            return None
-        # The last model is evaluated if it was not, perhaps in a row without visits.
-        return run.close_round(self.record, run.late_evaluation(self._visit_for_evaluation), self.stopped_by)
-
-    # --- cohort and costs -----------------------------------------------------------------------------------------
-
-    def _admitted(self, eligible: Sequence[int]) -> tuple[list[PlannedVisit], str | None]:
-        """Visits within the budgets, in client order, and the rule that refused the first of the others, if any.
-
-        No visits if budgets leave too few of those that would have counted (``rounds.min_fraction``).
-        """
-        run = self.run
-        cohort = run.select(eligible)
-        visits = [run.prepare(client, self.number) for client in cohort]
-        download_only = set(run.server.download_only_clients(self.number, cohort)) & set(eligible)
+        run, stations, number = self.run, self.stations, self.number
+        while True:
+            stations.locate(run.server)
+            eligible = stations.taking_part(run.eligible(run.candidates, number))
+            free = self._free(eligible)
+            if not eligible:
+                if stations.give_up():
+                    continue
+                self.stopped_by = None if stations.is_awaited else stations.ended_by()
+                return []
+            is_there = stations.is_there
+            if free and (is_there is None or any(map(is_there, free))):
+                break
+            self._wait(eligible, free)
+        cohort = run.select(free, is_there)
+        visits = [run.prepare(client, number) for client in cohort]
         visits += [
-            run.prepare_download_only(client, self.number)
-            for client in download_only
-            if run.clock.is_there is None or run.clock.is_there(client)
+            run.prepare_download_only(client, number)
+            for client in set(run.server.download_only_clients(number, cohort)).intersection(free)
+            if is_there is None or is_there(client)
         ]
-        selected, going_on = {visit.client for visit in visits}, run.clock.leftovers
-        leftovers = [  # a selected client is told that its message is of no use any more
-            run.prepare_leftover(client)
-            for client in (() if going_on is None else going_on.clients)
-            if client not in selected
-        ]
-        planned = leftovers + sorted(visits, key=lambda visit: visit.client)
+        planned = self._rests_beside(visits) + sorted(visits, key=lambda visit: visit.client)
         affordable, refused_by = run.within_budgets(planned, self._costs)
-        kept_out = run.kept_out(cohort)
+        self.stopped_by = refused_by
+        kept_out = run.kept_out(cohort, stations.taking_part(run.candidates)) if run.budget.limits_clients else 0
         if kept_out or len(begins(affordable)) < len(begins(planned)):
             foreseen, counted = self._trained_of(planned) + kept_out, self._trained_of(affordable)
             if counted < foreseen:
                 if run.rules.is_cut_short(counted, foreseen):
-                    return [], refused_by
-                self.record.cut_by = refused_by or CLIENTS
-        affordable = run.numbered(affordable)
-        self.going_on = _leftovers_of(affordable)
-        return begins(affordable), refused_by
+                    affordable = []
+                else:
+                    self.record.cut_by = refused_by or CLIENTS
+        admitted = {station for station, (visits, _) in self._split(affordable).items() if visits}
+        if not admitted:
+            self.stopped_by = refused_by or CLIENTS
+        return run.numbered([visit for visit in affordable if self._station(visit) in admitted])
+
+    def _free(self, eligible: list[int]) -> list[int]:
+        """Those without a late visit that goes on to its end."""
+        leftovers = self.run.clock.leftovers
+        if self.run.rules.on_late != "complete" or not leftovers:
+            return eligible
+        busy = set(chain.from_iterable(rests.clients for rests in leftovers.values()))
+        return [client for client in eligible if client not in busy]
+
+    def _wait(self, eligible: Sequence[int], free: Sequence[int]) -> None:
+        """Let stations wait until one of their clients is there, and late visits to them go on meanwhile."""
+        stations, those_free = self.stations, self.stations.by_station(free)
+        for station, clients in stations.by_station(eligible).items():
+            since, now_free = stations.start(station), those_free.get(station, [])
+            until = stations.first_there(now_free, since) if now_free else math.inf
+            if until > since and len(now_free) < len(clients):
+                until = min(until, self._first_free(station, set(clients).difference(now_free)))
+            self._waits_since.setdefault(station, since)
+            if until < self.run.budget.ends_at:
+                self._go_on(station, until)
+            stations.wait(station, until)
+
+    def _first_free(self, station: int, busy: set[int]) -> float:
+        """When the first of a station's clients whose late visits go on is there after that."""
+        clock = self.run.clock
+        first = math.inf
+        for rests in clock.leftovers.values():
+            after = clock.solve_beside(rests, [], [], clock.conditions([], self.number)).leftovers
+            assert after is not None
+            ends = dict(zip(rests.clients, after.end.tolist(), strict=True))
+            first = min([first, *(self.stations.first_there([k], ends[k]) for k in busy.intersection(ends))])
+        return first
+
+    def _go_on(self, station: int, until: float) -> None:
+        """Let late visits to a station go on while it waits, and account for them."""
+        run = self.run
+        rests = run.clock.leftovers.get(station)
+        if rests is None:
+            return
+        waiting = Group(run, self.number, station, self.stations.start(station), run.rules)
+        waiting.end = until
+        planned = [run.prepare_leftover(client, station) for client in rests.clients]
+
+        def costs(going_on: Sequence[PlannedVisit]) -> list[Cost]:
+            return waiting.rests(going_on, waiting.solved([], going_on, until).solution, until)
+
+        affordable, _ = run.within_budgets(planned, costs, needed=list)
+        waiting.begin_rests(run.numbered(affordable))
+        waiting.account_rests(self.record, waiting.final.solution)
+
+    def _rests_beside(self, visits: Sequence[PlannedVisit]) -> list[PlannedVisit]:
+        """Late visits that go on at the stations of these; a selected client is told that its message is of no use any
+        more."""
+        run, selected = self.run, {visit.client for visit in visits}
+        if not run.clock.leftovers:
+            return []
+        stations = {self.stations.of(client) for client in selected}
+        self._station_of_rest = {
+            client: station
+            for station, rests in run.clock.leftovers.items()
+            for client in rests.clients
+            if station in stations and client not in selected
+        }
+        return [run.prepare_leftover(client, station) for client, station in self._station_of_rest.items()]
+
+    # --- stations and their groups ------------------------------------------------------------------------------------
+
+    def _station(self, visit: PlannedVisit) -> int:
+        return self._station_of_rest[visit.client] if visit.kind == LEFTOVER else self.stations.of(visit.client)
+
+    def _split(self, planned: Sequence[PlannedVisit]) -> Split:
+        """The visits by station."""
+        groups: Split = {}
+        for visit in planned:
+            groups.setdefault(self._station(visit), ([], []))[visit.kind == LEFTOVER].append(visit)
+        return dict(sorted(groups.items()))
+
+    def _group(self, station: int, visits: Sequence[PlannedVisit], planned: Sequence[PlannedVisit]) -> Group:
+        """The group of a station in which these of the ``planned`` visits take part."""
+        start = self.stations.start(station)
+        if (station, start) not in self._tried:
+            waited = start - self._waits_since.get(station, start)
+            self._tried[station, start] = Group(self.run, self.number, station, start, self.run.rules, waited)
+        group, rules = self._tried[station, start], self.run.rules
+        trained, beside = _trained(visits), _trained(planned)
+        if trained < beside:  # of what the policy wants of a cohort, the share of these visits
+            share = rules.participants * trained / beside
+            rules = replace(rules, participants=max(1, math.floor(share + 1e-9)))
+        group.rules = rules
+        return group
+
+    def _costs(self, planned: Sequence[PlannedVisit]) -> list[Cost]:
+        costs: dict[int, Cost] = {}
+        for station, (visits, going_on) in self._split(planned).items():
+            if not visits:  # they go on with the station's next visits
+                costs |= dict.fromkeys([visit.client for visit in going_on], Cost())
+                continue
+            bounds = self._group(station, visits, planned).costs(visits, going_on)
+            costs |= zip([visit.client for visit in (*going_on, *visits)], bounds, strict=True)
+        return [costs[visit.client] for visit in planned]
 
     def _trained_of(self, planned: Sequence[PlannedVisit]) -> int:
         """Training visits that would count if these visits began."""
-        visits = begins(planned)
-        return _trained(visits, self._outcome(visits, _leftovers_of(planned))[1]) if visits else 0
+        count = 0
+        for station, (visits, going_on) in self._split(planned).items():
+            if visits:
+                _, counts, _ = self._group(station, visits, planned).outcome(visits, going_on)
+                count += _trained(compress(visits, counts))
+        return count
 
-    def _outcome(self, visits: Sequence[PlannedVisit], going_on: Sequence[PlannedVisit]) -> tuple[_Solved, Mask, float]:
-        """The solution of these visits if none is interrupted, which of them count, and when the round would end."""
-        solved = self._solved(visits, going_on)
-        run, timeline = self.run, solved.solution.timeline
-        return solved, *accepted(run.rules, run.selection.history, visits, timeline, run.clock.now)
+    # --- training -----------------------------------------------------------------------------------------------------
 
-    def _costs(self, planned: Sequence[PlannedVisit]) -> list[Cost]:
-        visits, going_on = begins(planned), _leftovers_of(planned)
-        (conditions, solution), counts, end = self._outcome(visits, going_on)
-        end += self._aggregation_seconds(visits, counts)
-        if self.run.rules.synchronous.interrupts:
-            conditions, solution = self._solved(visits, going_on, end)
-        timeline, rests = solution.timeline, solution.leftovers
-        joules = timeline.joules_spent + self._waiting_joules(timeline, conditions, end)
-        costs = [] if rests is None else upper_bounds(going_on, rests.joules_spent, rests.seconds(end))
-        return costs + upper_bounds(visits, joules, timeline.seconds(end))
+    def _is_cut_in_time(self, limit: float) -> bool:
+        """The run's seconds end in the round: whether those in time make the step (``rounds.min_fraction``)."""
+        run, groups = self.run, self.groups.values()
+        self.stopped_by = self.record.cut_by = SECONDS
+        run.budget.lacks(SECONDS, sum(len(group.visits) for group in groups), self.after.time)
+        if not self.stations.steps_in_part:
+            return False
+        in_time = [group.in_time(limit) for group in groups]
+        counted = sum(_trained(compress(group.visits, counts)) for group, counts in zip(groups, in_time, strict=True))
+        if run.rules.is_cut_short(counted, sum(len(group.counted("train")) for group in groups)):
+            return False
+        for group, counts in zip(groups, in_time, strict=True):
+            group.step_at(limit, counts)
+        self.after = self.after._replace(time=limit)
+        return True
 
-    def _solved(
-        self, visits: Sequence[PlannedVisit], going_on: Sequence[PlannedVisit], until: float = math.inf
-    ) -> _Solved:
-        clock, clients = self.run.clock, tuple(visit.client for visit in visits)
-        key = clients, tuple(visit.client for visit in going_on), until
-        if key not in self.solved:
-            conditions, works = clock.conditions(clients, self.number), [visit.work for visit in visits]
-            conditions = clock.fleet.of_parts(conditions, [visit.price.rates for visit in visits])
-            leftovers = None if clock.leftovers is None or not going_on else clock.leftovers.of(key[1])
-            goes_on = self.run.rules.on_late != "stop" and until < math.inf
-            solution = clock.solve_beside(leftovers, np.full(len(visits), clock.now), works, conditions, until, goes_on)
-            self.solved[key] = _Solved(conditions, solution)
-        return self.solved[key]
+    def _submit(self, received: ReorderBuffer | None) -> None:
+        run, groups = self.run, self.groups.values()
+        begun = self._by_client(group.visits for group in groups)
+        run.server.started(self.number, [visit.dispatch for visit in begun])
+        trained = [group.counted("train") for group in groups]
+        if received is not None:
+            self._drop_states(chain.from_iterable(compress(group.visits, ~group.counts) for group in groups))
+        # A worker has one sum at a time.
+        is_partial = run.server.setup.sum == "fixed_point" and trained and received is None
+        self._untrained = trained if is_partial else [list(chain.from_iterable(trained))]
+        self._train_next(received)
 
-    def _interrupted(self, until: float) -> _Solved:
-        """The solution with visits interrupted at ``until``; a client that is lost exactly then is lost."""
-        solved = self._solved(self.visits, self.going_on)
-        whole = solved.solution
-        if not (whole.timeline.end > until).any() and (
-            whole.leftovers is None or not (whole.leftovers.end > until).any()
-        ):
-            return solved
+    def _train_next(self, received: ReorderBuffer | None = None) -> CohortTraining:
+        run = self.run
+        self.training.append(CohortTraining(run.trainer, run.server, self._untrained.pop(0), received))
+        return self.training[-1]
 
-        def with_losses(timeline: Timeline, of_whole: Timeline) -> Timeline:
-            return replace(timeline, lost=np.where(of_whole.lost <= until, of_whole.lost, math.inf))
+    def _train_first(self, planned: Sequence[PlannedVisit]) -> tuple[ReorderBuffer | None, list[PlannedVisit]]:
+        """Train all visits before they are timed (`FederatedRun.trains_first`).
 
-        solved = self._solved(self.visits, self.going_on, until)
-        solution = replace(solved.solution, timeline=with_losses(solved.solution.timeline, whole.timeline))
-        if whole.leftovers is not None and solution.leftovers is not None:
-            solution = replace(solution, leftovers=with_losses(solution.leftovers, whole.leftovers))
-        return solved._replace(solution=solution)
+        Returns the updates, if there are any, and the visits with the real lengths of their uploads. Budgets have
+        reserved the bounds of these lengths.
+        """
+        run = self.run
+        received = run.trainer.train_first([visit for visit in planned if visit.kind == "train"])
+        return received, [
+            visit if visit.kind != "train" else run.pricing.sent(visit, run.trainer.encoded(visit)) for visit in planned
+        ]
 
-    def _aggregation_seconds(self, visits: Sequence[PlannedVisit], counts: Mask) -> float:
-        """Virtual seconds that the server needs to handle the updates of ``visits`` that count."""
-        links, nbytes = self.run.clock.fleet.links, sum(visit.work.bytes_up for visit in compress(visits, counts))
-        return nbytes / links.aggregate_bytes_per_second + links.seconds_per_visit * int(counts.sum())
+    def _drop_states(self, visits: Iterable[PlannedVisit]) -> None:
+        """Drop the client states of visits that were trained and do not count."""
+        if self.run.states is not None:
+            for visit in visits:
+                self.run.states.drop(visit.state_name)
 
-    @staticmethod
-    def _waiting_joules(timeline: Timeline, conditions: Conditions, end: float) -> NDArray[np.float64]:
-        return timeline.waiting_joules(end, conditions) if math.isfinite(end) else np.zeros(len(timeline))
+    def discard(self) -> None:
+        """Cancel the training of a round that is not needed, since the run has ended."""
+        for training in self.training:
+            training.cancel()
 
-    # --- the end of the round -------------------------------------------------------------------------------------
+    # --- the end of the round -----------------------------------------------------------------------------------------
 
-    def _finish(self, replies: Sequence[Update]) -> PendingCommit:
-        """Step with the updates of the visits that count, and account for all visits."""
-        run, counted = self.run, list(compress(self.visits, self.counts))
-        solved = self._interrupted(self.end_time)
-        run.clock.advance(self.end_time)
+    def end(self) -> PendingCommit | None:
+        """Wait for the training and make the next models; None if there is nothing to commit."""
+        run, groups = self.run, self.groups.values()
+        if not self.is_played:
+            if groups:  # the run's seconds end: visits are charged until then, and do not count
+                run.clock.advance(run.budget.ends_at)
+                for group in groups:
+                    group.cut(run.budget.ends_at)
+                self._account([])
+            elif run.evaluated:
+                return None
+            # The last model is evaluated if it was not, perhaps in a row without visits.
+            evaluation = run.late_evaluation(self._visit_for_evaluation)
+            return run.close_round(self.record, evaluation, self.stopped_by, self._state())
+        replies = self._replies()
+        run.clock.advance(max(self.after.time, run.clock.now))
+        counted = self._by_client(group.counted() for group in groups)
         if run.states is not None:
             states = run.states.store_broadcast([visit for visit in counted if visit.kind == "listen"])
             states |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
@@ -376,115 +404,109 @@ class _SynchronousRound:
             weights = run.server.aggregation_weights([reply.client for reply in replies])
             losses = {reply.client: loss for reply in replies if (loss := reply.loss) is not None}
             run.levels.learn(losses, weights)
+        if replies or self.after.meetings:
+            run.step(self._meet)
+        self.record.meets = bool(self.after.meetings)
         if replies:
-            run.step()
-            self.record.method_rows += run.server.feedback(
-                self.number, outcomes(self.visits, replies, solved.solution.timeline)
-            )
+            learned = list(chain.from_iterable(group.feedback(replies) for group in groups))
+            self.record.method_rows += run.server.feedback(self.number, learned)
         run.rounds += 1
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
-        changed = bool(replies) or (self.stopped_by is not None and not run.evaluated)
-        self._account(replies, solved, interrupted="cut" if self.record.cut_by == SECONDS else "late")
-        evaluation = run.evaluate_if_due(self.stopped_by is not None, self._visit_for_evaluation) if changed else None
-        return run.close_round(self.record, evaluation, self.stopped_by)
+        self._account(replies)
+        evaluation, is_last = None, self.stopped_by is not None
+        if self._has_new_models(replies) or (is_last and not (self.stations.together and run.evaluated)):
+            evaluation = run.evaluate_if_due(is_last, self._visit_for_evaluation)
+        return run.close_round(self.record, evaluation, self.stopped_by, self._state())
+
+    def _replies(self) -> list[Update]:
+        """The updates that count, in client order."""
+        replies = self.training[0].wait()
+        while self._untrained:
+            replies += self._train_next().wait()
+        rejected = {client for client, kind in self._faulty.items() if kind not in TRAINED}
+        if rejected:
+            for group in self.groups.values():
+                group.reject(rejected)
+        return sorted(replies, key=lambda reply: reply.client)
+
+    @property
+    def _faulty(self) -> dict[int, str]:
+        """client -> kind of its visit, if its update failed a check"""
+        return {client: kind for training in self.training for client, kind in training.faulty.items()}
+
+    def _meet(self) -> None:
+        if isinstance(self.run.server, TieredServer):  # a replay has no vectors
+            for meeting in self.after.meetings:
+                meeting(self.run.server)
+
+    def _has_new_models(self, replies: Sequence[Update]) -> bool:
+        """Whether there is something to evaluate."""
+        if self.after.is_new is None:
+            return bool(replies)
+        # Of stations one by one, the server's model may become new in rounds in which no evaluation is due.
+        is_new = self.after.is_new or (self.stations.is_asynchronous and not self.run.evaluated)
+        return is_new or self.stations.evaluates_between
+
+    def _state(self) -> dict[str, NDArray[np.generic]]:
+        return {f"{TIERS}{name}": np.array(array) for name, array in self.stations.state().items()}
+
+    def _account(self, replies: Sequence[Update]) -> None:
+        """Record and charge all visits, and what held the round up: that of the station that it waited for last."""
+        record, stations, faulty = self.record, self.stations, self._faulty
+        last = stations.last(record, {station: group.end for station, group in self.groups.items()})
+        for station, group in self.groups.items():
+            group.account(record, replies, faulty)
+            if station == last:
+                # Of its visits alone: those of others may have to be faster as well, if they end soon before.
+                name = group.bottleneck(stations.saved_above(record, station))
+                record.set_critical(group.visits, group.awaited_ends(replies), partial(str, name))
+
+    # --- evaluations on clients ---------------------------------------------------------------------------------------
 
     def _visit_for_evaluation(self) -> list[int] | None:
-        return visit_for_evaluation(self.run, self.record)
+        """Visit clients for an evaluation that begins now, and advance the clock to its end.
 
-    def _account(self, replies: Sequence[Update], solved: _Solved, interrupted: str = "late") -> None:
-        """Record and charge all visits. ``interrupted``: kind of the visits that did not end in the round."""
-        run, now, visits = self.run, self.run.clock.now, self.visits
-        conditions, timeline = solved.conditions, solved.solution.timeline
-        waiting = self._waiting_joules(timeline, conditions, now)
-        losses = {reply.client: reply.loss for reply in replies}
-        faulty = {} if self.training is None else self.training.faulty
-        kinds = [
-            faulty.get(visit.client) or (visit.kind if counts else "lost" if is_lost else interrupted)
-            for visit, counts, is_lost in zip(visits, self.counts, np.isfinite(timeline.lost), strict=True)
+        Returns the clients that are evaluated, in ascending order; None: all, since evaluations are not charged.
+        """
+        run, stations, clock = self.run, self.stations, self.run.clock
+        if run.charged_examples is None:
+            return None
+        starts = stations.begin_evaluation(self.record, clock.now)
+        groups = {
+            station: EvaluationGroup(run, self.number, station, start, RoundPolicy())
+            for station, start in starts.items()
+            if start < run.budget.ends_at
+        }
+        planned = [
+            run.prepare_evaluation(client)
+            for client in np.flatnonzero(run.charged_examples).tolist()
+            if (group := groups.get(stations.of(client))) is not None
+            and clock.has_power(client)
+            and stations.is_there_at(client, group.start)
         ]
-        reported = [losses.get(visit.client) for visit in visits]
-        known = None if run.clock.is_measured else conditions
-        added = self.record.add(
-            visits, run.clock.fleet, timeline, kinds, now, waiting, losses=reported, conditions=known
-        )
-        run.charge(added)
-        run.clock.passed(conditions, timeline, waiting)
-        if run.rules.on_late != "stop":
-            self._account_leftovers(solved)
-        waited_for_all = run.rules.synchronous.waits_for_all(run.rules, _trained(visits, self.expected))
-        expected = self.expected if replies and not waited_for_all else None
-        ends, name = np.minimum(timeline.end, now), self._bottleneck()
-        ends = ends if expected is None else np.where(expected, ends, -math.inf)
-        self.record.set_critical(visits, ends, partial(str, name))
 
-    def _bottleneck(self) -> str:
-        run, visits = self.run, self.visits
-        conditions, solution = self._solved(visits, self.going_on)
-        whole, start = solution.timeline, float(solution.timeline.start.min())
-        end_of = end_of_round(run.rules, run.selection.history, visits, whole, start)
-        handling, access = self._aggregation_seconds(visits, self.counts), run.clock.fleet.links.access
-        alone = solution.leftovers is None
-        solve = solve_if_faster(run.clock, start, visits, conditions) if alone else None
-        return bottleneck(whole, access, end_of, solve, waited=start - self.record.start, handling=handling)
+        def costs(planned: Sequence[PlannedVisit]) -> list[Cost]:
+            bounds = dict[int, Cost]()
+            for station, (visits, _) in self._split(planned).items():
+                bounds |= zip([visit.client for visit in visits], groups[station].costs(visits, []), strict=True)
+            return [bounds[visit.client] for visit in planned]
 
-    def _account_leftovers(self, solved: _Solved) -> None:
-        """Record and charge what late visits that went on did until now; those that have not ended go on."""
-        run, now, timeline = self.run, self.run.clock.now, solved.solution.leftovers
-        if timeline is not None:
-            flowed = timeline.seconds(now) > 0
-            visits = list(compress(self.going_on, flowed))
-            kinds = [LEFTOVER] * len(visits)
-            run.charge(self.record.add(visits, run.clock.fleet, timeline.only(flowed), kinds, now))
-        run.clock.leave(solved.solution, messages_alone=run.rules.on_late == "finish")
+        affordable, _ = run.within_budgets(planned, costs)
+        begun = self._split(run.numbered(affordable))
+        for station, (visits, _) in begun.items():
+            groups[station].begin(visits, [])
+        clock.advance(max([clock.now, *(groups[station].end for station in begun)]))
+        for station in begun:
+            groups[station].account(self.record)
+            stations.end_evaluation(station, groups[station].end)
+        return [visit.client for visit in self._by_client(groups[station].counted() for station in begun)]
+
+    @staticmethod
+    def _by_client(visits: Iterable[Sequence[PlannedVisit]]) -> list[PlannedVisit]:
+        """All of these visits, in client order."""
+        return sorted(chain.from_iterable(visits), key=lambda visit: visit.client)
 
 
-def _leftovers_of(planned: Sequence[PlannedVisit]) -> list[PlannedVisit]:
-    """The late visits that go on among what is planned; the others of it begin (`begins`)."""
-    return [visit for visit in planned if visit.kind == LEFTOVER]
-
-
-def _trained(visits: Sequence[PlannedVisit], counts: Mask) -> int:
-    """Training visits among those that count."""
-    return sum(visit.kind == "train" for visit in compress(visits, counts))
-
-
-def visit_for_evaluation(run: FederatedRun, record: RoundRecord) -> list[int] | None:
-    """Visit clients for an evaluation that begins now, and advance the clock to its end.
-
-    Returns the clients that are evaluated, in ascending order; None: all, since evaluations are not charged.
-    """
-    if run.charged_examples is None:
-        return None
-    clock, ends_at = run.clock, run.budget.ends_at
-
-    def timed(visits: Sequence[PlannedVisit]) -> tuple[Conditions, Timeline, float]:
-        """(conditions, timeline, end) of these visits, beside each other."""
-        clients, works = [visit.client for visit in visits], [visit.work for visit in visits]
-        conditions = clock.conditions(clients, record.round, is_second=True)
-        conditions = clock.fleet.of_parts(conditions, [visit.price.rates for visit in visits])
-        timeline = clock.solve(np.full(len(visits), clock.now), works, conditions, ends_at)
-        return conditions, timeline, min(float(timeline.end.max()), ends_at)
-
-    def costs(visits: Sequence[PlannedVisit]) -> list[Cost]:
-        conditions, timeline, end = timed(visits)
-        joules = timeline.joules_spent + timeline.waiting_joules(end, conditions)
-        return upper_bounds(visits, joules, timeline.seconds(end))
-
-    planned = [
-        run.prepare_evaluation(client)
-        for client in np.flatnonzero(run.charged_examples).tolist()
-        if clock.now < ends_at and clock.has_power(client) and (clock.is_there is None or clock.is_there(client))
-    ]
-    affordable, _ = run.within_budgets(planned, costs)
-    visits = run.numbered(affordable)
-    if not visits:
-        return []
-    conditions, timeline, end = timed(visits)
-    ended = np.isfinite(timeline.up_end)
-    clock.advance(end)
-    waiting = timeline.waiting_joules(clock.now, conditions)
-    kinds = [EVALUATE if is_scored else NOT_SCORED for is_scored in ended.tolist()]
-    known = None if clock.is_measured else conditions
-    run.charge(record.add(visits, clock.fleet, timeline, kinds, clock.now, waiting, conditions=known))
-    clock.passed(conditions, timeline, waiting)
-    return [visit.client for visit in compress(visits, ended)]
+def _trained(visits: Iterable[PlannedVisit]) -> int:
+    """Training visits among these."""
+    return sum(visit.kind == "train" for visit in visits)

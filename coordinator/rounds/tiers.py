@@ -6,19 +6,23 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.aggregation.server import ServerStrategy
 from coordinator.aggregation.tiers import TieredServer, by_aggregator
 from coordinator.records.round_record import RoundRecord
-from coordinator.records.schema import AggregatorRow
+from coordinator.records.schema import LAN, SERVER_LINK, WAN, AggregatorRow
 from coordinator.rounds.budget import CLIENTS, RunLimits
 from coordinator.rounds.ports import Arrays
+from coordinator.rounds.stations import RoundEnd, Stations
 from coordinator.rounds.tier_schedule import TierSchedule
+from costmodel.fleet.availability import first_available
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
+    from costmodel.clock import Clock
     from costmodel.tiers import TierClock, TierMessages
 
 UP_SIDE, DOWN_SIDE = "up", "down"
@@ -29,35 +33,35 @@ CHARGED, UPDATED, CLOCK = "charged ", "updated ", "clock "
 """Prefixes of names in `Tiers.state`"""
 
 
-Beginning = Callable[[int, float], float]
-"""(aggregator, absolute seconds at which it is ready) -> when its round begins: when one of its clients is there"""
+class Tiers(Stations):
+    """The aggregators of one run as its stations. They wait for each other when they meet what is above them.
 
+    Each has rounds of its own: its visits begin when it is ready, go over its own network (`fleet.tiers`), and its step
+    waits for its own clients alone, as the round policy says. In the ledger the k-th rounds of all aggregators are one
+    round, which ends when the last of them does; so it may begin, with its first visit, before the round before it has
+    ended. After ``tiers.interval`` rounds the aggregators send their models up (HierFAVG's kappa_2; with a tier above
+    them, this meets the server after as many meetings as the second number says). The server makes its step when the
+    last model has come, which ends the round. Its model goes down when the next round begins, or when it is evaluated
+    on clients at a cost, to the aggregators that take part until they meet again; so the initial model does before the
+    first.
 
-class RoundEnd(NamedTuple):
-    """What follows the steps that aggregators make in a round."""
-
-    time: float
-    """When the round is over, absolute seconds"""
-    meetings: Sequence[Callable[[TieredServer], None]] = ()
-    """What the server side does then, in this order"""
-    is_new: bool = False
-    """Whether the server has a new model"""
-
-
-class Tiers:
-    """The aggregators of one run between its rounds. They wait for each other when they meet what is above them.
+    A round that would end after the budget of virtual seconds is charged until then, and changes nothing: a step in
+    part would still have to reach the server. Late visits to an aggregator go on with its next visits.
 
     Subclasses can customise by overriding
 
-    - ``locate``: who begins a round;
+    - ``begin_round``: who begins a round;
     - ``give_up``, ``is_awaited`` and ``ended_by``: what follows if nobody can;
     - ``make_steps``: what is sent after the steps of a round;
     - ``state`` and ``restore``, with what they remember.
     """
 
+    steps_in_part = False
+
     def __init__(
         self,
         schedule: TierSchedule,
+        clients: Clock,
         clock: TierClock,
         aggregator_of: NDArray[np.intp],
         nbytes: Mapping[str, int],
@@ -67,18 +71,20 @@ class Tiers:
         on_loss: str = "wait",
         evaluates_between: bool = False,
     ) -> None:
-        """``aggregator_of``: (clients,). ``nbytes``: direction -> bytes of a message between an aggregator and what is
-        above it. ``prices``: of a gigabyte, by tier. ``draw``: round -> generator of the aggregators that take part
+        """``clients``: the clock of visits. ``aggregator_of``: (clients,). ``nbytes``: direction -> bytes of a message
+        between an aggregator and what is above it. ``prices``: of a gigabyte, by tier. ``draw``: round -> generator of the aggregators that take part
         from it on. ``limits``: of all messages. ``on_loss``: as ``fleet.tiers.on_loss``. ``evaluates_between``: whether
         there is something to evaluate while aggregators have models of their own."""
         intervals = (*schedule.intervals, 1)[: clock.levels]
         self.schedule, self.clock = replace(schedule, interval=intervals), clock
+        self.is_asynchronous = schedule.is_asynchronous
+        super().__init__(clients)
         self.home, self.nbytes = aggregator_of, nbytes
         self.aggregator_of = aggregator_of
         """(clients,) in this round; -1: none. At ``home`` but for those whose aggregator is away"""
         self.on_loss, self.evaluates_between = on_loss, evaluates_between
         self.clients = by_aggregator(aggregator_of, range(aggregator_of.size))
-        """Aggregator -> those that belong to it"""
+        """Aggregator -> the clients that belong to it"""
         self.limits, self._prices, self._draw = limits, prices, draw
         size = clock.sizes[0]
         self.ready = np.zeros(size)
@@ -136,7 +142,41 @@ class Tiers:
             self.send_down(record, now)
         return rule
 
-    def locate(self) -> None:
+    def locate(self, server: ServerStrategy) -> None:
+        self.begin_round()
+        if isinstance(server, TieredServer):  # a replay has no vectors
+            server.aggregator_of = np.where(self.aggregator_of < 0, self.home, self.aggregator_of)
+
+    def of(self, client: int) -> int:
+        return int(self.aggregator_of[client])
+
+    def by_station(self, clients: Sequence[int]) -> Mapping[int, Sequence[int]]:
+        return by_aggregator(self.aggregator_of, clients)
+
+    def taking_part(self, clients: list[int]) -> list[int]:
+        return [client for client in clients if self.start(self.of(client)) < math.inf]
+
+    def start(self, station: int) -> float:
+        return float(self.ready[station]) if station >= 0 and self.begins[station] else math.inf
+
+    @property
+    def is_there(self) -> Callable[[int], bool] | None:
+        if self.visits_clock.is_there is None:
+            return None
+        return lambda client: self.is_there_at(client, self.start(self.of(client)))
+
+    def is_there_at(self, client: int, time: float) -> bool:
+        return self.visits_clock.fleet.behaviour.availability.interval(client, time)[0]
+
+    def first_there(self, clients: Sequence[int], time: float) -> float:
+        if self.visits_clock.is_there is None or time == math.inf:
+            return time
+        return first_available(self.visits_clock.fleet.behaviour.availability, clients, time)
+
+    def wait(self, station: int, until: float) -> None:
+        self.ready[station] = until
+
+    def begin_round(self) -> None:
         """Find who takes part in a round, and where the clients of aggregators go that are away when theirs begins."""
         self.begins = self.present & ~self.waits & np.isfinite(self.ready)
         places = [
@@ -161,19 +201,16 @@ class Tiers:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether there is something to send or to receive, though nobody begins a round."""
         waits = self.waits & self.present & np.isfinite(self.ready)
         return bool(waits.any()) or any(updated.any() for updated in self._updated[1:])
 
     def give_up(self) -> bool:
-        """Those that were to begin have no clients for it; returns whether `locate` says something else now."""
         if not (self.is_awaited and self.begins.any()):
             return False
         self.waits |= self.begins
         return True
 
     def ended_by(self) -> str:
-        """The rule that ends the run when nobody begins a round, and nothing is awaited."""
         return CLIENTS
 
     def _present_at(self, tier: int) -> NDArray[np.bool_]:
@@ -185,11 +222,12 @@ class Tiers:
             present = above
         return present
 
-    def send_down(self, record: RoundRecord, now: float) -> None:
-        """Send the server's models to the aggregators that take part, tier by tier, from now on."""
+    def send_down(self, record: RoundRecord, now: float, is_second: bool = False) -> None:
+        """Send the server's models to the aggregators that take part, tier by tier, from now on. ``is_second``: as of
+        `_down`."""
         ready, never = np.full(1, now), [np.full(size, math.inf) for size in self.clock.sizes]
         for tier in reversed(range(self.clock.levels)):
-            ready = self._down(record, tier, ready, never[tier])
+            ready = self._down(record, tier, ready, never[tier], is_second)
         self._begin(ready)
 
     def _begin(self, ready: NDArray[np.float64]) -> None:
@@ -216,40 +254,74 @@ class Tiers:
         self._record(record, tier, DOWN_SIDE, messages, present)
         return np.where(present, messages.end, otherwise)
 
-    def is_on_way(self, index: int, row: AggregatorRow) -> bool:
+    def begin_evaluation(self, record: RoundRecord, now: float) -> Mapping[int, float]:
+        """Where all wait for the server's model, it goes down now, unless budgets refuse the next messages."""
+        if self.together:
+            if self.limits.refuses_messages(self.spent_bytes, self.spent_price, *self.least) is not None:
+                return {}
+            self.choose(record.round + 1)  # as the next round would
+            self.send_down(record, now, is_second=True)
+        starts = {
+            index: self.clock.first_there(0, index, float(self.ready[index]))
+            for index in np.flatnonzero(self.present & np.isfinite(self.ready)).tolist()
+        }
+        return {index: start for index, start in starts.items() if start < math.inf}
+
+    def end_evaluation(self, station: int, end: float) -> None:
+        self.ready[station] = max(end, float(self.ready[station]))
+
+    def last(self, record: RoundRecord, ends: Mapping[int, float]) -> int | None:
+        latest = dict(ends)
+        for row in record.aggregators:
+            if row.tier == 0 and row.direction == UP_SIDE and row.aggregator in latest:
+                latest[row.aggregator] = row.end_s or latest[row.aggregator]
+        return super().last(record, latest)
+
+    def saved_above(self, record: RoundRecord, station: int) -> dict[str, float]:
+        saved = dict.fromkeys((WAN, SERVER_LINK, LAN), 0.0)
+        for row in record.aggregators:
+            if row.end_s and self._is_on_way(station, row):
+                saved[WAN] += (row.end_s - row.start_s - row.held_s) / 2
+                above = SERVER_LINK if row.tier == self.clock.levels - 1 else LAN
+                saved[above] += min(row.held_s / 2, row.shared_s)
+        return saved
+
+    def _is_on_way(self, index: int, row: AggregatorRow) -> bool:
         """Whether a message is of this aggregator of the lowest tier, or of one above it."""
         for tier in range(row.tier):
             index = int(self.clock.parent(tier)[index])
         return row.aggregator == index
 
-    def note_updates(self, aggregators: Iterable[int]) -> None:
-        """These of the lowest tier get updates in this round."""
-        self._updated[0][list(aggregators)] = True
+    def note_updates(self, stations: Iterable[int]) -> None:
+        self._updated[0][list(stations)] = True
 
-    def make_steps(self, record: RoundRecord, ends: Mapping[int, float], begin: Beginning) -> RoundEnd:
+    def beginning(self, index: int, time: float) -> float:
+        """When a round of an aggregator begins that is ready at ``time``: when one of its clients is there."""
+        return self.first_there(self.clients.get(index, []), time)
+
+    def make_steps(self, record: RoundRecord, ends: Mapping[int, float]) -> RoundEnd:
         """Aggregators have made their steps; all meet what is above them if none is to begin another round before.
 
-        ``ends``: aggregator -> absolute seconds of its step. One without visits goes on when the first other has made
-        its step.
+        One without visits goes on when the first other has made its step.
         """
         self.ready = np.where(self.begins, np.maximum(self.ready, min(ends.values(), default=-math.inf)), self.ready)
         for index, end in ends.items():
             self.ready[index] = end
         self._rounds += self.begins
         for index in np.flatnonzero(self.begins & np.isfinite(self.ready)).tolist():
-            self.waits[index] = self._has_all_steps(index, begin)
+            self.waits[index] = self._has_all_steps(index)
         ready = np.where(self.present, self.ready, math.inf)
         if (np.isfinite(ready) & ~self.waits).any():
             stepped = self.ready[self.begins & np.isfinite(self.ready)]
-            return RoundEnd(float(stepped.max(initial=record.start)))
+            return RoundEnd(float(stepped.max(initial=record.start)), is_new=False)
         arrivals, end = self.meet(record, ready)
         meetings = [partial(TieredServer.meet, tier=tier, present=arrived) for tier, arrived in enumerate(arrivals)]
-        return RoundEnd(end, meetings, self.together)
+        return RoundEnd(end, meetings, self.together and bool(arrivals[-1].any()))
 
-    def _has_all_steps(self, index: int, begin: Beginning) -> bool:
+    def _has_all_steps(self, index: int) -> bool:
         """Whether an aggregator has made its last step before it sends its model up."""
         if self.schedule.seconds:
-            return begin(index, float(self.ready[index])) >= float(self._came[index]) + self.schedule.seconds
+            return self.beginning(index, float(self.ready[index])) >= float(self._came[index]) + self.schedule.seconds
         return bool(self._rounds[index] >= self.schedule.rounds)
 
     def meet(self, record: RoundRecord, ready: NDArray[np.float64]) -> tuple[list[NDArray[np.bool_]], float]:

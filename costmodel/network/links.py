@@ -114,6 +114,10 @@ class Links:
             site_up=tuple(scale.links * rate for rate in self.site_up),
         )
 
+    def handling_seconds(self, nbytes: float, updates: int) -> float:
+        """Virtual seconds that the server, or what stands in its place, handles ``updates`` of ``nbytes`` together."""
+        return nbytes / self.aggregate_bytes_per_second + self.seconds_per_visit * updates
+
     def check(self, key: str) -> None:
         """ValueError of ``key`` for a link of less than 1 bit/s."""
         slowest = min(self.down, self.up, *self.site_down, *self.site_up)

@@ -69,7 +69,7 @@ def federated_run(
         on_round=watch.on_round,
         is_stopped=watch,
         refused=refused,
-        tiers=setup.tiers(server),
+        tiers=setup.tiers(server, clock),
         charged_examples=examples_of_clients(setup) if scenario.eval.charged else None,
     )
     return run, store

@@ -640,14 +640,18 @@ class Setup:
         """The codecs of downloads, and the versions that clients hold before the first round."""
         return DownloadCodec(self.codecs, self.kept_blocks)
 
-    def tiers(self, server: ServerStrategy, scale: Scale | None = None) -> Tiers | None:
+    def tiers(self, server: ServerStrategy, clients: Clock) -> Tiers | None:
         """The aggregators of a run before its first round; None where clients reach the server directly.
 
-        ``scale``: in place of ``fleet.scale``.
+        ``clients``: the clock of visits, of whose fleet they have the scale.
         """
         if not isinstance(server, TieredServer):
             return None
-        scenario, section, clock = self.scenario, self.scenario.fleet, self.inputs.tier_clock(scale)
+        scenario, section, clock = (
+            self.scenario,
+            self.scenario.fleet,
+            self.inputs.tier_clock(clients.fleet.config.scale),
+        )
         vectors = {
             MODEL if name == GLOBAL else name: {key: vector.data.size for key, vector in model.items()}
             for name, model in server.models.items()
@@ -669,6 +673,7 @@ class Setup:
         kind = AsynchronousTiers if scenario.tiers.is_asynchronous else Tiers
         return kind(
             scenario.tiers,
+            clients,
             clock,
             server.aggregator_of,
             nbytes,

@@ -182,7 +182,7 @@ class RetimedRun:
         self.messages_done: list[AggregatorRow] = []
         self.other_end: str | None = None
         """The difference, if a budget ends the replay before the record's end, or does not end it there"""
-        server_side = server_of_zeros(setup)
+        server_side, clock = server_of_zeros(setup), Clock(fleet)
         self.server = RetimedServer(server_side)
 
         def is_stopped() -> bool:
@@ -198,7 +198,7 @@ class RetimedRun:
             options=loaded.options,
             description=setup.description,
             server=self.server,
-            clock=Clock(fleet),
+            clock=clock,
             trainer=self,
             evaluator=self,
             recorder=self,
@@ -211,7 +211,7 @@ class RetimedRun:
             on_round=lambda progress: None,
             is_stopped=is_stopped,
             refused=setup.refused,
-            tiers=setup.tiers(server_side, fleet.config.scale),
+            tiers=setup.tiers(server_side, clock),
         )
 
     @property

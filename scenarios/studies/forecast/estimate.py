@@ -230,7 +230,7 @@ class _Meetings(NamedTuple):
 
 def _meetings(visits: TypicalVisits) -> _Meetings | None:
     """The meetings of all aggregators, whose rounds take no time themselves; None without any."""
-    tiers = visits.setup.tiers(visits.server)
+    tiers = visits.setup.tiers(visits.server, Clock(visits.setup.fleet))
     if tiers is None:
         return None
     end, record = 0.0, RoundRecord(0, 0.0)

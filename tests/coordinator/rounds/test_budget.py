@@ -23,7 +23,7 @@ from coordinator.rounds.budget import (
     RunLimits,
 )
 from coordinator.rounds.policy import RoundPolicy
-from coordinator.rounds.synchronous import _SynchronousRound
+from coordinator.rounds.synchronous import Round
 from edge.protocol.config import PartitionConfig, TrainConfig
 from tests.toy import Run, committed_states, federation, model_sha256, play
 
@@ -195,12 +195,11 @@ def test_joules_hold_on_a_contended_link_too(share: float, tmp_path: Path) -> No
 def test_whoever_is_left_is_priced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Three of four fit at first, but three alone would spend 4.5 J of 3.2 J; two spend 2 J.
     joules = {4: 1.0, 3: 1.5, 2: 1.0}
-    monkeypatch.setattr(
-        _SynchronousRound, "_costs", lambda self, visits: [Cost(1, 0, 1.0, joules[len(visits)])] * len(visits)
-    )
+    monkeypatch.setattr(Round, "_costs", lambda self, visits: [Cost(1, 0, 1.0, joules[len(visits)])] * len(visits))
     run = federation(tmp_path, rounds=1, limits=RunLimits(joules=3.2), rules=RoundPolicy(min_fraction=0.5))
-    admitted, refused_by = _SynchronousRound(run, 0)._admitted(run.candidates)
-    assert ([visit.client for visit in admitted], refused_by) == ([0, 1], JOULES)
+    round = Round(run, 0)
+    admitted = round._admitted()
+    assert ([visit.client for visit in admitted], round.stopped_by) == ([0, 1], JOULES)
 
 
 def test_a_run_that_ends_between_evaluations_scores_its_last_model(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def ran(
     **how: Any,
 ) -> Run:
     """A run with these cohorts, round by round."""
-    monkeypatch.setattr(FederatedRun, "select", lambda run, eligible: list(cohorts[run.rounds]))
+    monkeypatch.setattr(FederatedRun, "select", lambda run, eligible, is_there: list(cohorts[run.rounds]))
     rules = replace(FIRST, on_late=on_late)
     return clockwork.ran(folder, rules, seconds, rounds=len(cohorts), **{"participants": 1, **how})
 
@@ -66,7 +66,7 @@ def test_what_is_left_shares_the_link_of_the_next_round_and_is_charged_there(
     query = "SELECT participants, busy_s, wasted_s, wasted_bytes, wasted_joules FROM rounds WHERE round = 1"
     assert run.rows(query) == [(1, pytest.approx(3 + 3 + 2 / 3), 3, UP_NBYTES - 1349, 12)]
     clock = run.federation.clock
-    assert (clock.state()["last_up"][2], clock.state()["spent_joules"][2], clock.leftovers) == (8, 36, None)
+    assert (clock.state()["last_up"][2], clock.state()["spent_joules"][2], clock.leftovers) == (8, 36, {})
     # Told at once, client 2 leaves the link to client 0: 4/3 s.
     run = ran(tmp_path / "stop", monkeypatch, [[1, 2], [0]], on_late="stop", links=links)
     assert run.rows("SELECT end_s FROM rounds") == [(5,), (pytest.approx(7 + 4 / 3),)]
@@ -86,7 +86,7 @@ def test_it_goes_on_from_round_to_round_until_its_client_is_selected_again(
         (2, "leftover", 8, 13, 0, sent[2] - sent[1], 20),
         (3, "train", 13, 49, DOWN_NBYTES, UP_NBYTES, 4 + 16 + 128),
     ]
-    assert run.federation.clock.leftovers is None
+    assert not run.federation.clock.leftovers
 
 
 def test_a_download_goes_on_too_but_its_client_computes_nothing(
@@ -138,7 +138,7 @@ def test_a_late_visit_that_is_completed_computes_and_sends_beside_the_next_round
     assert np.sum(run.rows(wasted), axis=0) == pytest.approx([10, DOWN_NBYTES + UP_NBYTES, 8 + 16 + 16])
     clock = run.federation.clock
     state = clock.state()
-    assert (state["last_down"][2], state["last_up"][2], state["spent_joules"][2], clock.leftovers) == (4, 10, 40, None)
+    assert (state["last_down"][2], state["last_up"][2], state["spent_joules"][2], clock.leftovers) == (4, 10, 40, {})
 
 
 def test_its_client_may_be_selected_again_when_it_has_ended_and_a_round_without_others_waits_for_it(

@@ -30,7 +30,7 @@ from coordinator.rounds.budget import (
 from coordinator.rounds.cohort_training import CohortTraining
 from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from coordinator.rounds.run import FederatedRun
-from coordinator.rounds.synchronous import _SynchronousRound, run_rounds
+from coordinator.rounds.synchronous import Round, run_rounds
 from coordinator.workers.task import PoolError
 from costmodel.clock import Clock
 from costmodel.fleet.dynamics import PAUSE
@@ -332,7 +332,7 @@ def test_a_crumb_in_a_battery_is_as_good_as_nothing(
     how["fleet"] = {"radio_energy": "rate", "battery": joules + 0.001}
     visits = iter(range(50))
     monkeypatch.setattr(FederatedRun, "uncontended_cost", counted(visits, FederatedRun.uncontended_cost))
-    monkeypatch.setattr(_SynchronousRound, "_costs", counted(visits, _SynchronousRound._costs))
+    monkeypatch.setattr(Round, "_costs", counted(visits, Round._costs))
     run = ran(tmp_path / "run", RoundPolicy(policy, over_select=1.0, buffer=2), **how)
     assert run.stopped_by == CLIENTS
     assert run.rows("SELECT COUNT(*) FROM visits WHERE up_end_s = start_s") == [(2,)]
