@@ -55,7 +55,7 @@ from coordinator.rounds.ports import PendingCommit
 from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.stations import RoundEnd
-from coordinator.rounds.tiers import TIERS
+from coordinator.rounds.tiers import TIERS, UP_SIDE
 from coordinator.rounds.visit import PlannedVisit, begins
 from coordinator.workers.task import PoolError
 from edge.protocol.messages import Update
@@ -174,6 +174,7 @@ class Round:
         run, stations, number = self.run, self.stations, self.number
         while True:
             stations.locate(run.server)
+            self._let_rests_go_on()
             eligible = stations.taking_part(run.eligible(run.candidates, number))
             free = self._free(eligible)
             if not eligible:
@@ -228,6 +229,13 @@ class Round:
             if until < self.run.budget.ends_at:
                 self._go_on(station, until)
             stations.wait(station, until)
+
+    def _let_rests_go_on(self) -> None:
+        """Late visits to stations that begin now have gone on since the stations' last steps."""
+        for station, rests in list(self.run.clock.leftovers.items()):
+            start = self.stations.start(station)
+            if rests.since < start < self.run.budget.ends_at:
+                self._go_on(station, start)
 
     def _first_free(self, station: int, busy: set[int]) -> float:
         """When the first of a station's clients whose late visits go on is there after that."""
@@ -445,7 +453,9 @@ class Round:
             return bool(replies)
         # Of stations one by one, the server's model may become new in rounds in which no evaluation is due.
         is_new = self.after.is_new or (self.stations.is_asynchronous and not self.run.evaluated)
-        return is_new or self.stations.evaluates_between
+        # Those of stations are new after each of their steps, and where they have met what is above them.
+        has_met = not self.stations.together or any(row.direction == UP_SIDE for row in self.record.aggregators)
+        return is_new or (self.stations.evaluates_between and has_met)
 
     def _state(self) -> dict[str, NDArray[np.generic]]:
         return {f"{TIERS}{name}": np.array(array) for name, array in self.stations.state().items()}

@@ -126,10 +126,9 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
     if rounds.is_asynchronous:
         why = f"rounds.policy = {rounds.policy}: is asynchronous, which is not modelled {with_tiers}"
         yield "rounds.policy", f"{why}; choose sync, over_select or deadline"
-    if rounds.on_late != "stop":
-        yield "rounds.on_late", f"rounds.on_late = {rounds.on_late}: is not modelled {with_tiers}; choose stop"
-    if scenario.eval.charged:
-        yield "eval.charged", f"eval.charged = true: is not modelled {with_tiers}; choose false"
+    if scenario.eval.charged and schedule.is_asynchronous:
+        why = "aggregators that meet the server one by one have no model in common that their clients could evaluate"
+        yield "eval.charged", f"eval.charged = true: tiers.upwards = asynchronous: {why}; choose false"
     if scenario.eval.aggregators:
         if evaluated(method, scenario) == "clients":
             why = "their models are evaluated beside the global one, and only clients' are"
@@ -141,10 +140,9 @@ def of_tiers(method: Method, scenario: Scenario) -> Contradictions:
     if method.objective.submodels is not None:
         yield "method", f"method = {method.name!r}: parts of a model are not averaged {with_tiers}"
     codec = scenario.codec
-    for key, chains in (("up", [codec.up]), ("up_slots", list(codec.up_slots.values())), ("wan", [codec.wan])):
-        if not all(make_codec(stages).is_fixed_length for stages in chains):
-            why = f"an entropy coder makes lengths that depend on numbers, which is not modelled {with_tiers}"
-            yield f"codec.{key}", f"codec.{key}: {why}"
+    if not make_codec(codec.wan).is_fixed_length:
+        why = "an entropy coder makes lengths that depend on numbers, and aggregators are sent models only if budgets"
+        yield "codec.wan", f"codec.wan: {why} can pay for the messages that follow; leave it to codec.up"
     if method.app is not None:
         yield "method", "method: a Flower app's messages go to the server directly; leave fleet.tiers out"
     for part in method.parts:

@@ -146,7 +146,7 @@ def test_its_client_may_be_selected_again_when_it_has_ended_and_a_round_without_
 ) -> None:
     eligible: list[list[int]] = []
 
-    def everyone(run: FederatedRun, clients: Sequence[int]) -> list[int]:
+    def everyone(run: FederatedRun, clients: Sequence[int], is_there: object) -> list[int]:
         eligible.append(list(clients))
         return list(clients)
 

@@ -26,6 +26,8 @@ from costmodel.tiers import TierClock, TierMessages
 from edge.protocol.messages import GLOBAL
 from edge.protocol.payload import Floats
 from tests.coordinator.rounds.clockwork import EVER, FOUR, windows
+from tests.coordinator.rounds.clockwork import UP_NBYTES as UP_OF_CLIENTS
+from tests.coordinator.rounds.test_evaluation_visits import ends
 from tests.coordinator.rounds.tier_clockwork import CYCLE, DOWN_NBYTES, SMALL, TWO, UP_NBYTES, chain, ran, rounds
 from tests.methods.cases import CASES, Case
 from tests.toy import Run, broken_off, federation, model_sha256, play, resumed, store, trained_models
@@ -401,3 +403,80 @@ def test_a_run_that_is_killed_between_two_meetings_goes_on_to_the_bit(
 def test_replies_in_another_order_change_nothing(tmp_path: Path) -> None:
     how = {**SMALL, **EVALUATED, "aggregators": {"count": 2}, "schedule": {"interval": 2}}
     assert chain(play(tmp_path / "a", "fedavg", **how)) == chain(play(tmp_path / "b", "fedavg", shuffle=3, **how))
+
+
+# --- late visits, and evaluations that are charged --------------------------------------------------------------------
+
+LATE = "SELECT round, client, kind, start_s, up_end_s, bytes_up FROM visits WHERE kind != 'train' ORDER BY visit"
+
+
+def test_a_late_message_goes_on_over_the_network_of_its_aggregator(tmp_path: Path) -> None:
+    rules = RoundPolicy("deadline", deadline=5.0, on_late="finish")
+    run = ran(tmp_path, rounds=2, rules=rules)
+
+    # Aggregator 0 is there from 1 to 6 s, by when client 2 has sent 1 s of 4 s; its message ends after 9 s. Client 3
+    # still computes after 7 s, and sends nothing. The second round begins at 12 and 13 s.
+    quarter = math.floor(UP_OF_CLIENTS / 4)
+    assert run.rows(LATE) == [
+        *((0, 2, "late", 1, 6, quarter), (0, 3, "late", 2, 7, 0)),
+        (1, 2, "leftover", 6, 9, UP_OF_CLIENTS - quarter),
+        *((1, 2, "late", 12, 17, quarter), (1, 3, "late", 13, 18, 0)),
+    ]
+    assert rounds(run) == [(0, 11), (11, 22)]
+
+
+def test_a_late_visit_that_is_completed_keeps_its_client_from_the_next_round(tmp_path: Path) -> None:
+    rules = RoundPolicy("deadline", deadline=5.0, on_late="complete")
+    run = ran(tmp_path, rounds=2, rules=rules)
+
+    # Client 3 goes on beside client 1, which begins again at 13 s and is back after 17 s; aggregator 0 waits for nobody.
+    assert [row[:5] for row in run.rows(LATE)] == [
+        *((0, 2, "late", 1, 6), (0, 3, "late", 2, 7)),
+        *((1, 2, "leftover", 6, 9), (1, 3, "leftover", 7, 13), (1, 3, "leftover", 13, 17), (1, 2, "late", 12, 17)),
+    ]
+
+
+def test_an_evaluation_begins_when_the_models_of_the_server_have_come_down(tmp_path: Path) -> None:
+    run = ran(tmp_path, rounds=2, evaluation={"on": "clients", "charged": True})
+
+    # The server makes its step after 22 s; its models come down after 23 and 24 s, and need not do so again.
+    started = "SELECT client, start_s, up_end_s FROM visits WHERE round = 0 AND kind = 'evaluate' ORDER BY client"
+    visits = run.rows(started)
+    assert [start for _, start, _ in visits] == [23, 24, 23, 24]
+    assert [end for *_, end in visits] == pytest.approx([ends(client, start)[2] for client, start, _ in visits])
+    down = "SELECT round, aggregator, start_s FROM aggregators WHERE direction = 'down' ORDER BY start_s, aggregator"
+    assert run.rows(down)[:4] == [(0, 0, 0), (0, 1, 0), (0, 0, 22), (0, 1, 22)]
+    # An aggregator's next round begins when its own clients have been evaluated.
+    last = {aggregator: max(end for client, _, end in visits if client % 2 == aggregator) for aggregator in (0, 1)}
+    begun = dict(run.rows("SELECT client, start_s FROM visits WHERE round = 1 AND kind = 'train'"))
+    assert begun == {client: last[client % 2] for client in range(4)}
+    assert run.rows("SELECT round, COUNT(*) FROM evaluations GROUP BY round") != []
+
+
+def test_models_that_budgets_do_not_let_down_are_evaluated_on_no_client(tmp_path: Path) -> None:
+    run = ran(
+        tmp_path,
+        rounds=2,
+        evaluation={"on": "clients", "charged": True},
+        limits=RunLimits(wan_bytes=CYCLE + CYCLE // 2),
+    )
+    assert run.stopped_by == WAN_BYTES
+    assert run.rows("SELECT COUNT(*) FROM visits WHERE kind = 'evaluate'") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"rules": RoundPolicy("deadline", deadline=5.0, on_late="complete")},
+        {"evaluation": {"on": "clients", "charged": True}},
+        {"codec": {"up": [{"kind": "quantize", "bits": 4}, {"kind": "elias"}]}, "schedule": {"interval": 2}},
+    ],
+    ids=["late visits", "charged evaluations", "entropy coder"],
+)
+def test_a_resumed_run_goes_on_with_what_was_under_way(how: dict[str, Any], tmp_path: Path) -> None:
+    how = {"aggregators": {"count": 2}, "seconds": FOUR, **SMALL, **how}
+    whole = play(tmp_path / "whole", **how)
+    for after in (1, 2):
+        broken_off(tmp_path / f"after {after}", "fedavg", after, **how)
+        again = resumed(tmp_path / f"after {after}", "fedavg", **how)
+        assert chain(again) == chain(whole)

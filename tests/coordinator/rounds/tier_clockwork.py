@@ -36,7 +36,7 @@ class Wan(TierClock):
 
     def up(self, level: int, ready: Any, which: Any, nbytes: int, round: int, **more: bool) -> TierMessages:
         messages = self._taking(self.up_seconds, super().up(level, ready, which, nbytes, round, **more))
-        lost = np.array([(round, index) in self.lost for index in range(2)])
+        lost = np.array([(round, index) in self.lost for index in range(messages.end.size)])
         return replace(messages, end=np.where(lost, math.inf, messages.end))
 
     def down(self, level: int, begin: Any, which: Any, nbytes: int, round: int, **more: bool) -> TierMessages:
