@@ -29,9 +29,10 @@ from coordinator.aggregation.server import Download
 from coordinator.records.bottleneck import bottleneck
 from coordinator.records.round_record import NOT_EVALUATED, EvalResult, RoundRecord, logged_means
 from coordinator.records.schema import EVALUATE, FAILED, NOT_SCORED, TRAIN, EvaluationRow, RoundRow
-from coordinator.rounds.budget import SECONDS, Budget, Cost
+from coordinator.rounds.budget import SECONDS, Budget
 from coordinator.rounds.run import RoundFinished, RunFailed, RunTotals
-from coordinator.rounds.visit import PlannedVisit, VisitPrice, upper_bounds
+from coordinator.rounds.visit import PlannedVisit, VisitPrice
+from coordinator.rounds.visits_in_flight import VisitsInFlight, uncontended_cost
 from coordinator.workers.task import PoolTask, Workers
 from costmodel.visits.work import Work
 from edge.protocol import messages
@@ -158,8 +159,8 @@ class AppRounds:
         """Clients whose next message begins at a time that the clock has"""
         self.in_flight: dict[int, _Exchange] = {}
         """client -> the message under way"""
-        self._costs: dict[int, Cost] = {}
-        """client -> what is reserved for it"""
+        self.live = VisitsInFlight(self.clock, self.budget)
+        """The same on the clock"""
         self._open_exchanges: dict[int, _Exchange] = {}
         """By number, those whose fate is open"""
         self._settled: list[int] = []
@@ -343,20 +344,17 @@ class AppRounds:
         price = VisitPrice(work, TrainingPlan(0, reply.examples, 0), 0.0, 0.0, down=down, up=up)
         kind = TRAIN if exchange.trains else EVALUATE
         visit = PlannedVisit(exchange.number, exchange.number, self.rounds, 0.0, Download(client, {}), kind, price, {})
-        conditions = clock.conditions([client], self.rounds, exchange.number)
-        alone = clock.solve([clock.now], [work], conditions)
-        (cost,) = upper_bounds([visit], alone.joules_spent, alone.seconds(math.inf))
+        cost = uncontended_cost(clock, visit, self.rounds, exchange.number)
         if not clock.has_power(client) or not self.budget.admits(client, cost):
             self._fail(exchange, clock.now, NODE_UNAVAILABLE, "the node cannot pay for it")
             self._begin_next([client])
             return
-        _, self.refused_by = self.budget.reserve([cost])
+        self.refused_by = self.live.reserve(client, cost)
         if self.refused_by is not None:
             self._stop_if_refused()
             return
         exchange.visit, self.in_flight[client] = visit, exchange
-        self._costs[client] = cost
-        clock.begin(work, conditions, client)
+        self.live.begin(visit, self.rounds)
 
     def _answer(self, exchanges: Sequence[_Exchange]) -> None:
         """Have the app answer these messages in workers, all together, or take the recorded replies.
@@ -477,7 +475,7 @@ class AppRounds:
         exchange = self.in_flight.pop(ended.order)
         assert exchange.visit is not None, exchange
         client, now = ended.order, self.clock.now
-        self.budget.release([self._costs[client]])
+        self.live.ended(client)
         arrived = math.isfinite(ended.timeline.up_end[0])
         kind = exchange.visit.kind if arrived else ("lost" if exchange.trains else "unscored")
         if exchange.has_failed and arrived:
@@ -507,21 +505,9 @@ class AppRounds:
             raise _Stop(self.refused_by)
 
     def _account(self, exchange: _Exchange, ended: VisitEnded, kind: str, loss: float | None = None) -> None:
-        clock = self.clock
         assert exchange.visit is not None, exchange
         exchange.ended_in = self.rounds
-        added = self.record.add(
-            [exchange.visit],
-            clock.fleet,
-            ended.timeline,
-            [kind],
-            clock.now,
-            staleness=self.rounds - exchange.round,
-            losses=[loss],
-            conditions=ended.conditions,
-        )
-        self.budget.settle(added["client"], added.costs)
-        clock.passed(ended.conditions, ended.timeline)
+        self.live.account(self.record, exchange.visit, ended, kind, self.rounds - exchange.round, loss)
 
     # --- rounds ---------------------------------------------------------------------------------------------------
 
@@ -594,7 +580,7 @@ class AppRounds:
         for client in sorted(self.in_flight):
             exchange = self.in_flight.pop(client)
             kind = "cut" if exchange.trains else "unscored"
-            self._account(exchange, self.clock.cut(client), kind)
+            self._account(exchange, self.live.cut(client), kind)
         if self.trained or len(self.record.visits) or not self.rounds:
             if not self.trained:
                 self.rounds -= 1  # no step of the app's model: the row is of what came after the last round

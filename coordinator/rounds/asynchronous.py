@@ -36,10 +36,11 @@ from coordinator.records.history_replay import InFlight, ReplayedRun, ReplayFini
 from coordinator.records.round_record import NOT_EVALUATED, RoundRecord, outcomes
 from coordinator.records.schema import TRAINED
 from coordinator.rounds import selection
-from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
+from coordinator.rounds.budget import CLIENTS, SECONDS
 from coordinator.rounds.ports import PendingEvaluation
 from coordinator.rounds.run import HELD, FederatedRun, History, RunFailed
 from coordinator.rounds.visit import PlannedVisit
+from coordinator.rounds.visits_in_flight import VisitsInFlight
 from edge.protocol.messages import Update
 from edge.protocol.payload import Vector
 
@@ -54,7 +55,6 @@ LOST_ROUNDS = 10
 @dataclass
 class _VisitInFlight:
     visit: PlannedVisit
-    cost: Cost
     trained: bool = False
     """Whether a worker has trained it, so that its update is in the reorder buffer"""
 
@@ -83,6 +83,8 @@ class _AsynchronousRun:
         self.run, self.rules = run, run.rules
         self.in_flight: dict[int, _VisitInFlight] = {}
         """By client"""
+        self.live = VisitsInFlight(run.clock, run.budget)
+        """The same on the clock"""
         self.reorder_buffer = run.trainer.reorder_buffer()
         """Updates of trained visits in flight"""
         self.arrived: list[int] = []
@@ -162,19 +164,16 @@ class _AsynchronousRun:
                     run.clock.at(self.retry_at, 0, RETRY)
                 break
             visit = run.prepare(client, self.version, rng_round=run.visits)
-            cost = run.uncontended_cost(visit)
-            _, self.refused_by = run.budget.reserve([cost])
+            self.refused_by = self.live.reserve(client, run.uncontended_cost(visit))
             if self.refused_by is None:
                 run.visits += 1
                 run.server.started(self.version, [visit.dispatch])
-                self.in_flight[client] = _VisitInFlight(run.trainer.begun(visit), cost)
+                self.in_flight[client] = _VisitInFlight(run.trainer.begun(visit))
                 begun.append(self.in_flight[client])
         if begun and not run.pricing.is_fixed_length:
             self._train_first(begun)
         for flight in begun:
-            client, visit = flight.visit.client, flight.visit
-            conditions = run.clock.conditions([client], run.rounds, visit.number)
-            run.clock.begin(visit.work, run.clock.fleet.of_parts(conditions, [visit.price.rates]), client)
+            self.live.begin(flight.visit, run.rounds)
 
     def _train_first(self, begun: Sequence[_VisitInFlight]) -> None:
         """Train visits before they are timed, since the lengths of their uploads depend on numbers."""
@@ -195,7 +194,7 @@ class _AsynchronousRun:
         flight = self.in_flight.pop(client)
         visit = flight.visit
         self.idle.put(client)
-        run.budget.release([flight.cost])
+        self.live.ended(client)
         if not math.isfinite(ended.timeline.up_end[0]):
             self._discard(flight)
             return self._account_wasted(flight, ended, "lost")
@@ -253,19 +252,9 @@ class _AsynchronousRun:
                 self.run.states.drop(flight.visit.state_name)
 
     def _account(self, flight: _VisitInFlight, ended: VisitEnded, kind: str, loss: float | None = None) -> None:
-        run = self.run
-        added = self.record.add(
-            [flight.visit],
-            run.clock.fleet,
-            ended.timeline,
-            [kind],
-            run.clock.now,
-            staleness=self.version - flight.visit.round,
-            losses=[loss],
-            conditions=ended.conditions,
-        )
-        run.charge(added)
-        run.clock.passed(ended.conditions, ended.timeline)
+        staleness = self.version - flight.visit.round
+        added = self.live.account(self.record, flight.visit, ended, kind, staleness, loss)
+        self.run.selection.history.record(added)
 
     def _step(self) -> None:
         """The server's step, with all updates since the last one."""
@@ -344,6 +333,5 @@ class _AsynchronousRun:
     def _interrupt_visits(self) -> None:
         for client in sorted(self.in_flight):
             flight = self.in_flight.pop(client)
-            self.run.budget.release([flight.cost])
-            self._account(flight, self.run.clock.cut(client), "cut")
+            self._account(flight, self.live.cut(client), "cut")
             self._discard(flight)

@@ -50,7 +50,8 @@ from coordinator.rounds.ports import (
 )
 from coordinator.rounds.selection import ClientSelection, IdleClients, SelectionFailed
 from coordinator.rounds.stations import Stations
-from coordinator.rounds.visit import PlannedVisit, VisitPrice, VisitPricing, begins, upper_bounds
+from coordinator.rounds.visit import PlannedVisit, VisitPrice, VisitPricing, begins
+from coordinator.rounds.visits_in_flight import uncontended_cost
 from coordinator.workers.task import Stopped
 from edge.protocol.codecs.update_codec import most_levels
 from edge.protocol.config import Job, ModelProfile, TrainingPlan
@@ -221,12 +222,7 @@ class FederatedRun:
 
     def uncontended_cost(self, visit: PlannedVisit) -> Cost:
         """Cost of a visit that starts now, on links without contention."""
-        clock = self.clock
-        conditions = clock.conditions([visit.client], self.rounds, visit.number if self.is_asynchronous else None)
-        conditions = clock.fleet.of_parts(conditions, [visit.price.rates])
-        timeline = clock.solve([clock.now], [visit.work], conditions)
-        (cost,) = upper_bounds([visit], timeline.joules_spent, timeline.seconds(math.inf))
-        return cost
+        return uncontended_cost(self.clock, visit, self.rounds, visit.number if self.is_asynchronous else None)
 
     def prepare(self, client: int, round: int, rng_round: int | None = None) -> PlannedVisit:
         """Plan a training visit; changes nothing. ``rng_round`` is the round by default."""

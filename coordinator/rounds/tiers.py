@@ -72,9 +72,9 @@ class Tiers(Stations):
         evaluates_between: bool = False,
     ) -> None:
         """``clients``: the clock of visits. ``aggregator_of``: (clients,). ``nbytes``: direction -> bytes of a message
-        between an aggregator and what is above it. ``prices``: of a gigabyte, by tier. ``draw``: round -> generator of the aggregators that take part
-        from it on. ``limits``: of all messages. ``on_loss``: as ``fleet.tiers.on_loss``. ``evaluates_between``: whether
-        there is something to evaluate while aggregators have models of their own."""
+        between an aggregator and what is above it. ``prices``: of a gigabyte, by tier. ``draw``: round -> generator of
+        the aggregators that take part from it on. ``limits``: of all messages. ``on_loss``: as ``fleet.tiers.on_loss``.
+        ``evaluates_between``: whether there is something to evaluate while aggregators have models of their own."""
         intervals = (*schedule.intervals, 1)[: clock.levels]
         self.schedule, self.clock = replace(schedule, interval=intervals), clock
         self.is_asynchronous = schedule.is_asynchronous

@@ -14,19 +14,22 @@ import pytest
 
 from coordinator.records.store import evaluations
 from coordinator.rounds.budget import BYTES, ROUNDS, SECONDS, Limits, RunLimits
-from costmodel.network.tcp import wire_bits
 from edge.protocol.messages import GLOBAL
 from tests.coordinator.rounds import clockwork
-from tests.coordinator.rounds.clockwork import BRIEF, DOWN_NBYTES, EVER, FOUR, UP_NBYTES, windows
+from tests.coordinator.rounds.clockwork import (
+    BRIEF,
+    DOWN_NBYTES,
+    EVALUATED,
+    EVER,
+    FORWARD,
+    STEP,
+    TRAINED,
+    UP_NBYTES,
+    VALUES_NBYTES,
+    evaluation_ends,
+    windows,
+)
 from tests.toy import Run, federation, store
-
-VALUES_NBYTES = 135
-"""An update without vectors"""
-FORWARD, STEP = 60_544, 177_024
-"""FLOPs of an example of digits-cnn: forward, and a training step"""
-TRAINED = 64 * STEP
-EVALUATED = 90 * FORWARD
-"""360 test examples over four clients"""
 
 
 def ran(folder: Path, rounds: int = 1, **how: Any) -> Run:
@@ -46,14 +49,6 @@ def accuracies(run: Run, round: int = 0) -> dict[int, float]:
     return {row[1]: row[3] for row in rows if (row[0], row[2]) == (round, "accuracy")}
 
 
-def ends(client: int, start: float = 16.0) -> tuple[float, float, float]:
-    """When the parts of a client's evaluation visit end."""
-    down, compute, up = FOUR[client]
-    sent = float(wire_bits(np.array([VALUES_NBYTES]))[0] / wire_bits(np.array([UP_NBYTES]))[0])
-    received = start + down
-    return received, received + compute * EVALUATED / TRAINED, received + compute * EVALUATED / TRAINED + up * sent
-
-
 def test_an_evaluation_visit_by_hand(tmp_path: Path) -> None:
     run = ran(tmp_path)
     columns = "bytes_down, bytes_up, flops, nominal_bytes, nominal_flops, samples, steps, loss, start_s"
@@ -62,14 +57,14 @@ def test_an_evaluation_visit_by_hand(tmp_path: Path) -> None:
     assert rows == [(DOWN_NBYTES, VALUES_NBYTES, EVALUATED, 0, 0, 0, 0, None, 16)] * 4
     assert (FORWARD, TRAINED, EVALUATED) == (4608 + 36864 + 18432 + 640, 64 * (3 * FORWARD - 4608), 5_448_960)
     times = run.rows("SELECT down_end_s, compute_end_s, up_end_s FROM visits WHERE kind = 'evaluate' ORDER BY client")
-    assert [list(row) for row in times] == [pytest.approx(ends(client), rel=1e-12) for client in range(4)]
+    assert [list(row) for row in times] == [pytest.approx(evaluation_ends(client), rel=1e-12) for client in range(4)]
 
-    end = ends(3)[2]
+    end = evaluation_ends(3)[2]
     columns = "start_s, end_s, participants, critical, bytes_down, bytes_up, flops, wasted_bytes"
     (found,) = run.rows(f"SELECT {columns} FROM rounds")
     up = 4 * (UP_NBYTES + VALUES_NBYTES)
     assert found == (0, pytest.approx(end), 4, 3, 8 * DOWN_NBYTES, up, 4 * (TRAINED + EVALUATED), 0)
-    received, computed, sent = ends(0)
+    received, computed, sent = evaluation_ends(0)
     parts = [end - sent, 8 * (computed - received), 2 * 1, 4 * (sent - computed)]
     query = "SELECT idle_joules, compute_joules, receive_joules, send_joules, joules FROM visits WHERE visit = 4"
     assert [list(row) for row in run.rows(query)] == [pytest.approx([*parts, sum(parts)])]
@@ -85,7 +80,7 @@ def test_the_next_round_begins_when_the_evaluation_ends_and_only_those_due_are_c
     assert [visited(run, round) for round in range(3)] == ["", *["0 evaluate, 1 evaluate, 2 evaluate, 3 evaluate"] * 2]
     rounds = run.rows("SELECT start_s, end_s, accuracy IS NULL FROM rounds")
     assert rounds == [(0, 16, 1), (16, rounds[2][0], 0), (rounds[2][0], rounds[2][1], 0)]
-    assert rounds[1][1] == pytest.approx(ends(3, 32.0)[2])
+    assert rounds[1][1] == pytest.approx(evaluation_ends(3, 32.0)[2])
     # Numbers of visits go on: four a round, and four for each evaluation.
     assert run.rows("SELECT COUNT(*), MAX(visit) FROM visits") == [(20, 19)]
 
@@ -173,7 +168,7 @@ def test_a_last_model_that_was_not_evaluated_is_after_the_last_round(tmp_path: P
     assert (run.stopped_by, visited(run, 1)) == (BYTES, "0 evaluate")
     rows = run.rows("SELECT start_s, end_s, participants, bytes_down, critical, accuracy FROM rounds WHERE round = 1")
     (accuracy,) = accuracies(run, 1).values()
-    assert rows == [(16, pytest.approx(ends(0)[2]), 0, DOWN_NBYTES, None, accuracy)]
+    assert rows == [(16, pytest.approx(evaluation_ends(0)[2]), 0, DOWN_NBYTES, None, accuracy)]
 
 
 def test_variation_is_drawn_anew_for_evaluations_but_not_that_of_the_round(tmp_path: Path) -> None:

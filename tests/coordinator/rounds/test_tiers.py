@@ -25,9 +25,8 @@ from coordinator.rounds.synchronous import run_rounds
 from costmodel.tiers import TierClock, TierMessages
 from edge.protocol.messages import GLOBAL
 from edge.protocol.payload import Floats
-from tests.coordinator.rounds.clockwork import EVER, FOUR, windows
+from tests.coordinator.rounds.clockwork import EVER, FOUR, evaluation_ends, windows
 from tests.coordinator.rounds.clockwork import UP_NBYTES as UP_OF_CLIENTS
-from tests.coordinator.rounds.test_evaluation_visits import ends
 from tests.coordinator.rounds.tier_clockwork import CYCLE, DOWN_NBYTES, SMALL, TWO, UP_NBYTES, chain, ran, rounds
 from tests.methods.cases import CASES, Case
 from tests.toy import Run, broken_off, federation, model_sha256, play, resumed, store, trained_models
@@ -429,7 +428,7 @@ def test_a_late_visit_that_is_completed_keeps_its_client_from_the_next_round(tmp
     rules = RoundPolicy("deadline", deadline=5.0, on_late="complete")
     run = ran(tmp_path, rounds=2, rules=rules)
 
-    # Client 3 goes on beside client 1, which begins again at 13 s and is back after 17 s; aggregator 0 waits for nobody.
+    # Client 3 goes on beside client 1, which begins at 13 s and ends at 17 s; aggregator 0 waits for nobody.
     assert [row[:5] for row in run.rows(LATE)] == [
         *((0, 2, "late", 1, 6), (0, 3, "late", 2, 7)),
         *((1, 2, "leftover", 6, 9), (1, 3, "leftover", 7, 13), (1, 3, "leftover", 13, 17), (1, 2, "late", 12, 17)),
@@ -443,7 +442,9 @@ def test_an_evaluation_begins_when_the_models_of_the_server_have_come_down(tmp_p
     started = "SELECT client, start_s, up_end_s FROM visits WHERE round = 0 AND kind = 'evaluate' ORDER BY client"
     visits = run.rows(started)
     assert [start for _, start, _ in visits] == [23, 24, 23, 24]
-    assert [end for *_, end in visits] == pytest.approx([ends(client, start)[2] for client, start, _ in visits])
+    assert [end for *_, end in visits] == pytest.approx(
+        [evaluation_ends(client, start)[2] for client, start, _ in visits]
+    )
     down = "SELECT round, aggregator, start_s FROM aggregators WHERE direction = 'down' ORDER BY start_s, aggregator"
     assert run.rows(down)[:4] == [(0, 0, 0), (0, 1, 0), (0, 0, 22), (0, 1, 22)]
     # An aggregator's next round begins when its own clients have been evaluated.
