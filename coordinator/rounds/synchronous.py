@@ -1,4 +1,7 @@
-"""Synchronous round policies: a cohort is sampled, its visits are timed as one batch, and those that count are trained.
+"""Synchronous round policies: a cohort is sampled, its visits are timed, and those that count are trained.
+
+A round is one group of visits at each station that takes part (`coordinator.rounds.group`): at the server, or at the
+aggregators (`coordinator.rounds.tiers`), where its own visits are timed as one batch. What follows is true of each.
 
 ``sync`` waits for every visit; ``over_select`` starts more visits than it needs and uses those that end first;
 ``deadline`` uses those that end in time. A visit that does not count is charged until it is interrupted, and never
