@@ -222,7 +222,11 @@ class Clock:
         Of those that went on beside its batch, connections and batteries are updated here, of the others by `passed`.
         """
         state, timeline, rests = solution.state, solution.timeline, solution.leftovers
-        assert state is not None, "leftovers where messages share air"
+        if state is None:  # solved event by event, alone and to the end
+            assert rests is None, "leftovers where messages share air"
+            assert np.isfinite(timeline.end).all(), timeline.end
+            self.leftovers.pop(station, None)
+            return
         ends = timeline.end
         if rests is not None:
             before = state.only(np.arange(len(timeline), len(state)))

@@ -243,3 +243,11 @@ def test_a_run_that_is_resumed_while_visits_go_on_is_the_same(policy: Any, on_la
     run_synchronous(second)
     store(second).ledger.close()
     assert virtual_rows(tmp_path / "second") == virtual_rows(tmp_path / "straight")
+
+
+def test_rounds_without_a_late_visit_leave_nothing_where_uploads_hold_downloads_up(tmp_path: Path) -> None:
+    # Client 0 sends from 2 s on, while client 3 receives until 4 s over a link that is narrower downwards.
+    rules = RoundPolicy("deadline", deadline=1000.0, on_late="finish")
+    run = clockwork.ran(tmp_path, rules, rounds=2, links=Links(down=1e5, up=1e7))
+    assert run.rows("SELECT DISTINCT kind FROM visits") == [("train",)]
+    assert not run.federation.clock.leftovers
