@@ -387,6 +387,9 @@ class ServerStrategy(NumberLog):
 
     # --- what comes up ------------------------------------------------------------------------------------------------
 
+    def place(self, aggregator_of: NDArray[np.intp]) -> None:
+        """(clients,) The aggregator with which each client trains from now on; for server sides that have any."""
+
     def up_shapes(self) -> dict[str, dict[str, int]]:
         """Shapes of one client's upload: slot -> key -> numbers."""
         up: dict[str, dict[str, int]] = {MODEL: self.setup.layout.shapes(self.setup.up)}

@@ -159,6 +159,9 @@ class TieredServer(ServerStrategy):
         """The server side of the client's aggregator."""
         return self.aggregators[int(self.aggregator_of[client])]
 
+    def place(self, aggregator_of: NDArray[np.intp]) -> None:
+        self.aggregator_of = aggregator_of
+
     def start_model(self, client: int) -> Models:
         return self.of_client(client).start_model(client)
 

@@ -11,64 +11,22 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregation.server import Download, LaterPayload, Model, Models, ServerStrategy, VisitFeedback
+from coordinator.aggregation.server import Model, Models, ServerStrategy, VisitFeedback
 from coordinator.records.round_record import EvalResult, RoundRecord
 from coordinator.records.schema import Lengths, RoundRow
 from coordinator.rounds.ports import Arrays, PendingCommit, PendingEvaluation, RunMemory, Snapshot
 from coordinator.rounds.run import FederatedRun, History, RunFailed, RunTotals
+from coordinator.rounds.untrained import DecisionOnlyServer, KnownEvaluation, Untrained
 from coordinator.rounds.visit import PlannedVisit
-from coordinator.workers.task import TaskGroup
-from edge.protocol.messages import Choice, Totals, Update, numbers_of_loss
-from edge.protocol.payload import VERSION_NBYTES, Payload, Shapes, Vector
-
-
-class DecisionOnlyServer(ServerStrategy):
-    """The decisions of another server side, without vectors, for visits that were trained before."""
-
-    def __init__(self, server_side: ServerStrategy) -> None:
-        super().__init__(replace(server_side.setup, sum="client_order"), server_side.extensions)
-        self.server_side = server_side
-
-    def choose(self, client: int, round: int) -> Choice:
-        return self.server_side.choose(client, round)
-
-    def payload(self, client: int, round: int, choice: Choice) -> Payload | LaterPayload:
-        return self.server_side.payload(client, round, choice)
-
-    def select(self, keys: Sequence[str]) -> Payload:
-        return self.server_side.select(keys)
-
-    def started(self, round: int, dispatches: Sequence[Download]) -> None:
-        self.server_side.started(round, dispatches)
-
-    def received(self, round: int, dispatches: Sequence[Download]) -> None:
-        self.server_side.received(round, dispatches)
-
-    def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
-        return self.server_side.download_only_clients(round, cohort)
-
-    def up_shapes(self) -> dict[str, dict[str, int]]:
-        return self.server_side.up_shapes()
-
-    def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[NamedTuple]:
-        return self.server_side.feedback(round, outcomes)
-
-    def observe(self, reply: Update, start: Callable[[], Models]) -> None:
-        """Updates have no vectors."""
-
-    def accumulate(self, reply: Update) -> None:
-        """Updates have no vectors."""
-
-    def step(self) -> None:
-        """Without vectors there is no step."""
-
+from edge.protocol.messages import Update, numbers_of_loss
+from edge.protocol.payload import Payload, Vector
 
 INDEX, VECTOR = "under way", "under way|"
 
@@ -121,15 +79,6 @@ def unpack_in_flight(arrays: Arrays) -> dict[int, InFlight]:
     }
 
 
-def placeholders(shapes: Shapes) -> Payload:
-    """Zeros of these shapes, which take no memory."""
-    zero = np.zeros(1, np.float32)
-    return {
-        slot: {key: Vector(np.broadcast_to(zero, (size,)), bytes(VERSION_NBYTES)) for key, size in sizes.items()}
-        for slot, sizes in shapes.items()
-    }
-
-
 class ReplayFinished(Exception):  # noqa: N818 - a signal, not an error
     """All rounds of the ledger have been replayed."""
 
@@ -152,7 +101,7 @@ class ReplayedServer(DecisionOnlyServer):
         return rows
 
 
-class ReplayedRun:
+class ReplayedRun(Untrained):
     """A run up to its last commit, on its own clock and budget, with its ledger as trainer, evaluator and recorder.
 
     ``run`` is the replayed run; nothing is trained or written.
@@ -164,7 +113,7 @@ class ReplayedRun:
         self._visits = {row.visit: row for row in history.visits}
         self._payloads, self._in_flight = history.payloads, unpack_in_flight(history.checkpoint)
         self._is_stopped_by_user = run.is_stopped
-        self.reorder_buffer = run.trainer.reorder_buffer
+        super().__init__(len(run.description.samples))
         self.run = replace(
             run,
             server=ReplayedServer(run.server, history.method_rows),
@@ -194,50 +143,28 @@ class ReplayedRun:
             raise ReplayFinished
         return stopped
 
-    def submit(
-        self,
-        visits: Sequence[PlannedVisit],
-        on_update: Callable[[Update], None],
-        weights: Mapping[int, float] | None = None,
-    ) -> TaskGroup:
+    def updates(self, visits: Sequence[PlannedVisit]) -> list[Update]:
         """Recorded updates of the visits; without a step for those that had not ended."""
-
-        def answer() -> None:
-            for visit in visits:
-                row = self._visits.get(visit.number)
-                loss = None if row is None else row.loss
-                on_update(Update(visit.client, visit.rng_round, numbers_of_loss(loss), {}))
-
-        return RecordedTraining(answer)
-
-    def begun(self, visit: PlannedVisit) -> PlannedVisit:
-        """Without vectors there is nothing to hold."""
-        return visit
-
-    def train_first(self, visits: Sequence[PlannedVisit]) -> None:
-        """Nothing is trained."""
+        rows = [self._visits.get(visit.number) for visit in visits]
+        return [
+            Update(visit.client, visit.rng_round, numbers_of_loss(None if row is None else row.loss), {})
+            for visit, row in zip(visits, rows, strict=True)
+        ]
 
     def encoded(self, visit: PlannedVisit) -> Lengths:
         """As recorded, or of a visit in flight at the last commit, as its checkpoint has them."""
         row = self._visits.get(visit.number)
         return self._in_flight[visit.client].up if row is None else self._payloads[row.up_payload]
 
-    def downloaded(self, visit: PlannedVisit) -> Payload:
-        """Zeros."""
-        return placeholders(visit.down)
-
-    def validate(self, update: Update, visit: PlannedVisit) -> tuple[str, Update]:
-        """The recorded kind."""
-        return self._visits[visit.number].kind, update
-
-    def accept_partial(self, totals: Totals, visits: Sequence[PlannedVisit]) -> None:
-        """Updates have no vectors."""
+    def kind(self, visit: PlannedVisit) -> str:
+        """The recorded one."""
+        return self._visits[visit.number].kind
 
     def evaluate(self, round: int, clients: Sequence[int] | None = None) -> PendingEvaluation:
         """The recorded evaluation."""
         row = self._rounds[0]
         loss = math.inf if row.test_loss is None else row.test_loss
-        return RecordedEvaluation(lambda: EvalResult(row.accuracy, loss, self._evaluations.get(row.round, ())))
+        return KnownEvaluation(lambda: EvalResult(row.accuracy, loss, self._evaluations.get(row.round, ())))
 
     def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
         """The recorded hash of the model."""
@@ -249,24 +176,3 @@ class ReplayedRun:
         if row != recorded:
             differing = [name for name in row._fields if getattr(row, name) != getattr(recorded, name)]
             raise RunFailed(f"round {recorded.round + 1} cannot be replayed: {', '.join(differing)} would differ")
-
-
-@dataclass(frozen=True)
-class RecordedTraining:
-    """Training that is in the ledger; ``wait`` looks the updates up."""
-
-    wait: Callable[[], None]
-
-    def collect(self) -> Totals:
-        """Updates have no vectors."""
-        return {}
-
-    def cancel(self) -> None:
-        """There is nothing to cancel."""
-
-
-@dataclass(frozen=True)
-class RecordedEvaluation:
-    """An evaluation that is in the ledger; ``wait`` looks it up."""
-
-    wait: Callable[[], EvalResult]

@@ -144,8 +144,7 @@ class Tiers(Stations):
 
     def locate(self, server: ServerStrategy) -> None:
         self.begin_round()
-        if isinstance(server, TieredServer):  # a replay has no vectors
-            server.aggregator_of = np.where(self.aggregator_of < 0, self.home, self.aggregator_of)
+        server.place(np.where(self.aggregator_of < 0, self.home, self.aggregator_of))
 
     def of(self, client: int) -> int:
         return int(self.aggregator_of[client])

@@ -74,7 +74,7 @@ def topics() -> list[Row]:
 
 
 def _method(spec: ObjectiveSpec | CorrectionSpec, name: str) -> Row:
-    from scenarios.studies.forecast.method_costs import method_costs
+    from scenarios.studies.forecast.relative_costs import method_costs
 
     kept = ["vectors of its own"] if spec.client_state is not None else []
     sends_all = isinstance(spec, ObjectiveSpec) and spec.traffic.down(spec.options()) == EVERYTHING

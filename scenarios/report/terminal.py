@@ -441,8 +441,8 @@ def _print_columns(console: Console, title: str, columns: Sequence[str], rows: I
         header = [columns[index] for index in group] if columns else []
         chosen = ([row[index] for index in group] for row in cells)
         fits = sum(needed[index] + GAP for index in group) <= console.width
-        style: dict[str, Any] = {"title": f"\n{title}", "title_justify": "left", "title_style": "bold"}
-        console.print(aligned(header, chosen, fits=fits, **style))
+        console.print(f"\n{title}", style="bold", markup=False, highlight=False)
+        console.print(aligned(header, chosen, fits=fits))
 
 
 def cost_rows(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -454,9 +454,9 @@ def cost_rows(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator
     virtual = (seconds(each) for each in (costs["virtual_seconds_per_round"], estimate["virtual_seconds"]))
     one_round, whole = (text if text == UNKNOWN else f"about {text}" for text in virtual)
     yield "virtual time", one_round, whole
-    yield "bytes", _span(costs["bytes_per_round"]), _span(estimate["bytes"])
+    yield "bytes", format_bytes(costs["bytes_per_round"]), format_bytes(estimate["bytes"])
     if estimate["joules"] is not None:
-        joules = estimate["per_round"]["joules"][1], estimate["joules"]
+        joules = estimate["per_round"]["joules"], estimate["joules"]
         one_round, whole = (f"about {format_joules(each)}" for each in joules)
         yield "energy", one_round, whole
     yield "wall time here", seconds(costs["wall_seconds_per_round"]), seconds(costs["wall_seconds"])
@@ -466,13 +466,18 @@ def cost_notes(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterato
     """The budget that ends the run, the basis of times, and what a run takes of this machine."""
     workers = f"{costs['workers']} worker{'s' if costs['workers'] > 1 else ''}"
     if estimate["ended_by"]:
-        fewest, most = estimate["rounds"]
-        after = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-        ends = f"ends the run after about {after} rounds" if most else "is too small for one round: run refuses it"
-        yield f"budget: budget.{estimate['ended_by']} {ends}"
-    if estimate["varied_by"]:
-        keys = ", ".join(estimate["varied_by"])
-        yield f"time and energy are those of a typical round; {keys} let rounds differ"
+        after = estimate["rounds"]
+        ends = f"ends the run after {after:,} rounds" if after else "is too small for one round: run refuses it"
+        if estimate["ended_by"] == "clients":
+            yield f"rounds: after {after:,} no client can take part any more"
+        else:
+            yield f"budget: budget.{estimate['ended_by']} {ends}"
+    played = estimate["rounds_played"]
+    if played < estimate["rounds"]:
+        varied = f"; {', '.join(estimate['varied_by'])} let rounds differ" if estimate["varied_by"] else ""
+        yield f"forecast: {played:,} rounds played without training, the others at the pace of the later half{varied}"
+    else:
+        yield "forecast: all rounds played, without training"
     if estimate["virtual_seconds"] is None:
         yield f"virtual time: {UNKNOWN} {estimate['untimed'] or 'without the data set'}"
     if costs["wall_seconds"] is None:
@@ -489,22 +494,22 @@ def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The estimate of the run, with units."""
     yield "message down, one visit", _span(estimate["message_down_nbytes"])
     yield "message up, one visit", format_bytes(estimate["message_up_nbytes"])
-    yield "bytes, real", _span(estimate["bytes"])
+    yield "bytes, real", format_bytes(estimate["bytes"])
     if "evaluation_visits" in estimate:
         evaluation = estimate["evaluation_visits"]
         visits = f"{evaluation['evaluations']:,} x {evaluation['clients']:,} visits"
         yield "of these, evaluations", f"{format_bytes(evaluation['bytes'])}, {visits}"
-    yield "bytes, nominal", f"at most {format_bytes(estimate['nominal_bytes'])}"
+    yield "bytes, nominal", format_bytes(estimate["nominal_bytes"])
     if "wan_bytes" in estimate:
         price = f", price {estimate['price']:.4g}" if estimate["price"] else ""
-        yield "bytes above aggregators", f"at most {format_bytes(estimate['wan_bytes'])}{price}"
+        yield "bytes above aggregators", f"{format_bytes(estimate['wan_bytes'])}{price}"
     for name, key, show in (
         ("FLOPs", "flops", format_flops),
         ("virtual time", "virtual_seconds", format_seconds),
         ("energy", "joules", format_joules),
     ):
         value, unknown = estimate[key], f"{UNKNOWN} {estimate['untimed'] or 'without the data set'}"
-        about = {"flops": "expected, about" if estimate["flops_expected"] else "at most about"}.get(key, "about")
+        about = "expected, about" if key == "flops" and estimate["flops_expected"] else "about"
         yield name, unknown if value is None else f"{about} {show(value)}"
     kept = estimate["state_disk_nbytes"]
     yield "disk for client state", format_bytes(kept) if kept else "none"

@@ -8,7 +8,6 @@ from coordinator.aggregation.server import ServerStrategy
 from coordinator.records.checkpoints import CheckpointStore
 from coordinator.records.client_states import ClientStates
 from coordinator.records.store import Ledger
-from coordinator.rounds.budget import Budget
 from coordinator.rounds.evaluation import PoolEvaluator
 from coordinator.rounds.pool_trainer import PoolTrainer
 from coordinator.rounds.run import FederatedRun
@@ -50,35 +49,21 @@ def federated_run(
     if job.kept_blocks or keeps_slots:
         states = ClientStates(folder, job.kept_blocks, keeps_slots, keeps_references)
     store = CheckpointStore(ledger, folder, server, states)
-    run = FederatedRun(
-        job=job,
-        method=method,
-        options=setup.loaded.options,
-        description=description,
-        server=server,
-        clock=clock,
-        trainer=PoolTrainer(*(job, method, description, server, workers, folder, scenario.faults, states, downloads)),
-        evaluator=PoolEvaluator(job, evaluation_scope(setup), description, server, workers, states),
-        recorder=store,
+    run = setup.federated(
+        server,
+        clock,
+        PoolTrainer(*(job, method, description, server, workers, folder, scenario.faults, states, downloads)),
+        PoolEvaluator(job, evaluation_scope(setup), description, server, workers, states),
+        store,
+        refused=refused,
         states=states,
-        budget=budget(setup, scenario.stop.target_accuracy if stop_at_target else None),
-        rules=scenario.rounds,
-        selection=setup.selection(),
         downloads=downloads,
-        eval_every=scenario.eval.every,
+        target=scenario.stop.target_accuracy if stop_at_target else None,
+        charged_examples=examples_of_clients(setup) if scenario.eval.charged else None,
         on_round=watch.on_round,
         is_stopped=watch,
-        refused=refused,
-        tiers=setup.tiers(server, clock),
-        charged_examples=examples_of_clients(setup) if scenario.eval.charged else None,
     )
     return run, store
-
-
-def budget(setup: Setup, target: float | None) -> Budget:
-    """The budget of a run before its first round; ``target``: the accuracy that ends it."""
-    scenario = setup.scenario
-    return Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience, scenario.fleet.price)
 
 
 def largest_message(setup: Setup, server: ServerStrategy) -> int:

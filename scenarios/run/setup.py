@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,11 +28,16 @@ from coordinator.aggregation.tiers import TieredServer
 from coordinator.methods import fedbr
 from coordinator.methods.compute import ComputeContext
 from coordinator.records.chain import initial_hash
+from coordinator.records.client_states import ClientStates
 from coordinator.records.client_vectors import ClientVectors
 from coordinator.rounds.asynchronous_tiers import AsynchronousTiers
+from coordinator.rounds.budget import Budget
+from coordinator.rounds.ports import Evaluator, Recorder, Trainer
+from coordinator.rounds.run import FederatedRun, RoundFinished
 from coordinator.rounds.selection import ClientSelection
 from coordinator.rounds.selectors.registry import selector
 from coordinator.rounds.tiers import DOWN_SIDE, UP_SIDE, Tiers
+from coordinator.rounds.untrained import DecisionOnlyServer, Untrained
 from coordinator.rounds.visit import VisitPricing
 from costmodel.arrays import Streams
 from costmodel.clock import Clock
@@ -51,10 +57,10 @@ from edge.protocol.codecs.codecs import Codecs, unencoded
 from edge.protocol.config import CPU, Job, ModelProfile, SubmodelPlan
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
-from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Payload, Shapes, shapes, step_flops
+from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Payload, Shapes, Vector, initial_slot, shapes, step_flops
 from edge.protocol.portable import PORTABLE
 from edge.protocol.rng import keyed_generator
-from edge.protocol.submodels import SliceMap, part_profile
+from edge.protocol.submodels import part_profile
 from edge.protocol.variant import Variant
 from scenarios.config import fleet_files
 from scenarios.config.cache import cache_folder
@@ -296,6 +302,8 @@ class Setup:
 
     inputs: RunInputs
     description: ModelProfile
+    constant_rate: float | None = None
+    """The rate of the part of the model that all clients have, in place of ``submodel.rate``"""
 
     @classmethod
     def of(cls, loaded: Loaded, description: ModelProfile, device: str = CPU) -> Setup:
@@ -479,7 +487,7 @@ class Setup:
     def rates(self) -> SubmodelRates:
         """The parts that clients have, for methods with sub-models."""
         config, clients, seed = self.scenario.submodel, self.scenario.data.clients, self.scenario.seed
-        rate = config.rate
+        rate = config.rate if self.constant_rate is None else self.constant_rate
         if isinstance(rate, float | int):
             by_client = np.full(clients, float(rate))
         elif isinstance(rate, dict):
@@ -532,21 +540,20 @@ class Setup:
         return np.array(by_device)[fleet.device_of]
 
     def _rates_by_deadline(self) -> NDArray[np.float64]:
-        """(clients,) the largest rate at which a visit in round 0, without contention, ends within the deadline; the
-        least where none does."""
-        config, clients, layout = self.scenario.submodel, self.scenario.data.clients, self.description.layout
+        """(clients,) the largest rate at which a client's visit in round 0, without contention, ends within the
+        deadline; the least where none does."""
+        config, clients = self.scenario.submodel, self.scenario.data.clients
         deadline = config.deadline or self.scenario.rounds.deadline
-        pricing = self.pricing(self.inputs.job, {MODEL: layout.shapes(self.travels.up)})
-        always = replace(self.fleet.behaviour, availability=Always())
-        clock = Clock(replace(self.fleet, links=Links(), behaviour=always))
-        samples = self.description.samples.tolist() or [self.scenario.train.batch] * clients
         by_client = np.full(clients, config.levels[-1])
         for rate in reversed(config.levels):
-            variant = Variant(rate)
-            down = {MODEL: SliceMap(self.description.axes, rate).of(layout.shapes(self.travels.down))}
-            prices = [pricing.train({}, down, samples[client], client, 0, variant=variant) for client in range(clients)]
-            conditions = clock.fleet.of_parts(clock.conditions(range(clients), 0), [price.rates for price in prices])
-            ends = clock.solve(np.zeros(clients), [price.work for price in prices], conditions).up_end
+            alike = replace(self, constant_rate=rate).with_examples
+            always = replace(alike.fleet.behaviour, availability=Always())
+            clock = Clock(replace(alike.fleet, links=Links(), behaviour=always))
+            run = alike.federated(alike.server_of_zeros(), clock, *(Untrained(clients),) * 3)
+            visits = [run.prepare(client, 0) for client in range(clients)]
+            conditions = clock.conditions(range(clients), 0)
+            conditions = clock.fleet.of_parts(conditions, [visit.price.rates for visit in visits])
+            ends = clock.solve(np.zeros(clients), [visit.work for visit in visits], conditions).up_end
             by_client[ends <= deadline] = rate
         return by_client
 
@@ -630,6 +637,22 @@ class Setup:
         server.store.expected = server.store_shapes()
         return server
 
+    def server_of_zeros(self) -> ServerStrategy:
+        """The server side with models of zeros, for runs that train nothing."""
+        zeros = {key: Vector(np.zeros(size, np.float32)) for key, size in self.description.layout.sizes.items()}
+        models = self.loaded.method.objective.model.initial_models(self.loaded.options)
+        return self.server({initial_slot(index): zeros for index in range(models)})
+
+    @cached_property
+    def with_examples(self) -> Setup:
+        """The same; without the data set, one in which each client has an example of its own to train, and another."""
+        clients, description = self.scenario.data.clients, self.description
+        if len(description.samples):
+            return self
+        ones, histogram = np.ones(clients, np.int64), np.zeros((clients, description.classes), np.int64)
+        described = replace(description, samples=ones, test_samples=ones, validation_samples=ones, histogram=histogram)
+        return replace(self, description=described)
+
     def selection(self) -> ClientSelection:
         """The scenario's client selector, before the first round."""
         rules = self.scenario.rounds
@@ -640,11 +663,59 @@ class Setup:
         """The codecs of downloads, and the versions that clients hold before the first round."""
         return DownloadCodec(self.codecs, self.kept_blocks)
 
+    def budget(self, target: float | None = None) -> Budget:
+        """The budget of a run before its first round; ``target``: the accuracy that ends it."""
+        scenario = self.scenario
+        return Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience, scenario.fleet.price)
+
+    def federated(
+        self,
+        server: ServerStrategy,
+        clock: Clock,
+        trainer: Trainer,
+        evaluator: Evaluator,
+        recorder: Recorder,
+        *,
+        refused: Mapping[int, str] = MappingProxyType({}),
+        states: ClientStates | None = None,
+        downloads: DownloadCodec | None = None,
+        target: float | None = None,
+        charged_examples: NDArray[np.int64] | None = None,
+        on_round: Callable[[RoundFinished], None] = lambda progress: None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> FederatedRun:
+        """A run before its first round. ``target``: as of `budget`; all else as of `FederatedRun`."""
+        scenario = self.scenario
+        return FederatedRun(
+            job=self.job,
+            method=self.loaded.method,
+            options=self.loaded.options,
+            description=self.description,
+            server=server,
+            clock=clock,
+            trainer=trainer,
+            evaluator=evaluator,
+            recorder=recorder,
+            states=states,
+            budget=self.budget(target),
+            rules=scenario.rounds,
+            selection=self.selection(),
+            downloads=downloads or self.downloads(),
+            eval_every=scenario.eval.every,
+            on_round=on_round,
+            is_stopped=is_stopped,
+            refused=refused,
+            tiers=self.tiers(server, clock),
+            charged_examples=charged_examples,
+        )
+
     def tiers(self, server: ServerStrategy, clients: Clock) -> Tiers | None:
         """The aggregators of a run before its first round; None where clients reach the server directly.
 
         ``clients``: the clock of visits, of whose fleet they have the scale.
         """
+        if isinstance(server, DecisionOnlyServer):
+            server = server.server_side
         if not isinstance(server, TieredServer):
             return None
         scenario, section, clock = (

@@ -9,13 +9,11 @@ is written, no worker is started, and the only model is one of zeros.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn
 
 from coordinator.aggregation.server import Download, ServerStrategy
-from coordinator.records.history_replay import DecisionOnlyServer, RecordedEvaluation, RecordedTraining, placeholders
 from coordinator.records.round_record import EvalResult, RoundRecord
 from coordinator.records.schema import (
     COUNTED,
@@ -35,23 +33,18 @@ from coordinator.records.schema import (
 )
 from coordinator.rounds.budget import CLIENTS, CONVERGED, EARLY, FLEET_RULES, ROUNDS, SECONDS, TARGET
 from coordinator.rounds.ports import PendingCommit, PendingEvaluation, RunMemory, Snapshot
-from coordinator.rounds.reorder_buffer import ReorderBuffer
-from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.synchronous import run_synchronous
+from coordinator.rounds.untrained import DecisionOnlyServer, KnownEvaluation, Untrained
 from coordinator.rounds.visit import PlannedVisit
-from coordinator.workers.task import TaskGroup
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_seconds
-from edge.protocol.messages import Totals, Update, numbers_of_loss
-from edge.protocol.payload import Payload
+from edge.protocol.messages import Update, numbers_of_loss
 from scenarios.config import plugin_errors
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.report.run_reader import RecordedRun
-from scenarios.run.federation import budget
 from scenarios.run.folder_files import DESCRIPTION
 from scenarios.run.setup import Setup
-from scenarios.studies.forecast.typical_visits import server_of_zeros
 
 BUDGETS = (*FLEET_RULES, SECONDS)
 """Rules whose budgets decide how long a run lasts, and nothing else"""
@@ -167,23 +160,22 @@ class RetimedServer(DecisionOnlyServer):
         super().started(round, dispatches)
 
 
-class RetimedRun:
+class RetimedRun(Untrained):
     """A run whose visits have been trained before; round policies run it like any other.
 
     It is the trainer, the evaluator and the recorder of ``run``, which has no workers and writes no ledger.
     """
 
     def __init__(self, ready: PreparedReplay, fleet: Fleet) -> None:
+        super().__init__(len(ready.setup.description.samples))
         self.record, self.loaded, self.fresh = ready.record, ready.loaded, ready.fresh
-        loaded, setup = ready.loaded, ready.setup
+        setup = ready.setup
         self.rounds_done: list[RoundRow] = []
         self.visits_done: list[VisitRow] = []
         self.evaluations_done: list[EvaluationRow] = []
         self.messages_done: list[AggregatorRow] = []
         self.other_end: str | None = None
         """The difference, if a budget ends the replay before the record's end, or does not end it there"""
-        server_side, clock = server_of_zeros(setup), Clock(fleet)
-        self.server = RetimedServer(server_side)
 
         def is_stopped() -> bool:
             if self.run.rounds == len(self.record.rounds) and self.record.stopped_by in (None, *EARLY):
@@ -192,26 +184,9 @@ class RetimedRun:
 
         # A target ends the replay only if it ended the run.
         ending = ready.target if self.record.stopped_by == TARGET else None
-        self.run = FederatedRun(
-            job=setup.job,
-            method=loaded.method,
-            options=loaded.options,
-            description=setup.description,
-            server=self.server,
-            clock=clock,
-            trainer=self,
-            evaluator=self,
-            recorder=self,
-            states=None,  # no training, so no client state
-            budget=budget(setup, ending),
-            rules=loaded.scenario.rounds,
-            selection=setup.selection(),
-            downloads=setup.downloads(),
-            eval_every=loaded.scenario.eval.every,
-            on_round=lambda progress: None,
-            is_stopped=is_stopped,
-            refused=setup.refused,
-            tiers=setup.tiers(server_side, clock),
+        self.server = RetimedServer(setup.server_of_zeros())
+        self.run = setup.federated(
+            *(self.server, Clock(fleet), self, self, self), refused=setup.refused, target=ending, is_stopped=is_stopped
         )
 
     @property
@@ -236,45 +211,15 @@ class RetimedRun:
 
     # --- in place of workers and ledger -------------------------------------------------------------------------------
 
-    def reorder_buffer(self) -> ReorderBuffer:
-        """A buffer in memory for all updates, since they have no vectors."""
-        return ReorderBuffer(len(self.run.description.samples), Path())
-
-    def submit(
-        self,
-        visits: Sequence[PlannedVisit],
-        on_update: Callable[[Update], None],
-        weights: Mapping[int, float] | None = None,
-    ) -> TaskGroup:
-        def answer() -> None:
-            for update in self._updates(visits):
-                on_update(update)
-
-        return RecordedTraining(answer)
-
-    def begun(self, visit: PlannedVisit) -> PlannedVisit:
-        """Without vectors there is nothing to hold."""
-        return visit
-
-    def train_first(self, visits: Sequence[PlannedVisit]) -> None:
-        """Nothing is trained."""
-
     def encoded(self, visit: PlannedVisit) -> Lengths:
         """As recorded; bounds for a visit that was not made then."""
         row = self.record.visits[self.run.rounds].get(visit.client)
         return self.record.payloads.get("" if row is None else row.up_payload, visit.price.up)
 
-    def downloaded(self, visit: PlannedVisit) -> Payload:
-        """Zeros."""
-        return placeholders(visit.down)
+    def kind(self, visit: PlannedVisit) -> str:
+        return self.record.visits[self.run.rounds][visit.client].kind
 
-    def validate(self, update: Update, visit: PlannedVisit) -> tuple[str, Update]:
-        return self.record.visits[self.run.rounds][visit.client].kind, update
-
-    def accept_partial(self, totals: Totals, visits: Sequence[PlannedVisit]) -> None:
-        """Nothing to do: there are no vectors."""
-
-    def _updates(self, visits: Sequence[PlannedVisit]) -> list[Update]:
+    def updates(self, visits: Sequence[PlannedVisit]) -> list[Update]:
         number = self.run.rounds
         recorded = self.record.of_kinds(number, (TRAIN, *FAULTY))
         if not visits and not recorded and number < len(self.record.rounds):
@@ -347,7 +292,7 @@ class RetimedRun:
             loss = float("inf") if row.test_loss is None else row.test_loss
             return EvalResult(row.accuracy, loss, self.record.evaluations.get(row.round, ()))
 
-        return RecordedEvaluation(recorded)
+        return KnownEvaluation(recorded)
 
     def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
         """The recorded hash of the model; `OtherVisits` if other clients would have downloaded only."""

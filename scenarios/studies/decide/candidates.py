@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.workers.launcher import WorkerLauncher
+from edge.protocol.config import CPU
 from edge.protocol.plugins import display_name
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded
@@ -18,25 +19,17 @@ from scenarios.experiment.experiment import ExperimentRow
 from scenarios.experiment.grid import Grid, Point
 from scenarios.run.host import StopFlag
 from scenarios.run.run_folder import resolved_keys
+from scenarios.run.setup import Setup
 from scenarios.studies import replay
 from scenarios.studies.decide.objective import Objective, shown
-from scenarios.studies.forecast.estimate import estimate
+from scenarios.studies.forecast.forecast import PlayedRounds
 from scenarios.studies.forecast.profiles import Profiles
-from scenarios.studies.forecast.typical_visits import DEVICE, TypicalVisits
 
 STARTER = "starter"
-PER_ROUND = {
-    "seconds": "virtual_seconds",
-    "bytes": "bytes",
-    "joules": "joules",
-    "wan_bytes": "wan_bytes",
-    "price": "price",
-}
-"""Name of a budget -> its key in `Estimate.per_round`"""
-TYPICAL = ("seconds", "joules")
-"""Amounts that a forecast knows of a typical round, not at least"""
+AMOUNTS = {"seconds": "virtual_seconds"}
+"""Name of a budget -> its key in `Forecast.per_round`, if that is another"""
 MARGIN = 2.0
-"""Factor on a budget below which a typical amount may still be wrong"""
+"""Factor on a budget below which an uncertain amount may still be wrong"""
 
 
 @dataclass(frozen=True)
@@ -158,25 +151,20 @@ def starter(grid: Grid, tell: Callable[[str], None]) -> list[Point]:
 def forecasts(candidates: Sequence[Candidate], objective: Objective) -> dict[str, str]:
     """Name of a candidate -> why it cannot keep a budget, or take part at all, of those that a forecast refuses.
 
-    A candidate is refused if its rounds until the first evaluation exceed a budget: for certain where the forecast is
-    at least (bytes, price), by `MARGIN` where it is of a typical round (seconds, joules). ScenarioError, RunFailed.
+    A candidate is refused if its rounds until the first evaluation exceed a budget: by `MARGIN` where they may take
+    other amounts than forecast, since they depend on learning or were not played. ScenarioError, RunFailed.
     """
     reasons: dict[str, str] = {}
     interrupt, first = StopFlag(), candidates[0].loaded.scenario.train.instructions
     with interrupt.watching(), WorkerLauncher(instructions=first) as launcher:
-        profiles = Profiles(DEVICE, launcher, interrupt)
+        profiles = Profiles(CPU, launcher, interrupt)
         for candidate in candidates:
-            costs = estimate(TypicalVisits.of(candidate.loaded, profiles.of(candidate.loaded)))
-            left = candidate.loaded.scenario.data.clients - sum(group.clients for group in costs.refused_clients)
-            if not left:
-                reasons[candidate.row.name] = f"no client can take part: {costs.refused_clients[0].why}"
-                continue
+            played = PlayedRounds(Setup.of(candidate.loaded, profiles.of(candidate.loaded)))
+            rounds = min(candidate.every, candidate.rounds)
+            spent, margin = played.until(rounds), 1.0 if played.is_certain(rounds) else MARGIN
             for name, limit in objective.budgets.items():
-                if PER_ROUND.get(name) not in costs.per_round:
-                    continue
-                rounds = min(candidate.every, candidate.rounds)
-                least = costs.per_round[PER_ROUND[name]][0] * rounds
-                if least > limit * (MARGIN if name in TYPICAL else 1.0):
+                least = spent.get(AMOUNTS.get(name, name), 0.0)
+                if least > limit * margin:
                     what = "one round takes" if rounds == 1 else f"{rounds} rounds take"
                     reasons[candidate.row.name] = (
                         f"until it is first evaluated, {what} {shown(name, least)} of {shown(name, limit)} (forecast)"

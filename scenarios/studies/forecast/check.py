@@ -16,13 +16,13 @@ from typing import Any
 import psutil
 
 from coordinator.records.kept_checkpoints import BEST, EVERY, NEWEST
-from coordinator.rounds.budget import SECONDS
+from coordinator.rounds.budget import BYTES, SECONDS
 from coordinator.workers.launcher import WorkerLauncher
 from costmodel.units import format_bytes, format_seconds
 from edge.data.decoded_cache import why_no_download
 from edge.data.locate import find_data, search_paths, to_have
 from edge.protocol import serialization
-from edge.protocol.config import ModelProfile
+from edge.protocol.config import CPU, ModelProfile
 from edge.protocol.payload import (
     FORWARD,
     INNER_GRADIENT,
@@ -41,15 +41,23 @@ from scenarios.run import evaluated_clients, run_problems, runner
 from scenarios.run.app_folder import flower_app
 from scenarios.run.host import StopFlag, choose_device, default_workers, logging_to
 from scenarios.run.setup import RunInputs, Setup, on_device
-from scenarios.studies.forecast.estimate import Ends, Estimate, disk_files, estimate
+from scenarios.studies.forecast.forecast import (
+    Forecast,
+    PlayedRounds,
+    disk_files,
+    forecast_of,
+    median_samples,
+    visits_per_round,
+)
 from scenarios.studies.forecast.pace import earlier_run
-from scenarios.studies.forecast.typical_visits import DEVICE, TypicalVisits
 
 NEWEST_CHECKPOINTS = 2
 LEDGER_NBYTES, LEDGER_VISIT_NBYTES, REPORT_NBYTES = 60_000, 300, 700_000
 """Bytes of a new ledger, of each visit in it, and of a report: measured in runs on the digits, November 2026"""
 COORDINATOR_MODELS = 4
 """Copies of the models that the coordinator holds: the current ones, the next ones, an update, and a checkpoint"""
+ANY = 0
+"""Any client, where all are alike"""
 Row = dict[str, Any]
 
 
@@ -69,7 +77,7 @@ class MachineCosts:
 
     rounds: int
     virtual_seconds_per_round: float | None
-    bytes_per_round: Ends
+    bytes_per_round: float
     wall_seconds_per_round: float | None
     wall_seconds: float | None
     wall_from: str | None
@@ -93,7 +101,7 @@ class Check:
     submodels: list[Row]
     """Parts of the model that clients have, the largest first; none where all hold the whole model"""
     notes: list[str]
-    estimate: Estimate
+    estimate: Forecast
     data: DataSource
     costs: MachineCosts
     refusals: list[str]
@@ -108,20 +116,12 @@ class Check:
     def plain(self) -> dict[str, Any]:
         """The result that ``check --json`` prints."""
         result: dict[str, Any] = _plain(self)
-        costs, evaluation = result["estimate"], self.estimate.evaluation_visits
+        costs = result["estimate"]
         if costs["wan_bytes"] is None:
             del costs["wan_bytes"], costs["price"]
         costs["data"] = result.pop("data")
-        if evaluation is None:
+        if costs["evaluation_visits"] is None:
             del costs["evaluation_visits"]
-        else:
-            costs["evaluation_visits"] = {
-                "evaluations": evaluation.evaluations,
-                "clients": len(evaluation.clients),
-                "message_down_nbytes": evaluation.work.bytes_down,
-                "message_up_nbytes": evaluation.work.bytes_up,
-                "bytes": evaluation.nbytes,
-            }
         return result
 
 
@@ -147,7 +147,7 @@ def run_check(loaded: Loaded, out: Path) -> Check:
             f"{loaded.name}: method = {scenario.method!r}: what a Flower app sends and computes is known when it runs; "
             "fedbr flower run APP with a small num-server-rounds shows it"
         )
-    inputs = RunInputs(loaded, DEVICE)
+    inputs = RunInputs(loaded, CPU)
     source = find_data(scenario.data.name, scenario.data.root, cache_folder())
     offline = scenario.model_copy(update={"data": replace(scenario.data, download=False)})
     interrupt = StopFlag()
@@ -156,37 +156,38 @@ def run_check(loaded: Loaded, out: Path) -> Check:
         scratch() as logs,
         logging_to(logs / "coordinator.log"),
         WorkerLauncher(instructions=scenario.train.instructions) as launcher,
-        runner.probe_worker(RunInputs(replace(loaded, scenario=offline), DEVICE), launcher, logs, interrupt) as pool,
+        runner.probe_worker(RunInputs(replace(loaded, scenario=offline), CPU), launcher, logs, interrupt) as pool,
     ):
         description, _ = pool.describe(data=False)
-        visits = TypicalVisits(Setup(inputs, description))
-        check_disk(visits, out)
+        setup = Setup(inputs, description)
+        check_disk(setup.with_examples, out)
         if source is not None:
             description, _ = pool.describe(data=True)
-            visits = TypicalVisits(Setup(inputs, description))
-            evaluated_clients.check_validation(visits.setup)
+            setup = Setup(inputs, description)
+            evaluated_clients.check_validation(setup)
         memory = _resident_nbytes()
     with plugin_errors.named(scenario.model_dump(), ScenarioError, loaded.name):
         resolved = on_device(loaded, choose_device("auto", [loaded])).scenario.model_dump()
         notes = [
             *inputs.fleet_notes,
-            *run_problems.notes(visits.setup),
-            *run_problems.foreseen(visits.setup, DEVICE),
+            *run_problems.notes(setup),
+            *run_problems.foreseen(setup, CPU),
         ]
-        totals, data = estimate(visits), data_source(visits.setup, source)
+        played = PlayedRounds(setup)
+        totals, data = forecast_of(played), data_source(setup, source)
         notes += _of_deadline(loaded, totals)
-        costs = _machine_costs(loaded, visits, totals, out, memory)
+        costs = _machine_costs(loaded, played, totals, out, memory)
         reasons = list(refusals(loaded, totals, data, costs))
-        of_alpha = alphas(visits) if hasattr(loaded.options, "alpha") else []
-        return Check(resolved, blocks(description), of_alpha, parts(visits), notes, totals, data, costs, reasons)
+        of_alpha = alphas(setup) if hasattr(loaded.options, "alpha") else []
+        return Check(resolved, blocks(description), of_alpha, parts(played), notes, totals, data, costs, reasons)
 
 
-def _of_deadline(loaded: Loaded, totals: Estimate) -> list[str]:
+def _of_deadline(loaded: Loaded, totals: Forecast) -> list[str]:
     """A note where a deadline is so far off that no typical visit is late."""
     rules, seconds = loaded.scenario.rounds, totals.virtual_seconds
-    if rules.policy != "deadline" or seconds is None or not totals.rounds[1]:
+    if rules.policy != "deadline" or seconds is None or not totals.rounds:
         return []
-    typical = seconds / totals.rounds[1]
+    typical = seconds / totals.rounds
     if typical > rules.deadline / 2:
         return []
     reason = f"a typical round takes {format_seconds(typical)}, so that the policy does as sync"
@@ -225,14 +226,14 @@ def blocks(description: ModelProfile) -> list[Row]:
     ]
 
 
-def alphas(visits: TypicalVisits) -> list[Row]:
+def alphas(setup: Setup) -> list[Row]:
     """The bytes of the last alpha blocks, and the FLOPs of a step with alpha pathways, for alpha = 1..M-1.
 
     ``flops_ratio`` is that of executed FLOPs to a plain step (which computes no gradient for the images); ``ratio_3f``
     is relative to three forward passes, as papers count; ``eq2`` is FedBR's Eq. 2.
     """
-    layout, flops = visits.description.layout, visits.description.flops
-    choice, whole_step = visits.loaded.method.objective.traffic.choices or ("alpha", "full"), step_flops(flops)
+    layout, flops = setup.description.layout, setup.description.flops
+    choice, whole_step = setup.loaded.method.objective.traffic.choices or ("alpha", "full"), step_flops(flops)
     rows = []
     for alpha in range(1, len(layout)):
         keys = layout.last(alpha)
@@ -243,7 +244,7 @@ def alphas(visits: TypicalVisits) -> list[Row]:
             {
                 "alpha": alpha,
                 "payload_nbytes": layout.nbytes(keys),
-                "message_nbytes": serialization.train_nbytes(visits.job.run_id, choice, {MODEL: layout.shapes(keys)}),
+                "message_nbytes": serialization.train_nbytes(setup.job.run_id, choice, {MODEL: layout.shapes(keys)}),
                 "share": layout.nbytes(keys) / layout.nbytes(),
                 "nominal_share": alpha / len(layout),
                 "flops_ratio": (whole_step + extra) / whole_step,
@@ -254,15 +255,18 @@ def alphas(visits: TypicalVisits) -> list[Row]:
     return rows
 
 
-def parts(visits: TypicalVisits) -> list[Row]:
+def parts(played: PlayedRounds) -> list[Row]:
     """Per rate: clients, numbers and MiB of the part, bytes of its messages, FLOPs of a step, memory of a visit."""
-    submodels, loaded, description = visits.server.setup.submodels, visits.loaded, visits.description
+    setup, server, pricing = played.setup, played.run.server_side, played.run.run.pricing
+    submodels, loaded, description = server.setup.submodels, setup.loaded, setup.description
     if submodels is None:
         return []
-    rows, clients = [], range(loaded.scenario.data.clients)
+    rows, clients, samples = [], range(loaded.scenario.data.clients), median_samples(setup)
     for variant in submodels.variants(0):
         part = part_profile(description, variant.share)
-        price = visits.price_of(variant).price
+        dispatch = server.download_of(ANY, 0, server.choose(ANY, 0), variant)
+        encoded = setup.codecs.of(variant).down.lengths(dispatch.shapes)
+        price = pricing.train(dispatch.choice, dispatch.shapes, samples, ANY, 0, encoded, variant)
         params = sum(block.params for block in part.layout.blocks)
         is_drawn = loaded.scenario.submodel.rate == "round"
         rows.append(
@@ -274,7 +278,7 @@ def parts(visits: TypicalVisits) -> list[Row]:
                 "message_down_nbytes": price.work.bytes_down,
                 "message_up_nbytes": price.work.bytes_up,
                 "flops_per_example": step_flops(part.flops),
-                "training_nbytes": visits.setup.training_nbytes(variant.share),
+                "training_nbytes": setup.training_nbytes(variant.share),
             }
         )
     return rows
@@ -294,23 +298,23 @@ def _resident_nbytes() -> tuple[int, int]:
 
 
 def _machine_costs(
-    loaded: Loaded, visits: TypicalVisits, totals: Estimate, out: Path, memory: tuple[int, int]
+    loaded: Loaded, played: PlayedRounds, totals: Forecast, out: Path, memory: tuple[int, int]
 ) -> MachineCosts:
     """Wall times are those of an earlier run in ``out``, or None; ``memory``: of coordinator and worker by now.
 
     ``loaded``: the scenario without the defaults of any device.
     """
-    device, server = choose_device("auto", [loaded]), visits.server
-    earlier, (_, rounds) = earlier_run(loaded, out, device), totals.rounds
+    device, server = choose_device("auto", [loaded]), played.run.server_side
+    earlier, rounds = earlier_run(loaded, out, device), totals.rounds
     seconds = None if earlier is None else earlier.seconds_per_round
     vectors = [vector.data for model in server.models.values() for vector in model.values()]
     models = sum(array.nbytes for array in [*vectors, *server.state().values()])
     kept = checkpoints_kept(loaded.scenario.checkpoints.keep, loaded.scenario.rounds.max) * models
-    ledger = LEDGER_NBYTES + LEDGER_VISIT_NBYTES * visits.per_round * loaded.scenario.rounds.max
+    ledger = LEDGER_NBYTES + LEDGER_VISIT_NBYTES * visits_per_round(played.setup) * loaded.scenario.rounds.max
     return MachineCosts(
         rounds,
-        totals.per_round[SECONDS][1] if SECONDS in totals.per_round else None,
-        totals.per_round["bytes"],
+        totals.per_round.get(SECONDS),
+        totals.per_round.get(BYTES, 0.0),
         seconds,
         None if seconds is None else seconds * rounds,
         None if earlier is None else str(earlier.folder),
@@ -318,7 +322,7 @@ def _machine_costs(
         device,
         disk_nbytes=kept + totals.state_disk_nbytes + totals.vectors_disk_nbytes + ledger + REPORT_NBYTES,
         coordinator_nbytes=memory[0] + COORDINATOR_MODELS * models,
-        worker_nbytes=memory[1] + visits.setup.training_nbytes(),
+        worker_nbytes=memory[1] + played.setup.training_nbytes(),
     )
 
 
@@ -338,11 +342,11 @@ def free_nbytes(out: Path) -> int:
     return shutil.disk_usage(place).free
 
 
-def check_disk(visits: TypicalVisits, out: Path) -> None:
+def check_disk(setup: Setup, out: Path) -> None:
     """ScenarioError if client states, and the server's vectors per client, need more disk than ``out`` has."""
-    free, loaded = free_nbytes(out), visits.loaded
+    free, loaded = free_nbytes(out), setup.loaded
     needs = ("client states need", "the server's vectors per client need")
-    for need, (copies, nbytes) in zip(needs, disk_files(visits), strict=True):
+    for need, (copies, nbytes) in zip(needs, disk_files(setup, setup.server_of_zeros()), strict=True):
         if copies * nbytes > free:
             raise ScenarioError(
                 f"{loaded.name}: data.clients = {loaded.scenario.data.clients}: {need} "
@@ -352,7 +356,7 @@ def check_disk(visits: TypicalVisits, out: Path) -> None:
         free -= copies * nbytes
 
 
-def refusals(loaded: Loaded, totals: Estimate, data: DataSource, costs: MachineCosts) -> Iterator[str]:
+def refusals(loaded: Loaded, totals: Forecast, data: DataSource, costs: MachineCosts) -> Iterator[str]:
     """The reasons why the run cannot work."""
     scenario, refused = loaded.scenario, totals.refused_clients
     reason = why_no_download(loaded.dataset, scenario.data)

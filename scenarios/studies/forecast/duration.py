@@ -12,14 +12,12 @@ import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
-from coordinator.rounds.budget import RunLimits
+from coordinator.rounds.budget import BYTES, SECONDS, RunLimits
 from coordinator.rounds.evaluation import TRAINING_PASSES
 from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.rounds.tier_schedule import TierSchedule
@@ -28,7 +26,6 @@ from coordinator.workers.task import Stopped
 from costmodel.units import format_bytes, format_seconds
 from edge.protocol.config import CPU, scored_examples
 from edge.protocol.payload import FORWARD
-from edge.protocol.rng import keyed_generator
 from edge.protocol.scratch import scratch
 from edge.runtime.numerics import fingerprint
 from scenarios.config.load import Loaded
@@ -42,7 +39,7 @@ from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import read_json
 from scenarios.run.session import choose_workers
 from scenarios.run.setup import Setup, on_device
-from scenarios.studies.forecast.estimate import Estimate, estimate
+from scenarios.studies.forecast.forecast import NOMINAL, PlayedRounds, median_samples
 from scenarios.studies.forecast.pace import (
     Pace,
     RoundWork,
@@ -53,7 +50,6 @@ from scenarios.studies.forecast.pace import (
     seconds_per_round,
 )
 from scenarios.studies.forecast.profiles import Profiles
-from scenarios.studies.forecast.typical_visits import TypicalVisits
 
 LONG_FLOPS = {"cpu": 5e10, "cuda": 1e14}
 """Type of device -> work of one worker in a round above which the round is cut: about half a second of a core, and
@@ -66,8 +62,6 @@ ENOUGH_SECONDS = 1.5
 """Measured rounds that took so long are enough."""
 EVALUATED_BATCH = 50
 """Examples that each worker evaluates where an evaluation is cut"""
-COHORTS = 20
-"""Cohorts drawn for a typical round"""
 
 
 @dataclass(frozen=True)
@@ -100,17 +94,16 @@ class Durations:
     def of(self, run: PlannedRun) -> RunDuration:
         """The expected duration of a run from its beginning; ScenarioError, RunFailed, PoolError, Stopped."""
         loaded = on_device(run.loaded, self.host.device)
-        visits = TypicalVisits.of(loaded, self._profiles.of(loaded))
-        work = round_work(visits)
-        short = short_scenario(visits, work, self.host)
+        played = PlayedRounds(Setup.of(loaded, self._profiles.of(loaded)))
+        work = round_work(played)
+        short = short_scenario(played.setup, work, self.host)
         kind = kind_of(loaded, self.host.device, is_cut=short.scenario.train != loaded.scenario.train)
         if kind not in self._paces:
             self.tell(f"measuring rounds of {loaded.scenario.method} on {loaded.scenario.data.name}")
-            self._paces[kind] = self._measured(Setup.of(short, visits.description, self.host.device))
-        costs = estimate(visits)
-        rounds, most = expected_rounds(run, visits, costs), loaded.scenario.rounds.max
+            self._paces[kind] = self._measured(Setup.of(short, played.setup.description, self.host.device))
+        rounds = expected_rounds(run, played)
         seconds = self._paces[kind].round_seconds(work, self.host.workers)
-        return RunDuration(run.name, rounds, seconds, fmean(costs.bytes) * rounds / most)
+        return RunDuration(run.name, rounds, seconds, played.until(rounds).get(BYTES, 0.0))
 
     @cached_property
     def _profiles(self) -> Profiles:
@@ -181,43 +174,37 @@ def kind_of(loaded: Loaded, device: str, is_cut: bool) -> Hashable:
     return (*model, repr((train, options, data, scenario.rounds, scenario.eval, scenario.fleet)))
 
 
-def short_scenario(visits: TypicalVisits, work: RoundWork, host: Host) -> Loaded:
+def short_scenario(setup: Setup, work: RoundWork, host: Host) -> Loaded:
     """The scenario of a short run of its kind: visits and evaluations are cut where they are long."""
-    loaded, workers = visits.loaded, host.workers
+    loaded, workers = setup.loaded, host.workers
     scenario, train, long = loaded.scenario, loaded.scenario.train, LONG_FLOPS[host.device.partition(":")[0]]
     rounds = replace(scenario.rounds, max=MOST_ROUNDS)
     visit = fmean(flops for cohort in work.cohorts for flops in cohort)
     if fmean(busiest(cohort, workers) for cohort in work.cohorts) > long:
         train = train.of_typical_visit()
-        planned = train.plan(visits.median_samples).steps
+        planned = train.plan(median_samples(setup)).steps
         train = replace(train, local_steps=min(planned, max(FEWEST_STEPS, int(planned * long / visit))))
         if not rounds.is_asynchronous:
             rounds = replace(rounds, participants=min(workers, rounds.participants))
     evaluation = replace(scenario.eval, every=2)
-    is_global = evaluated_clients.evaluation_scope(visits.setup).on == "global"
+    is_global = evaluated_clients.evaluation_scope(setup).on == "global"
     if work.evaluation > long * workers and is_global:
         batch = min(EVALUATED_BATCH, evaluation.batch)
-        evaluation = replace(evaluation, batch=batch, subset=min(batch * workers, _scored(visits.setup)))
+        evaluation = replace(evaluation, batch=batch, subset=min(batch * workers, _scored(setup)))
     # With aggregators the model is evaluated after steps of the server alone, here after each round.
     tiers = replace(TierSchedule(), participants=scenario.tiers.participants)
     settings = {"train": train, "rounds": rounds, "tiers": tiers, "eval": evaluation, "budget": RunLimits()}
     return replace(loaded, scenario=scenario.model_copy(update=settings))
 
 
-def round_work(visits: TypicalVisits) -> RoundWork:
-    """The work of typical rounds, all of whose visits count; of methods that choose, the mean over their choices."""
-    scenario, samples = visits.loaded.scenario, visits.description.samples
-    rules, clients = scenario.rounds, np.flatnonzero(samples)
-    count = rules.visits_per_round if rules.is_asynchronous else min(rules.participants, len(clients))
-    rng = keyed_generator(scenario.seed, "cohort", 0)
-    cohorts = [rng.choice(clients, size=count, replace=count > len(clients)).tolist() for _ in range(COHORTS)]
-
-    @cache
-    def flops(examples: int) -> float:
-        return fmean(visit.price.work.flops for visit in visits.training(examples))
-
-    work = [[flops(int(samples[client])) for client in cohort] for cohort in cohorts]
-    return RoundWork(work, evaluation_flops(visits.setup), scenario.eval.every)
+def round_work(played: PlayedRounds) -> RoundWork:
+    """The work of the rounds that were played; of one visit, where none of their visits counts."""
+    cohorts = [[visit.work.flops for visit in round.visits] for round in played.rounds]
+    cohorts = [cohort for cohort in cohorts if cohort]
+    if not cohorts:
+        run = played.run.run
+        cohorts = [[run.prepare(client, 0).work.flops] for client in run.candidates[:1]]
+    return RoundWork(cohorts, evaluation_flops(played.setup), played.setup.scenario.eval.every)
 
 
 def evaluation_flops(setup: Setup) -> float:
@@ -243,14 +230,11 @@ def _scored(setup: Setup) -> int:
 # --- rounds that a run needs ------------------------------------------------------------------------------------------
 
 
-def expected_rounds(run: PlannedRun, visits: TypicalVisits, costs: Estimate | None = None) -> int:
+def expected_rounds(run: PlannedRun, played: PlayedRounds) -> int:
     """Rounds that the run is expected to make for its needs."""
-    most = run.loaded.scenario.rounds.max
-    if not run.needs or TARGET in run.needs or set(run.needs) == {"rounds"}:
-        return rounds_needed(run.needs, most, {"rounds": 1.0})
-    costs = costs or estimate(visits)
-    totals = {"bytes": fmean(costs.bytes), "nominal": costs.nominal_bytes, "time": costs.virtual_seconds or 0.0}
-    return rounds_needed(run.needs, most, {"rounds": 1.0, **{kind: total / most for kind, total in totals.items()}})
+    most, pace = run.loaded.scenario.rounds.max, played.pace
+    spent = {"bytes": pace.get(BYTES, 0.0), "nominal": pace.get(NOMINAL, 0.0), "time": pace.get(SECONDS, 0.0)}
+    return rounds_needed(run.needs, most, {"rounds": 1.0, **spent})
 
 
 def rounds_needed(needs: Mapping[str, float], most: int, spent: Mapping[str, float]) -> int:

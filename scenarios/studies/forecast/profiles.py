@@ -12,7 +12,6 @@ from scenarios.config.load import Loaded
 from scenarios.run import runner
 from scenarios.run.host import logging_to
 from scenarios.run.setup import RunInputs
-from scenarios.studies.forecast.typical_visits import DEVICE
 
 
 @dataclass
@@ -26,7 +25,7 @@ class Profiles:
 
     def of(self, loaded: Loaded) -> ModelProfile:
         """The profile of a scenario; ScenarioError, RunFailed, PoolError, Stopped."""
-        job = RunInputs(loaded, DEVICE).job
+        job = RunInputs(loaded).job
         key = repr((job.data, job.model, job.wrap_model, job.variants, job.initial_models, job.by_layer))
         if key not in self._found:
             with (

@@ -21,6 +21,6 @@ def profile(samples: int = 0) -> ModelProfile:
         classes=10,
         test_count=0,
         samples=np.full(10, samples) if samples else empty,
-        histogram=np.zeros((0, 10), dtype=np.int64),
+        histogram=np.ones((10 if samples else 0, 10), dtype=np.int64),
         test_samples=empty,
     )

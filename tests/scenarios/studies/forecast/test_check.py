@@ -18,14 +18,13 @@ from scenarios.report import terminal
 from scenarios.run.setup import Setup
 from scenarios.studies.forecast import check
 from scenarios.studies.forecast.check import Check, DataSource, MachineCosts
-from scenarios.studies.forecast.estimate import Estimate, RefusedClients, estimate
-from scenarios.studies.forecast.typical_visits import TypicalVisits
+from scenarios.studies.forecast.forecast import Forecast, RefusedClients, forecast
 from tests.scenarios.studies.forecast.profiles import profile
 
 COSTS = MachineCosts(
     rounds=40,
     virtual_seconds_per_round=1.5,
-    bytes_per_round=(1000.0, 2000.0),
+    bytes_per_round=2000.0,
     wall_seconds_per_round=None,
     wall_seconds=None,
     wall_from=None,
@@ -41,7 +40,7 @@ HERE = DataSource("here", None, None, None)
 def checked(*overrides: str, **changes: Any) -> Check:
     """A check of the digits as it would be, with these costs in place of those of this machine."""
     loaded = load("digits", parse_all(["method=fedavg", "method_options={}", *overrides]))
-    found = estimate(TypicalVisits.of(loaded, replace(profile(samples=32), test_samples=np.full(10, 8))))
+    found = forecast(Setup.of(loaded, replace(profile(samples=32), test_samples=np.full(10, 8))))
     return Check({}, [], [], [], [], replace(found, **changes), HERE, COSTS, [])
 
 
@@ -85,7 +84,7 @@ def test_the_blocks_of_resnet18_weigh_and_cost_what_its_shapes_say_and_a_message
 
 
 def test_two_blocks_by_hand() -> None:
-    (row,) = check.alphas(TypicalVisits.of(load("digits", parse_all(["model.blocks=balanced:2"])), profile()))
+    (row,) = check.alphas(Setup.of(load("digits", parse_all(["model.blocks=balanced:2"])), profile()))
 
     # A plain step: 3 x 1200 less the first block's input gradient; the pathway adds 200 forward and 200 back.
     assert row["flops_ratio"] == (2600 + 400) / 2600
@@ -104,7 +103,7 @@ def test_a_missing_data_set_is_a_warning_and_leaves_out_what_depends_on_it(cifar
     assert data["warning"].startswith("data set cifar100 was not found; searched data.root (")
     assert data["get"].startswith("put cifar100/train.parquet and cifar100/test.parquet, or torchvision's")
     assert (found.flops, found.virtual_seconds, found.joules) == (None, None, None)
-    assert found.bytes[0] > 0
+    assert found.bytes > 0
 
 
 def test_missing_data_that_can_be_downloaded_are_said_to_be() -> None:
@@ -139,7 +138,7 @@ def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that
     assert lines[1].startswith("costs, if the run lasts all its rounds"), "before all details"
     assert 'name = "cifar100"' not in lines
     assert "…" not in stream.getvalue()
-    unbroken = ("warning: data set", "to get it:", "wall time:")
+    unbroken = ("warning: data set", "to get it:", "wall time:", "forecast:")
     assert max(len(line) for line in lines if not line.startswith(unbroken)) <= 80
     row = "1 205,200 205,377 0.46 % 16.67 % 1.000 1.0001 1.1667"
     assert row in [" ".join(line.split()) for line in lines]
@@ -150,23 +149,24 @@ def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that
 
 
 def test_wall_time_is_that_of_measured_rounds_and_otherwise_unknown() -> None:
-    found = checked(bytes=(40_000, 80_000), virtual_seconds=60.0, joules=None)
+    found = checked(bytes=80_000, virtual_seconds=60.0, joules=None)
     rows, notes, _ = texts(found)
     assert rows == {
         "virtual time": ("about 1.5 s", "about 1 min"),
-        "bytes": ("1 kB to 2 kB", "40 kB to 80 kB"),
+        "bytes": ("2 kB", "80 kB"),
         "wall time here": ("unknown", "unknown"),
     }
-    assert notes[0] == "wall time: unknown, since no run of this kind is in --out; --measure finds it in a few rounds"
-    assert notes[2] == "memory: about 74 MB for the coordinator, and 569 MB for each of 2 workers"
+    assert notes[0] == "forecast: 20 rounds played without training, the others at the pace of the later half"
+    assert notes[1] == "wall time: unknown, since no run of this kind is in --out; --measure finds it in a few rounds"
+    assert notes[3] == "memory: about 74 MB for the coordinator, and 569 MB for each of 2 workers"
     rows, notes, _ = texts(found.with_pace(0.5, 1))
     assert rows["wall time here"] == ("500 ms", "20 s")
-    assert notes[0] == "wall time: measured just now, with 1 worker on cpu"
+    assert notes[1] == "wall time: measured just now, with 1 worker on cpu"
 
 
 def test_budgets_evaluations_and_rounds_that_cannot_be_timed_are_in_words() -> None:
     _, notes, _ = texts(checked("rounds.participants=5", "budget.bytes=40 kB"))
-    assert notes[0] == "budget: budget.bytes ends the run after about 2 rounds"
+    assert notes[0] == "budget: budget.bytes ends the run after 2 rounds"
     evaluated = checked("rounds.max=5", "eval.on=both", "eval.charged=true")
     found = evaluated.plain()["estimate"]["evaluation_visits"]
     nbytes = 50 * (found["message_down_nbytes"] + found["message_up_nbytes"])
@@ -202,12 +202,12 @@ def test_what_clients_of_fedbr_keep_is_refused_with_the_sum_where_the_disk_canno
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(check, "free_nbytes", lambda out: 5999)
-    visits = TypicalVisits.of(load("digits", parse_all(["model.blocks=balanced:2"])), profile())
+    setup = Setup.of(load("digits", parse_all(["model.blocks=balanced:2"])), profile()).with_examples
     with pytest.raises(ScenarioError) as caught:
-        check.check_disk(visits, tmp_path)
+        check.check_disk(setup, tmp_path)
 
     # 100 parameters of each of ten clients, and a second copy of five while a round is under way.
-    assert estimate(visits).state_disk_nbytes == 15 * 400
+    assert forecast(setup).state_disk_nbytes == 15 * 400
     assert str(caught.value) == (
         f"digits: data.clients = 10: client states need 15 x 400 B = 6 kB, but --out {tmp_path} has 6 kB free"
     )
@@ -254,7 +254,7 @@ def test_check_ends_with_2_where_data_cannot_be_had_after_it_has_said_all_else(
     assert main.run_command([*words, "--json"]) == 2
     captured = capsys.readouterr()
     result = json.loads(captured.out)
-    assert result["costs"]["bytes_per_round"][0] > 0
+    assert result["costs"]["bytes_per_round"] > 0
     assert result["costs"]["wall_seconds"] is None
     (reason,) = result["refusals"]
     assert captured.err.splitlines()[-1] == f"fedbr: mnist-cnn: {reason}"
@@ -265,33 +265,33 @@ def test_messages_above_aggregators_are_foreseen_to_the_byte(tmp_path: Path) -> 
     words = ("method=fedavg", "rounds.max=8", "fleet.tiers={count=3,price=2}", "tiers.interval=2")
     found = check.run_check(load("digits", parse_all(words)), tmp_path)
     flat = check.run_check(load("digits", parse_all(words[:2])), tmp_path)
-    assert (found.estimate.wan_bytes, found.estimate.price) == (
-        4 * 3 * (61_696 + 61_685),
-        4 * 3 * (61_696 + 61_685) * 2e-9,
-    )
+    nbytes = 4 * 3 * (61_696 + 61_685)
+    assert found.estimate.wan_bytes == nbytes
+    assert found.estimate.price == pytest.approx(nbytes * 2e-9)
     assert (flat.estimate.wan_bytes, flat.estimate.price) == (None, None)
     assert found.estimate.bytes == flat.estimate.bytes
     limited = check.run_check(load("digits", parse_all([*words, "budget.wan_bytes=800 kB"])), tmp_path)
-    assert (limited.estimate.rounds, limited.estimate.ended_by) == ((4, 4), "wan_bytes")
+    assert (limited.estimate.rounds, limited.estimate.ended_by) == (4, "wan_bytes")
 
 
-def test_messages_of_aggregators_that_meet_otherwise_are_foreseen_from_a_typical_round(tmp_path: Path) -> None:
-    def found(*words: str) -> Estimate:
+def test_messages_of_aggregators_that_meet_otherwise_are_those_of_their_rounds(tmp_path: Path) -> None:
+    def found(*words: str) -> Forecast:
         given = ("method=fedavg", "rounds.max=12", "fleet.tiers.count=3", "fleet.server={down=inf,up=inf}", *words)
         return check.run_check(load("digits", parse_all(given)), tmp_path).estimate
 
-    cycle, alone = 3 * (61_696 + 61_685), found()
-    assert alone.virtual_seconds is not None
-    # Models of one aggregator after each second round, one after another: six in twelve, and the first of all three.
+    up, down = 61_685, 61_696
+    # One by one, each aggregator sends after its second step: six models in twelve steps, and as many answers, or one
+    # less where the last is still to be mixed in; and the first models of all three.
     one_by_one = found("tiers.upwards=asynchronous", "tiers.interval=2")
-    assert (one_by_one.wan_bytes, one_by_one.per_round["wan_bytes"][0]) == (3 * cycle, 2 * cycle / 12)
-    # Rounds of all three at the same time take a third as long.
-    each = found("tiers.upwards=asynchronous").virtual_seconds
-    assert each == pytest.approx(alone.virtual_seconds / 3)
-    # Without messages a round takes so long; three of them fit into 2.5 times that.
-    flat = found("fleet.tiers={count=0}").virtual_seconds
-    assert flat is not None
-    assert found(f"tiers.interval={2.5 * flat / 12:.6f} s").wan_bytes == 4 * cycle
+    assert one_by_one.rounds_played == one_by_one.rounds == 12
+    assert one_by_one.wan_bytes is not None
+    assert 3 * down + 4 * (up + down) <= one_by_one.wan_bytes <= 3 * down + 6 * (up + down)
+    # An interval as long as two and a half rounds has three as a rule.
+    alone, flat = found(), found("fleet.tiers={count=0}")
+    assert (alone.virtual_seconds or 0) > (flat.virtual_seconds or 0) > 0
+    in_seconds = found(f"tiers.interval={2.5 * (flat.virtual_seconds or 0) / 12:.6f} s")
+    assert in_seconds.wan_bytes is not None
+    assert 2 * 3 * (up + down) <= in_seconds.wan_bytes <= 5 * 3 * (up + down)
 
 
 def test_heterofls_parts_have_the_papers_numbers_without_the_data(tmp_path: Path) -> None:

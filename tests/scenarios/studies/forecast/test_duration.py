@@ -23,8 +23,8 @@ from scenarios.run.host import Host, Piece, piece_seconds
 from scenarios.run.setup import Setup
 from scenarios.studies.forecast import duration
 from scenarios.studies.forecast.duration import RunDuration, rounds_needed, runs_left
+from scenarios.studies.forecast.forecast import PlayedRounds
 from scenarios.studies.forecast.profiles import Profiles
-from scenarios.studies.forecast.typical_visits import TypicalVisits
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import never
 from tests.scenarios.studies.forecast.profiles import profile
@@ -71,14 +71,14 @@ def test_a_short_run_has_whole_rounds_unless_they_are_long(tmp_path: Path, monke
     (run,) = reproduce.plan("fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=FedAvg", "panel=a"]), 1).run_set.runs
     host = Host(tmp_path, 2, "cpu")
     profile = Profiles("cpu", WorkerLauncher(), never).of(run.loaded)
-    visits = TypicalVisits.of(run.loaded, profile)
-    work = duration.round_work(visits)
+    played = PlayedRounds(Setup.of(run.loaded, profile))
+    setup, work = played.setup, duration.round_work(played)
 
-    assert duration.expected_rounds(run, visits) == 4  # rounds of 1.02 virtual seconds, until 4 s are over
-    whole = duration.short_scenario(visits, work, host).scenario
-    assert (whole.train, whole.rounds.participants, whole.eval.subset) == (visits.loaded.scenario.train, 5, None)
+    assert duration.expected_rounds(run, played) == 5  # until 4 virtual seconds are over
+    whole = duration.short_scenario(setup, work, host).scenario
+    assert (whole.train, whole.rounds.participants, whole.eval.subset) == (setup.scenario.train, 5, None)
     monkeypatch.setitem(duration.LONG_FLOPS, "cpu", 1.0)
-    cut = duration.short_scenario(visits, work, host).scenario
+    cut = duration.short_scenario(setup, work, host).scenario
     assert (cut.train.local_steps, cut.rounds.participants, cut.eval.subset, cut.eval.batch) == (2, 2, 100, 50)
 
 
@@ -86,8 +86,8 @@ def test_aggregators_meet_the_server_after_each_round_of_a_short_run() -> None:
     words = ["eval.every=12", "rounds.max=12", "fleet.tiers.count=2"]
     for more in (["tiers.interval=12"], ["fleet.tiers.above.count=1", "tiers.interval=[3,4]"]):
         loaded = load("digits", parse_all([*words, *more]))
-        visits = TypicalVisits.of(loaded, profile(140))
-        short = duration.short_scenario(visits, duration.round_work(visits), Host(Path(), 1, "cpu")).scenario
+        played = PlayedRounds(Setup.of(loaded, profile(140)))
+        short = duration.short_scenario(played.setup, duration.round_work(played), Host(Path(), 1, "cpu")).scenario
         assert (short.tiers.interval, short.eval.every) == (1, 2)  # of the tier above, too: 1 is the default
 
 

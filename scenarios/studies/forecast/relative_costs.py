@@ -1,7 +1,6 @@
-"""The costs of a method relative to FedAvg on one model: bytes of a visit, FLOPs of a training step, and storage.
+"""The costs of methods beside FedAvg's on one model: bytes of a visit, FLOPs of a training step, and storage.
 
-A visit is one of a client that has been visited before, like many others: the server has stored vectors of each.
-Costs follow from a method's spec and server side with default options; nothing is trained, and torch is not loaded.
+They are those of visits in some rounds of a run that trains nothing (`scenarios.run.untrained`), with default options.
 """
 
 from __future__ import annotations
@@ -13,10 +12,13 @@ from typing import Any
 import numpy as np
 
 from coordinator.methods.registry import resolve
+from coordinator.rounds.visit import PlannedVisit
+from costmodel.clock import Clock
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT, PASS_TYPES, BlockShape, Layout
 from scenarios.config.load import Loaded, load
-from scenarios.studies.forecast.typical_visits import TypicalVisits
+from scenarios.run.setup import Setup
+from scenarios.run.untrained import UntrainedRun
 
 MODEL_NAME = "resnet18, 32x32 images of 100 classes"
 LAYOUT = Layout(
@@ -54,6 +56,7 @@ CLASSES = 100
 CLIENTS = 100
 EXAMPLES = 100
 """Examples of a client, of which the method may hold some out of training"""
+ROUNDS = 4
 SETTING = {
     "method": "fedavg",
     "method_options": {},
@@ -89,27 +92,34 @@ class MethodCosts:
 
 def method_costs(name: str) -> MethodCosts:
     """The costs of a method with its default options; a correction joins FedAvg."""
-    visits, plain = _visits(name), _visits("fedavg").training()[0].price.work
-    spec, options, layout = visits.loaded.method.objective, visits.loaded.options, visits.description.layout
-    works = [priced.price.work for priced in visits.training(rng_round=0)]
+    setup, plain = _setup(name), _visits(_setup("fedavg"))[0].work
+    visits, layout, method = _visits(setup), setup.description.layout, setup.loaded.method
+    works = [visit.work for visit in visits]
     # Papers also count an input gradient of the images, which is never computed.
     compute = [
-        float((work.flops / visits.median_samples + MACS[0, INPUT_GRADIENT]) / (3 * MACS[:, FORWARD].sum()))
-        for work in works
+        float((work.flops / samples + MACS[0, INPUT_GRADIENT]) / (3 * MACS[:, FORWARD].sum()))
+        for work, samples in zip(works, (visit.plan.samples for visit in visits), strict=True)
     ]
-    kept = layout.shapes(visits.job.kept_blocks)
+    kept = layout.shapes(setup.job.kept_blocks)
     return MethodCosts(
         max(work.bytes_down for work in works) - plain.bytes_down,
         works[0].bytes_up - plain.bytes_up,
-        spec.traffic.down(options) is None,
+        method.objective.traffic.down(setup.loaded.options) is None,
         (min(compute), max(compute)),
-        sum(sum(sizes.values()) for sizes in visits.server.store_shapes().values()),
-        sum(kept.values()) + visits.loaded.method.state_numbers(options, layout),
+        sum(sum(sizes.values()) for sizes in setup.server_of_zeros().store_shapes().values()),
+        sum(kept.values()) + method.state_numbers(setup.loaded.options, layout),
     )
 
 
-def _visits(name: str) -> TypicalVisits:
-    """The visits of a run with the method; a block that it adds is priced as a linear layer of as many numbers."""
+def _visits(setup: Setup) -> list[PlannedVisit]:
+    """The visits of some rounds of a run; of the first, some methods send less."""
+    run = UntrainedRun(setup, Clock(setup.fleet))
+    run.play(ROUNDS)
+    return [visit for round in run.rounds[1:] for visit in round.visits]
+
+
+def _setup(name: str) -> Setup:
+    """A run with the method; a block that it adds is priced as a linear layer of as many numbers."""
     method = resolve(name)
     spec, options = method.objective, method.options()
     layout = spec.model.wrapped_layout(LAYOUT, options)
@@ -136,7 +146,7 @@ def _visits(name: str) -> TypicalVisits:
         outputs=OUTPUTS,
         unit_flops=UNIT_MACS,
     )
-    return TypicalVisits.of(replace(_setting(), name=name, method=method, options=options), description, visited=True)
+    return Setup.of(replace(_setting(), name=name, method=method, options=options), description)
 
 
 @cache

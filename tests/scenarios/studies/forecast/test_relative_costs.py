@@ -13,7 +13,7 @@ from edge.protocol.config import ModelConfig
 from edge.protocol.payload import BlockShape, Layout
 from edge.training.blocks import build
 from edge.training.counts import flops_per_example
-from scenarios.studies.forecast.method_costs import CLASSES, LAYOUT, MACS, method_costs
+from scenarios.studies.forecast.relative_costs import CLASSES, LAYOUT, MACS, method_costs
 
 MODEL_NBYTES = 44_880_528
 
