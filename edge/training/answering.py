@@ -31,8 +31,8 @@ from edge.training.trainer import LocalTrainer, MeasuredVisit
 ANSWERING = f"{__name__}:AnsweringTrainer"
 SHIFT = 1e-4
 """Added to every number of the model: little beside its weights, and not lost to rounding"""
-MOST_NBYTES = 64 << 20
-"""Of the answers that a worker keeps, unless one alone is longer"""
+MOST_ANSWERS, MOST_NBYTES = 8, 64 << 20
+"""That a worker keeps: as many as the choices of a round, unless they are long"""
 MOST_SCORES = 1024
 
 
@@ -73,7 +73,7 @@ class AnsweringTrainer(LocalTrainer):
             state = b"" if state_out is None else Path(state_out).read_bytes()
             update = replace_fields(update, payload=_copied(update.payload))  # these are views of the model
             answer = self._answers[key] = Answer(update, state, self._coded)
-            while len(self._answers) > 1 and sum(each.nbytes for each in self._answers.values()) > MOST_NBYTES:
+            while len(self._answers) > max(1, min(MOST_ANSWERS, MOST_NBYTES // max(answer.nbytes, 1))):
                 del self._answers[next(iter(self._answers))]
         elif state_out is not None:
             write_bytes(Path(state_out), answer.state)
