@@ -1,8 +1,9 @@
-"""The cost model alone at large numbers of clients, with a made-up fleet and one fixed visit.
+"""The clock alone at large numbers of clients, with a made-up fleet and one fixed visit.
 
-Nothing is trained and no data is read. Virtual results follow from the arguments; wall seconds and bytes of memory are
-this machine's. Memory is that of the process as the system sees it, in the same pass: tracing allocations would take
-several times as long as the round.
+``python -m benchmarks.clock_alone ARGUMENTS``: the JSON of `clock_alone`'s arguments, in a process whose memory is its
+own. There are no workers, no coordinator and no ledger, which ``fedbr stress`` has; nothing is trained and no data is
+read. Virtual results follow from the arguments; wall seconds and bytes of memory are this machine's. Memory is that of
+the process as the system sees it, in the same pass: tracing allocations would take several times as long as the round.
 
 With an unlimited server link visits do not affect each other, so a round is solved in parts, with bit-identical
 results and the memory of one part. Below gateways that aggregate, each part is the visits of some of them, whose links
@@ -11,22 +12,20 @@ share nothing with the others'.
 
 from __future__ import annotations
 
+import json
 import math
-import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from coordinator.records.bottleneck import bottleneck
-from coordinator.rounds.policy import POLICIES, RoundPolicy
+from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selection import sample_cohort
 from costmodel.clock import Clock
 from costmodel.config import FleetConfig, ServerLink, TierConfig
@@ -35,13 +34,10 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.garbage import without_garbage_collection
 from costmodel.network.links import Links
 from costmodel.tiers import TierClock
-from costmodel.units import format_bytes, format_flops, format_rate, format_seconds, seconds
 from costmodel.visits.timeline import Timeline
 from costmodel.visits.work import Work, Works
 from edge.protocol.rng import keyed_generator
-from edge.protocol.spelling import nearest
-from scenarios.config.errors import ScenarioError
-from scenarios.report import terminal
+from scenarios.studies.stress import ResidentMemory
 
 Doubles = NDArray[np.float64]
 Clients = NDArray[np.intp]
@@ -71,7 +67,6 @@ CONTENDED = 0.05
 PART = 1 << 13
 """Visits that are solved together with an unlimited link."""
 LEAST_VISITS = 30_000
-STATUS = Path("/proc/self/status")
 PERCENTILES = {"p5": 5, "p50": 50, "p95": 95, "p99": 99, "max": 100}
 
 
@@ -113,43 +108,24 @@ class GatewayRound:
     """Of the server's aggregation"""
 
 
-def stress(
+def clock_alone(
     clients: int,
     cohort: int,
-    policy: str,
-    contended: bool,
+    policy: str = "sync",
+    contended: bool = False,
     *,
     seed: int = 0,
     rounds: int = 1,
     visits: int | None = None,
-    deadline: float | None = None,
     gateways: int = 0,
 ) -> dict[str, Any]:
-    """What ``stress --json`` prints.
+    """Virtual results, and what they took here.
 
     ``cohort`` clients take part in each of ``rounds``. With an asynchronous policy, ``cohort`` visits are under way at
-    a time until ``visits`` have ended (by default three per place, at least `LEAST_VISITS`). ``deadline``: seconds, for
-    the policy of this name alone. ``gateways``: aggregators that the clients belong to in turn; 0: none. ScenarioError
-    for invalid numbers and unknown policies.
+    a time until ``visits`` have ended (by default three per place, at least `LEAST_VISITS`). ``gateways``: aggregators
+    that the clients belong to in turn; 0: none.
     """
-    if policy not in POLICIES:
-        raise ScenarioError(f"--policy: no policy {policy!r}; {nearest(policy, POLICIES)}")
-    for name, number in (("clients", clients), ("cohort", cohort), ("rounds", rounds), ("visits", visits)):
-        if number is not None and number < 1:
-            raise ScenarioError(f"--{name}: must be at least 1, not {number}")
-    if deadline is not None and policy != "deadline":
-        raise ScenarioError(f"--deadline: policy {policy!r} has none; add --policy deadline")
-    if deadline is not None and not 0 < deadline < math.inf:
-        raise ScenarioError(f"--deadline: must be more than 0 s, not {deadline:g} s")
-    if cohort > clients:
-        raise ScenarioError(f"--cohort: must be at most the number of clients, {clients}, not {cohort}")
-    if not 0 <= gateways <= clients:
-        raise ScenarioError(f"--gateways: must be at most the number of clients, {clients}, not {gateways}")
-    if gateways and policy != "sync":
-        raise ScenarioError(
-            f"--gateways: not with --policy {policy}; gateways aggregate in rounds of policy sync alone"
-        )
-    rules = RoundPolicy(policy, cohort) if deadline is None else RoundPolicy(policy, cohort, deadline=deadline)
+    rules = RoundPolicy(policy, cohort)
     memory = ResidentMemory()
     fleet = _fleet(clients, cohort, contended, seed, gateways)
     server = fleet.config.server if gateways else fleet.links
@@ -157,7 +133,6 @@ def stress(
         "clients": clients,
         "cohort": cohort,
         "policy": policy,
-        "deadline_seconds": rules.deadline if policy == "deadline" else None,
         "contended": contended,
         "seed": seed,
         "visit": asdict(VISIT),
@@ -194,14 +169,6 @@ def stress(
         "round_peak_bytes": playing,
         "peak_bytes_per_client": playing / clients,
     }
-
-
-def deadline_seconds(text: str) -> float:
-    """The seconds of the option ``--deadline``, with its unit; ScenarioError for anything else."""
-    try:
-        return seconds(text)
-    except ValueError as error:
-        raise ScenarioError(f"--deadline: {error}") from None
 
 
 def _fleet(clients: int, cohort: int, contended: bool, seed: int, gateways: int = 0) -> Fleet:
@@ -389,110 +356,5 @@ def _stream(fleet: Fleet, rules: RoundPolicy, seed: int, visits: int) -> dict[st
     }
 
 
-# --- memory -----------------------------------------------------------------------------------------------------------
-
-
-class ResidentMemory:
-    """The memory of this process as the system sees it: its peak above what was resident at the beginning.
-
-    The system's record of the peak is read and never reset, so that ``time`` and a batch system read the true one.
-    A process that has had a higher peak before hides one that is lower: it tells what is resident then. Memory that was
-    free within the process at the beginning is used again unseen. So a process of its own shows most.
-    """
-
-    def __init__(self) -> None:
-        self._before = psutil.Process().memory_info().rss
-        self._peak_before = self._peak()
-        self._growth = 0
-
-    def peak_bytes(self) -> int:
-        """Largest growth since the beginning."""
-        peak = self._peak()
-        if peak <= self._peak_before:
-            peak = psutil.Process().memory_info().rss
-        self._growth = max(peak - self._before, self._growth)
-        return self._growth
-
-    def _peak(self) -> int:
-        if STATUS.exists():
-            for line in STATUS.read_text().splitlines():
-                name, _, amount = line.partition(":")
-                if name == "VmHWM":
-                    return 1024 * int(amount.split()[0])
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else 1024 * peak
-
-
-# --- output -------------------------------------------------------------------------------------------------------
-
-
-def show(result: dict[str, Any], stream: IO[str] | None = None) -> None:
-    terminal.print_facts(rows(result), stream, width=80)
-
-
-def rows(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    visit = result["visit"]
-    devices, networks = (
-        ", ".join(f"{share:.0%} {name}" for name, share in shares.items()) for shares in (DEVICES, NETWORKS)
-    )
-    yield "fleet", f"{result['clients']:,} clients, {devices}; {networks}"
-    yield (
-        "each visit",
-        f"{format_bytes(visit['bytes_down'])} down, {format_bytes(visit['bytes_up'])} up, "
-        f"{format_flops(visit['flops'])} in {visit['steps']} steps",
-    )
-    rates = result["server_down_bits_per_second"], result["server_up_bits_per_second"]
-    yield "server", f"{format_rate(rates[0])} down, {format_rate(rates[1])} up" if rates[0] else "never a bottleneck"
-    is_asynchronous = RoundPolicy(result["policy"]).is_asynchronous
-    at_a_time = "visits at a time" if is_asynchronous else "clients a round"
-    deadline = result["deadline_seconds"]
-    until = "" if deadline is None else f" of at most {format_seconds(deadline)}"
-    yield "policy", f"{result['policy']}, {result['cohort']:,} {at_a_time}{until}"
-    virtual, wall = (format_seconds(result[key]) for key in ("virtual_seconds", "wall_seconds"))
-    if is_asynchronous:
-        yield "visits", f"{result['visits']:,} ended, {virtual} of virtual time"
-        yield "server steps", f"{result['server_steps']:,}"
-        yield "staleness", _spread(result["staleness"], lambda steps: f"{steps:.0f}")
-        yield (
-            "wall time",
-            f"{wall}, {result['events_per_second']:,.0f} of {result['simpy_events']:,} SimPy events per second, "
-            f"{result['visits_per_second']:,.0f} visits per second",
-        )
-    else:
-        last = result["rounds"][-1]
-        yield "rounds", f"{len(result['rounds'])}, {virtual} of virtual time"
-        counts = f"{last['visits']:,} visits, {last['counted']:,} counted, {last['held']:,} slowed by contention"
-        yield "last round", counts
-        if "gateways" in result:
-            yield from _rows_of_gateways(result["gateways"][-1], result)
-        yield "critical", f"client {last['critical']}; bottleneck: {last['bottleneck']}"
-        yield "wall time", f"{wall}, {result['flows_per_second']:,.0f} flows per second"
-        building, kept, playing = (
-            format_bytes(result[key]) for key in ("fleet_peak_bytes", "fleet_bytes", "round_peak_bytes")
-        )
-        yield (
-            "memory",
-            f"{result['peak_bytes_per_client']:,.0f} B per client at most: {building} to build the fleet, "
-            f"{kept} to hold it, {playing} with a round",
-        )
-    yield "visits took", _spread(result["visit_seconds"], format_seconds)
-
-
-def _rows_of_gateways(last: dict[str, Any], result: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    rates = result["lan_down_bits_per_second"], result["lan_up_bits_per_second"]
-    lan = f"{format_rate(rates[0])} down, {format_rate(rates[1])} up" if rates[0] else "never a bottleneck"
-    yield "gateways", f"{last['gateways']:,}; LAN of each: {lan}"
-    moved = f"{format_bytes(last['wan_bytes_down'])} down, {format_bytes(last['wan_bytes_up'])} up"
-    yield "WAN", f"{moved}, {last['held_wan']:,} of {2 * last['gateways']:,} messages slowed by contention"
-    names = {
-        "wan_down_seconds": "down",
-        "lan_seconds": "visits",
-        "gateway_seconds": "adding up",
-        "wan_up_seconds": "up",
-        "server_seconds": "server",
-    }
-    yield "last gateway", ", ".join(f"{name} {format_seconds(last[key])}" for key, name in names.items())
-
-
-def _spread(found: dict[str, float], text: Callable[[float], str]) -> str:
-    return ", ".join(f"{name} {text(value)}" for name, value in found.items())
+if __name__ == "__main__":
+    print(json.dumps(clock_alone(**json.loads(sys.argv[1]))))

@@ -88,8 +88,7 @@ class StressPlan:
 class StressRound:
     """One round, and the host's state at its end."""
 
-    seconds: float
-    """Of the wall"""
+    wall_seconds: float
     visits: int
     """Visits whose updates counted"""
     nbytes_sent: int
@@ -379,7 +378,7 @@ def _result(
     def total(name: str, of: Sequence[StressRound] = warm) -> float:
         return sum(getattr(each, name) for each in of)
 
-    seconds, visits, cpu = total("seconds"), max(total("visits"), 1), total("coordinator_cpu_seconds")
+    seconds, visits, cpu = total("wall_seconds"), max(total("visits"), 1), total("coordinator_cpu_seconds")
     return StressResult(
         scenario=plan.loaded.name,
         method=scenario.method,
@@ -439,10 +438,10 @@ def rows(result: StressResult) -> Iterator[tuple[str, str]]:
 
 
 PANELS: Mapping[str, tuple[str, Callable[[StressRound], float]]] = {
-    "visits a second": ("1/s", lambda each: each.visits / each.seconds),
+    "visits a second": ("1/s", lambda each: each.visits / each.wall_seconds),
     "bytes a second on the sockets": (
         "MB/s",
-        lambda each: (each.nbytes_sent + each.nbytes_received) / each.seconds / 1e6,
+        lambda each: (each.nbytes_sent + each.nbytes_received) / each.wall_seconds / 1e6,
     ),
     "coordinator's CPU a visit": ("ms", lambda each: 1e3 * each.coordinator_cpu_seconds / max(each.visits, 1)),
     "clock's share of it": ("%", lambda each: 100 * each.clock_cpu_seconds / (each.coordinator_cpu_seconds or 1)),
