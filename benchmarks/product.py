@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
@@ -161,7 +161,7 @@ class Watch(RunObserver):
         self.clients = [[each["client"] for each in visits if each["round"] == number] for number in self._numbers]
 
 
-_JOB = vars(RunInputs)["job"].func
+_JOB: Callable[[RunInputs], Job] = vars(RunInputs)["job"].func
 
 
 def _untrained(inputs: RunInputs) -> Job:

@@ -129,8 +129,16 @@ def measure(link: str, agents: int, width: int, rounds: int, visit_seconds: floa
     )
     with machines(link, agents) as (endpoint, start):
         keys, allowed = str(folder / "run.key"), str(folder / "node.pub")
-        where = {"endpoint": endpoint, "keys": keys, "allowed": allowed}
-        request = Request("digits", overrides, agents * WORKERS, rounds + 2, is_untrained=True, **where)
+        request = Request(
+            "digits",
+            overrides,
+            agents * WORKERS,
+            rounds + 2,
+            is_untrained=True,
+            endpoint=endpoint,
+            keys=keys,
+            allowed=allowed,
+        )
         coordinator = start(None, module("product", json.dumps(asdict(request))))
         assert coordinator.stdout is not None
         assert "listening" in coordinator.stdout.readline(), "the coordinator did not listen"

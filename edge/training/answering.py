@@ -37,7 +37,7 @@ MOST_SCORES = 1024
 
 
 @dataclass(frozen=True)
-class Answer:
+class RepeatedVisit:
     """An update that is repeated, and the rest of its visit."""
 
     update: Update
@@ -59,7 +59,7 @@ class AnsweringTrainer(LocalTrainer):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         assert job.is_untrained, "the run would take the FLOPs of its answers for wrong ones"
-        self._answers: dict[tuple[Any, ...], Answer] = {}
+        self._answers: dict[tuple[Any, ...], RepeatedVisit] = {}
         self._scores: dict[tuple[Any, ...], Score] = {}
 
     def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
@@ -72,7 +72,7 @@ class AnsweringTrainer(LocalTrainer):
             update = super().train(own, state_in, state_out)
             state = b"" if state_out is None else Path(state_out).read_bytes()
             update = replace_fields(update, payload=_copied(update.payload))  # these are views of the model
-            answer = self._answers[key] = Answer(update, state, self._coded)
+            answer = self._answers[key] = RepeatedVisit(update, state, self._coded)
             while len(self._answers) > max(1, min(MOST_ANSWERS, MOST_NBYTES // max(answer.nbytes, 1))):
                 del self._answers[next(iter(self._answers))]
         elif state_out is not None:

@@ -376,7 +376,7 @@ def _result(
     warm = rounds[1:] or rounds
 
     def total(name: str, of: Sequence[StressRound] = warm) -> float:
-        return sum(getattr(each, name) for each in of)
+        return float(sum(getattr(each, name) for each in of))
 
     seconds, visits, cpu = total("wall_seconds"), max(total("visits"), 1), total("coordinator_cpu_seconds")
     return StressResult(
