@@ -42,15 +42,14 @@ from scenarios.run import evaluated_clients, folder_files, run_problems
 from scenarios.run.federation import federated_run, largest_message
 from scenarios.run.host import Host, logging_to
 from scenarios.run.observer import Observers, RunObserver
-from scenarios.run.run_folder import LEDGER
 from scenarios.run.runner import StoppableClock, probe_worker
 from scenarios.run.setup import RunInputs, Setup, on_device
 
 ROUNDS = 5
 ANSWERING = "edge.training.answering:AnsweringTrainer"
 """The task executor of the workers"""
-RESULT, PAGE = "stress.json", "stress.html"
-"""Files of the folder of ``--out``"""
+LEDGER, RESULT, PAGE = "stress.sqlite", "stress.json", "stress.html"
+"""Files of the folder of ``--out``, which is none of a run"""
 STATUS = Path("/proc/self/status")
 TIMED = (
     *("conditions", "first_available", "solve", "solve_if_faster", "solve_beside", "leave", "passed"),

@@ -21,6 +21,7 @@ from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.studies.stress import (
+    LEDGER,
     RESULT,
     ResidentMemory,
     StressPlan,
@@ -80,7 +81,7 @@ def test_codecs_sums_policies_and_evaluations_are_those_of_a_run(
     result = stressed(launcher, *overrides, out=tmp_path / "new", workers=2, rounds=3)
 
     assert (result.rounds, result.stopped_by) == (3, "rounds")
-    rows = read(tmp_path / "new" / "ledger.sqlite", "SELECT model_sha256, bytes_down, bytes_up FROM rounds")
+    rows = read(tmp_path / "new" / LEDGER, "SELECT model_sha256, bytes_down, bytes_up FROM rounds")
     # Each round makes another model, which the next one sends.
     assert len({row["model_sha256"] for row in rows}) == 3
     assert all(row["bytes_up"] > 0 for row in rows)
@@ -98,8 +99,8 @@ def test_virtual_time_and_charged_bytes_are_those_of_a_run_that_trains(
     answered = stressed(launcher, *words[1:2], *overrides, out=tmp_path / "out", clients=12, participants=4, rounds=3)
 
     query = "SELECT start_s, end_s, bytes_down, bytes_up, joules, participants FROM rounds"
-    folders = Path(trained["run_dir"]), tmp_path / "out"
-    run, stress = ([tuple(row) for row in read(folder / "ledger.sqlite", query)] for folder in folders)
+    ledgers = Path(trained["run_dir"]) / "ledger.sqlite", tmp_path / "out" / LEDGER
+    run, stress = ([tuple(row) for row in read(ledger, query)] for ledger in ledgers)
     assert stress == run
     assert answered.virtual_seconds == trained["virtual_seconds"]
 
