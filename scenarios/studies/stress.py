@@ -173,6 +173,8 @@ class TimedClock(StoppableClock):
         self.cpu_seconds = 0.0
         self._is_timed = False
         super().__init__(fleet)
+        for name in TIMED:
+            setattr(self, name, self.timed(getattr(self, name)))
 
     def timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """A call of the clock's, whose calls within are not counted twice."""
@@ -189,10 +191,6 @@ class TimedClock(StoppableClock):
                 self.cpu_seconds += time.thread_time() - begun
 
         return compute
-
-    def __getattribute__(self, name: str) -> Any:
-        value = super().__getattribute__(name)
-        return self.timed(value) if name in TIMED else value
 
     @property
     def is_there(self) -> Callable[[int], bool] | None:
