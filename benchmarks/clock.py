@@ -12,6 +12,7 @@ Speeds are medians of a few repetitions by the clock on the wall, so other work 
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 import timeit
@@ -24,15 +25,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.harness import FEDBR, Line, Options, Part, answer, at_most, main
+from benchmarks.clock_alone import clock_alone
+from benchmarks.harness import Line, Options, Part, answer, at_most, main, module
 from costmodel.network.transfers import transfer_batch
-from scenarios.studies.stress import stress
 
 
 def rounds(options: Options) -> Iterator[Line]:
     clients = 1_000_000
     yield played(f"{clients:,} clients, one round", options, 1.0, clients, clients, "sync", False)
-    memory = stress_command("--clients", str(clients))["peak_bytes_per_client"]
+    memory = in_own_process(clients=clients)["peak_bytes_per_client"]
     yield at_most("the same, peak", memory, 200, "{:.3g} B/client")
 
 
@@ -43,7 +44,7 @@ def links(options: Options) -> Iterator[Line]:
         shares = partial(transfer_batch, start, bits, cap, 0.05 * float(cap.sum()))
         seconds = timeit.repeat(shares, number=1, repeat=options.cycles(3))
         yield at_most(f"{flows:,} flows on one full link", statistics.median(seconds), bar, "{:.3g} s")
-    command = partial(stress_command, "--clients", "100000", "--contended")
+    command = partial(in_own_process, clients=100_000, contended=True)
     seconds = timeit.repeat(command, number=1, repeat=options.cycles(3))
     yield at_most("100,000 contended clients, the whole command", statistics.median(seconds), 30.0, "{:.3g} s")
     what, clients = "10,000 of 1,000,000 clients, contended round", 10_000
@@ -51,43 +52,43 @@ def links(options: Options) -> Iterator[Line]:
 
 
 def streams(options: Options) -> Iterator[Line]:
-    results = [stress(10_000, 10_000, "fedasync", True) for _ in range(options.cycles(3))]
+    results = [clock_alone(10_000, 10_000, "fedasync", True) for _ in range(options.cycles(3))]
     events, bar = results[0]["simpy_events"], 30_000
     rate, by_cpu = (events / median(results, key) for key in ("wall_seconds", "cpu_seconds"))
     what, result = "10,000 clients asynchronously, contended", f"{rate:,.0f} events/s ({by_cpu:,.0f} by CPU time)"
     yield Line(what, result, rate, f">= {bar:,} events/s", rate >= bar)
     # Events are few here, since a message takes one: the visit is what has to be quick.
-    results = [stress(10_000, 10_000, "fedbuff", False) for _ in range(options.cycles(3))]
+    results = [clock_alone(10_000, 10_000, "fedbuff", False) for _ in range(options.cycles(3))]
     visit = 1e3 * median(results, "cpu_seconds") / results[0]["visits"]
     yield at_most("10,000 clients, fedbuff, uncontended", visit, 0.2, "{:.3g} ms of CPU a visit")
 
 
 def large(options: Options) -> Iterator[Line]:
     clients = 100_000 if options.quick else 1_000_000
-    result = stress_command("--clients", str(clients), "--contended")
+    result = in_own_process(clients=clients, contended=True)
     yield at_most(f"{clients:,} contended clients, one round", result["cpu_seconds"], 60.0, "{:.3g} s of CPU")
     yield at_most("the same, peak", result["peak_bytes_per_client"] * clients / 1e9, 1.5, "{:.3g} GB")
     gateways = clients // 1000
-    result = stress_command("--clients", str(clients), "--gateways", str(gateways), "--contended")
+    result = in_own_process(clients=clients, gateways=gateways, contended=True)
     what = f"{clients:,} contended clients below {gateways:,} gateways, one round"
     yield at_most(what, result["cpu_seconds"], 60.0, "{:.3g} s of CPU")
     yield at_most("the same, peak", result["peak_bytes_per_client"] * clients / 1e9, 1.5, "{:.3g} GB")
-    result = stress(clients, 10_000, "fedbuff", False)
+    result = clock_alone(clients, 10_000, "fedbuff", False)
     visit = 1e3 * result["cpu_seconds"] / result["visits"]
     what = f"{clients:,} clients, fedbuff, 10,000 visits at a time"
     yield at_most(what, visit, 0.2, "{:.3g} ms of CPU a visit")
 
 
 def played(what: str, options: Options, bar: float, *arguments: Any) -> Line:
-    """Seconds of ``fedbr stress``, in this process."""
-    results = [stress(*arguments) for _ in range(options.cycles(3))]
+    """Seconds of `clock_alone`, in this process."""
+    results = [clock_alone(*arguments) for _ in range(options.cycles(3))]
     cpu = f" ({median(results, 'cpu_seconds'):.3g} s of CPU)"
     return at_most(what, median(results, "wall_seconds"), bar, "{:.3g} s", cpu)
 
 
-def stress_command(*words: str) -> dict[str, Any]:
-    """The result of ``fedbr stress`` in a process of its own, whose memory is its own."""
-    return dict(answer([*FEDBR, "stress", *words, "--json"]))
+def in_own_process(clients: int, **how: Any) -> dict[str, Any]:
+    """The result of `clock_alone` with all clients in a process of its own, whose memory is its own."""
+    return dict(answer(module("clock_alone", json.dumps({"clients": clients, "cohort": clients, **how}))))
 
 
 def median(results: list[dict[str, Any]], key: str) -> float:

@@ -9,9 +9,9 @@ C  ResNet-18 of width 16, 10 clients of 10 steps                     F  memory, 
 G  the coordinator alone, with sums and with updates                 H  steps with portable and with native numerics
 I  codecs: encoding and decoding of 250 kB and of 25 MB
 
-For G, a thousand clients of `digits` take part in each round, and the two workers answer at once: each trains one visit
-and repeats its update for all others (`benchmarks.echo`). So a round is the coordinator's work: selection, prices, the
-clock, messages, checks, the weighted sum, the server's step, and rows of the ledger. With ``aggregate.sum`` =
+For G, a thousand clients of `digits` take part in each round, and the two workers answer at once (``fedbr stress``). So
+a round is the coordinator's work: selection, prices, the clock, messages, checks, the weighted sum, the server's step,
+and rows of the ledger. With ``aggregate.sum`` =
 ``fixed_point`` workers add updates up, and replies have numbers only; with ``client_order`` every update of 250 kB
 comes, and is checked and added. The workers share the processor: on two cores, they and the coordinator are three
 processes.
@@ -262,22 +262,21 @@ def memory(options: Options) -> Iterator[Line]:
 def coordinator_alone(options: Options) -> Iterator[Line]:
     """Visits per second of wall time and the coordinator's CPU per visit, medians of rounds. The first two rounds are
     left out, since workers and caches are new in them."""
-    clients, site = 100 if options.quick else 1000, "benchmarks.echo:EchoSite"
-    fleet = ("method=fedavg", 'data.partition={kind="iid"}', "eval.every=100000", "rounds.max=100000")
-    size = (f"data.clients={clients}", f"rounds.participants={clients}")
+    clients = 100 if options.quick else 1000
+    fleet = ("method=fedavg", 'data.partition={kind="iid"}', "eval.every=100000")
+    scale = (f"--{name}={number}" for name, number in (("clients", clients), ("participants", clients)))
+    command = [*FEDBR, "stress", "digits", *fleet, *scale, f"--workers={WORKERS}", "--json"]
     sums, updates = ("aggregate.sum=fixed_point",), ("aggregate.sum=client_order", "model.width=33")
     encoded = (*updates, 'codec.up={kind="quantize",bits=4}')
     spent: list[float] = []
     for overrides, least_per_second in ((sums, 5000.0), (updates, 2000.0), (encoded, 2000.0)):
-        request = Request("digits", (*fleet, *overrides, *size), WORKERS, options.cycles(20) + 2, site=site)
-        rounds = play(request)["rounds"]
-        wall, cpu = (differences(rounds[1:], key) for key in ("seconds", "cpu_seconds"))
-        rates = [clients / seconds for seconds in wall]
-        rate, charged = statistics.median(rates), rounds[-1]["charged_up"] / clients / 1e3
-        what, bar = f"visits a second, {charged:.0f} kB charged up each", f">= {least_per_second:,.0f}"
+        rounds = answer([*command, f"--rounds={options.cycles(20) + 2}", *overrides])["by_round"][2:]
+        rates = [clients / each["wall_seconds"] for each in rounds]
+        rate, received = statistics.median(rates), statistics.median(each["nbytes_received"] for each in rounds)
+        what, bar = f"visits a second, {received / clients / 1e3:.0f} kB received each", f">= {least_per_second:,.0f}"
         result = f"{rate:,.0f} ({min(rates):,.0f} .. {max(rates):,.0f})"
         yield Line(what, result, rate, bar, rate >= least_per_second)
-        spent.append(1e3 * statistics.median(cpu) / clients)
+        spent.append(1e3 * statistics.median(each["coordinator_cpu_seconds"] for each in rounds) / clients)
         yield at_most("the coordinator's CPU a visit", spent[-1], 0.4, "{:.3f} ms")
     yield at_most("the same with 4 bits a number, over float32", spent[2] / spent[1], 1.5, "x {:.2f}")
 

@@ -70,7 +70,8 @@ TABLES = {
 """Tables and views with virtual columns -> the order of their rows."""
 HOST_KEYS = re.compile(
     r"data|folder|report|device|workers|.*_dir|wall_.*|.*_wall_seconds|cpu_seconds|seconds_per_round|.*peak_bytes.*"
-    r"|memory.*|disk.*|(flows|events|visits)_per_second|machine_change|source_change"
+    r"|memory.*|disk.*|(visits|nbytes)_per_second|machine_change|source_change|setup_seconds|.*_cpu_seconds.*"
+    r"|clock_share|growth_.*|worker_p.*|resident_nbytes|descriptors|nbytes_sent|nbytes_received"
 )
 """Keys of what commands print that say where, how fast and on which machine."""
 HASHES = (" > chain", " > column files", " > column file", " > column sha256")
@@ -222,9 +223,10 @@ def commands() -> Commands:
     yield "decide", [*grid, two, 'codec.up=none,{kind="quantize",bits=4}', "--target", "0.5", "--budget", "bytes=2 MB"]
     yield "decide, tiers", [*grid, two, ONE_TIER, "tiers.interval=1,2", "--budget", "price=0.001"]
     yield "decide, parts", [*grid, "method=heterofl", "submodel.rate=client,0.5", "--budget", "joules=40 J"]
-    yield "stress", ["stress", "--clients", "2000", "--cohort", "200"]
-    yield "stress, fedbuff", ["stress", "--clients", "500", "--policy", "fedbuff", "--contended"]
-    yield "stress, gateways", ["stress", "--clients", "500", "--gateways", "5"]
+    stress = ["stress", "digits", "--clients", "200", "--participants", "20", "--rounds", "3", "--workers", "1"]
+    yield "stress", [*stress, "method=fedbr"]
+    yield "stress, fedbuff", [*stress, "method=fedavg", "rounds.policy=fedbuff"]
+    yield "stress, tiers", [*stress, "method=fedavg", ONE_TIER]
     tiers = words(*TIERS["two levels"])
     slots = words(*CODECS["slots, scaffold"], method="fedavg+scaffold")
     yield "audit", words(*CODECS["elias"]), ["audit", "RUN"]

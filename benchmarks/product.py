@@ -7,14 +7,14 @@ round is like the others.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,15 @@ from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.sockets import RemoteAccess
+from edge.protocol.config import Job
 from edge.runtime.keys import read_pair, read_public
 from scenarios.config.load import Loaded, load
 from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.observer import RunObserver
+from scenarios.run.setup import RunInputs
 
-TRAINER = "edge.training.trainer:LocalTrainer"
 NEVER = 1_000_000
 """More rounds than any run here has."""
 
@@ -88,7 +89,8 @@ class Request:
     rounds: int
     """Rounds to record; the first began before all workers were there."""
     device: str = "cpu"
-    site: str = TRAINER
+    is_untrained: bool = False
+    """Whether its workers answer without training (`benchmarks.echo`)."""
     first: str | None = None
     """File for the global model after the first round, as one vector (.npy)."""
     memory: bool = False
@@ -116,7 +118,6 @@ class Watch(RunObserver):
 
     def open_pool(self, *arguments: Any, **options: Any) -> Pool:
         self._pool = Pool(*arguments, **options)
-        self._pool.site = self.request.site
         return self._pool
 
     def on_start(self, folder: Path, loaded: Loaded) -> None:
@@ -160,16 +161,24 @@ class Watch(RunObserver):
         self.clients = [[each["client"] for each in visits if each["round"] == number] for number in self._numbers]
 
 
+_JOB: Callable[[RunInputs], Job] = vars(RunInputs)["job"].func
+
+
+def _untrained(inputs: RunInputs) -> Job:
+    return replace(_JOB(inputs), is_untrained=True)
+
+
 def play(request: Request) -> Watch:
     """Make the run."""
     watch, access = Watch(request), None
     if request.endpoint:
         pair, allowed = read_pair(Path(request.keys)), read_public(Path(request.allowed)).decode()
         access = RemoteAccess(request.endpoint, pair.public, pair.secret, [allowed])
-    preload = () if access else dict.fromkeys(("edge.training.trainer", request.site.partition(":")[0]))
+    preload = () if access else ("edge.training.trainer",)
     with tempfile.TemporaryDirectory(prefix="fedbr-benchmark-") as name:
         host = Host(Path(name), 0 if access else request.workers, request.device, None, [watch], access)
-        with mock.patch.object(runner, "Pool", watch.open_pool), WorkerLauncher(tuple(preload)) as launcher:
+        job = mock.patch.object(RunInputs, "job", property(_untrained)) if request.is_untrained else nullcontext()
+        with job, mock.patch.object(runner, "Pool", watch.open_pool), WorkerLauncher(preload) as launcher:
             loaded = load(request.scenario, parse_all(request.overrides))
             runner.run(loaded, host, launcher, watch.is_over, stop_at_target=False)
         watch.read_clients()
@@ -183,7 +192,7 @@ def differences(rounds: Sequence[Mapping[str, float]], key: str) -> list[float]:
 
 def main(text: str) -> None:
     request = Request(**json.loads(text))
-    with memory_of(os.getpid()) if request.memory else contextlib.nullcontext() as peak:
+    with memory_of(os.getpid()) if request.memory else nullcontext() as peak:
         watch = play(request)
     memory = asdict(peak) if peak else None
     print(json.dumps({"rounds": watch.rounds, "clients": watch.clients, "events": watch.events, "memory": memory}))

@@ -130,7 +130,14 @@ def measure(link: str, agents: int, width: int, rounds: int, visit_seconds: floa
     with machines(link, agents) as (endpoint, start):
         keys, allowed = str(folder / "run.key"), str(folder / "node.pub")
         request = Request(
-            "digits", overrides, agents * WORKERS, rounds + 2, endpoint=endpoint, keys=keys, allowed=allowed
+            "digits",
+            overrides,
+            agents * WORKERS,
+            rounds + 2,
+            is_untrained=True,
+            endpoint=endpoint,
+            keys=keys,
+            allowed=allowed,
         )
         coordinator = start(None, module("product", json.dumps(asdict(request))))
         assert coordinator.stdout is not None
@@ -152,7 +159,7 @@ def be_agent(endpoint: str, keys: str, server: str, workers: str, cache: str) ->
     """A node agent whose workers sleep instead of training."""
     credentials = Credentials(read_pair(Path(keys)), read_public(Path(server)))
     options = node_agent.NodeOptions(int(workers), "cpu", None, cache, 60.0)
-    with mock.patch.object(node_agent, "TRAINER", "benchmarks.echo:EchoSite"):
+    with mock.patch.object(node_agent, "TRAINER", "benchmarks.echo:PacedTrainer"):
         return node_agent.join_run(endpoint, credentials, options)
 
 

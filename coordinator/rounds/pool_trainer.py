@@ -291,6 +291,8 @@ class PoolTrainer:
     def wrong_flops(self, update: messages.Update, visit: PlannedVisit) -> str | None:
         """Why the FLOPs that a worker has counted are not those of the visit's plan, or None."""
         counted, predicted = update.numbers["flops"], visit.work.flops
+        if self.job.is_untrained:
+            return None
         if visit.price.exact and math.isclose(counted, predicted, rel_tol=1e-9):
             return None
         # A worker's count of a plan that is an expectation differs by chance; a count without bounds could be anything.

@@ -175,7 +175,7 @@ class FederatedRun:
     @cached_property
     def candidates(self) -> list[int]:
         """Clients that hold data and can train the model."""
-        return [int(k) for k in np.flatnonzero(self.description.samples) if int(k) not in self.refused]
+        return [k for k in np.flatnonzero(self.description.samples).tolist() if k not in self.refused]
 
     def select(self, eligible: Sequence[int], is_there: Callable[[int], bool] | None = None) -> list[int]:
         """The cohort of the next round, in ascending order. RunFailed for an invalid choice.

@@ -96,7 +96,7 @@ class OrnsteinUhlenbeck:
 
     def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
         """(factor from t on, absolute time of the next multiple of the step)."""
-        if self._sigma_of(client)[direction] == 0.0:
+        if (self._sigma if self._sigma.ndim == 0 else self._sigma[client, direction]) == 0.0:
             return 1.0, math.inf
         sample = int(t // self._step)
         # The change at a multiple of the step belongs to the new sample, also where the division rounds below it.
@@ -109,15 +109,11 @@ class OrnsteinUhlenbeck:
         """False"""
         return False
 
-    def _sigma_of(self, client: int) -> Doubles:
-        """(2,) sigma of the download and of the upload."""
-        return np.broadcast_to(self._sigma if self._sigma.ndim == 0 else self._sigma[client], 2)
-
     def _chunk(self, client: int, chunk: int) -> Doubles:
         """(2, samples) factors."""
         begin = self._driven(client, chunk - 1)[:, -1:]
         x = np.hstack([begin, begin * self._decay / self._growth[:-1] + self._driven(client, chunk)[:, :-1]])
-        sigma = self._sigma_of(client)[:, None]
+        sigma = np.broadcast_to(self._sigma if self._sigma.ndim == 0 else self._sigma[client], 2)[:, None]
         factors: Doubles = np.exp(sigma * x - sigma**2 / 2.0)
         return factors
 

@@ -410,6 +410,8 @@ class Job(Section):
     options_values: dict[str, Any] = field(default_factory=dict)
     is_measured: bool = False
     """Whether a visit uploads the local model whole, and nothing else (`edge.training.trainer.MeasuredVisit`)."""
+    is_untrained: bool = False
+    """Whether visits are answered without a step (`edge.training.answering`), whose FLOPs are not those of a plan."""
     up: tuple[str, ...] = ()
     """Keys of slot ``model`` that a client sends."""
     kept_blocks: tuple[str, ...] = ()

@@ -69,7 +69,7 @@ def pack_all(frames: Sequence[Frame], checksums: Iterable[int]) -> TensorSpecs:
     return TensorSpecs(packb(packed), sizes, sum(frame.array.nbytes for frame in frames))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def pack_tensor_spec(slot: str, key: str, version: bytes, dtype: str, shape: tuple[int, ...], checksum: int) -> Raw:
     """One entry, packed. Cached: all clients of a round get the same vectors, and send vectors of the same shapes."""
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from signal import Signals
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.monitor import FIRST_REMOTE_WORKER_SECONDS
@@ -26,6 +26,7 @@ from scenarios.api.requests import (
     RecordedRequest,
     ResumeRequest,
     RunRequest,
+    StressRequest,
 )
 from scenarios.config.load import Loaded, note_on_sums
 from scenarios.experiment import run_set
@@ -39,6 +40,9 @@ from scenarios.run.observer import NotePrinter
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.session import Session, Work
 from scenarios.run.setup import RunInputs
+
+if TYPE_CHECKING:
+    from scenarios.studies.stress import StressPlan, StressResult
 
 
 @dataclass
@@ -148,6 +152,20 @@ class Caller:
             planned = study.plan(loaded, folder, metrics, options, request.round, request.clients)
             work = partial(study.measure, planned, folder, tell=tell)
             return self.call(Session(request.workers, device), [loaded], work, LiveTable([], quiet=True))
+
+    def stress(self, plan: StressPlan, request: StressRequest) -> StressResult:
+        """Make a run at scale whose workers answer at once."""
+        from scenarios.studies import stress as study
+
+        made: list[StressResult] = []
+
+        def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
+            made.append(study.stress(plan, request.out, host, launcher, stopped))
+            return {}
+
+        preload = (study.ANSWERING.partition(":")[0],)
+        self.call(Session(request.workers, request.device, preload=preload), [plan.loaded], work)
+        return made[0]
 
     def check_plugin(self, name: str, overrides: Mapping[str, Any], request: MachineRequest) -> dict[str, Any]:
         """Check a plug-in in short runs, whose progress nobody is shown."""

@@ -14,6 +14,7 @@ from scenarios.api.requests import (
     DecideRequest,
     MachineRequest,
     ReproduceRequest,
+    StressRequest,
     SweepRequest,
     TrialRequest,
     TuneRequest,
@@ -23,10 +24,10 @@ from scenarios.cli.options import (
     FINISHED,
     STOPPED,
     ExperimentOutput,
-    Json,
     Output,
     Overrides,
     ScenarioName,
+    Seed,
     emit,
     exit_with_error,
     report_or_warning,
@@ -256,23 +257,19 @@ def reproduce(
 
 
 def stress(
-    clients: Annotated[int, typer.Option("--clients", min=1, max=10_000_000, help="clients in the fleet")],
-    cohort: Annotated[
-        int | None, typer.Option("--cohort", min=1, help="clients that take part; by default all")
-    ] = None,
-    policy: Annotated[str, typer.Option("--policy", help="as a scenario's rounds.policy")] = "sync",
-    contended: Annotated[
-        bool, typer.Option("--contended", help="make the links that are shared the bottlenecks")
-    ] = False,
-    deadline: Annotated[str | None, typer.Option("--deadline", help='of policy deadline, for example "20 s"')] = None,
-    gateways: Annotated[int, typer.Option("--gateways", min=0, help="gateways that aggregate; by default none")] = 0,
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
-    as_json: Json = False,
+    scenario: ScenarioName, overrides: Overrides = None, seed: Seed = None, *, request: StressRequest, output: Output
 ) -> None:
-    """Run the cost model alone, for one round of a large fleet."""
+    """Make a run at scale whose workers answer at once: the real coordinator, sockets, ledger and clock.
+
+    Prints what a visit costs this machine. Nothing is trained; clients beyond those of the data repeat these.
+    """
+    from coordinator.rounds.budget import USER
+    from scenarios.cli.runs import with_seed
     from scenarios.studies import stress as study
 
-    seconds = None if deadline is None else study.deadline_seconds(deadline)
-    more: dict[str, Any] = {"seed": seed, "deadline": seconds, "gateways": gateways}
-    result = study.stress(clients, cohort or clients, policy, contended, **more)
-    emit(result, as_json, lambda: study.show(result))
+    scale = request.clients, request.participants, request.rounds
+    result = output.caller().stress(study.StressPlan.of(scenario, with_seed(overrides, seed), *scale), request)
+    out = request.out
+    page = None if out is None else report_or_warning(lambda: study.write_page(result, out))
+    emit(asdict(result), output.as_json, lambda: study.show(result, page))
+    raise typer.Exit(STOPPED if result.stopped_by == USER else FINISHED)

@@ -78,7 +78,7 @@ def default_workers() -> int:
     return max(1, len(os.sched_getaffinity(0)))
 
 
-PER_CORE, FEW = 8, 32
+PER_CORE, FEW = 8, 64
 """Worker processes that a machine is asked for at most: so many for each core, and so many on any machine."""
 
 

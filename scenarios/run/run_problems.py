@@ -145,8 +145,9 @@ def notes(setup: Setup) -> list[str]:
         are = f"client {which} has" if len(without) == 1 else f"clients {which} have"
         verb = "takes" if len(without) == 1 else "take"
         notes.append(f"data.partition: {are} no training examples, and never {verb} part")
-    held = samples[samples > 0].tolist()
-    if count := sum(setup.scenario.train.plan(examples).steps == 0 for examples in held):
+    held, clients = np.unique(samples[samples > 0], return_counts=True)
+    is_idle = np.array([setup.scenario.train.plan(examples).steps == 0 for examples in held.tolist()], bool)
+    if count := int(clients[is_idle].sum()):
         of, verb = len(samples), "has" if count == 1 else "have"
         trains = "and never trains" if count == 1 else "and never train"
         notes.append(f"{count} of {of} clients {verb} fewer examples than a batch (train.drop_last), {trains}")

@@ -1,395 +1,258 @@
-"""The cost model alone at large numbers of clients, with a made-up fleet and one fixed visit.
+"""``fedbr stress``: a run at scale whose workers answer at once (`edge.training.answering`).
 
-Nothing is trained and no data is read. Virtual results follow from the arguments; wall seconds and bytes of memory are
-this machine's. Memory is that of the process as the system sees it, in the same pass: tracing allocations would take
-several times as long as the round.
-
-With an unlimited server link visits do not affect each other, so a round is solved in parts, with bit-identical
-results and the memory of one part. Below gateways that aggregate, each part is the visits of some of them, whose links
-share nothing with the others'.
+Selection, method, budgets, clock, coordinator, sockets, worker processes and ledger are those of any run; nothing is
+trained, so that accuracies mean nothing. Data sets have fewer examples than a large fleet needs: the clients that the
+scenario divides them among are repeated, with their numbers of examples and their labels. Virtual results follow from
+scenario and seed, all else is this machine's. Its folder is no run folder: nobody may take it for a result.
 """
 
 from __future__ import annotations
 
-import math
+import contextlib
+import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
-from coordinator.records.bottleneck import bottleneck
-from coordinator.rounds.policy import POLICIES, RoundPolicy
-from coordinator.rounds.selection import sample_cohort
-from costmodel.clock import Clock
-from costmodel.config import FleetConfig, ServerLink, TierConfig
-from costmodel.fleet.conditions import Conditions
+from coordinator.records.schema import HostEvent
+from coordinator.records.store import Ledger
+from coordinator.rounds.run import FederatedRun, RoundFinished, RunFailed
+from coordinator.rounds.synchronous import run_rounds
+from coordinator.workers.launcher import WorkerLauncher
+from coordinator.workers.pool import Pool
+from coordinator.workers.task import Stopped
 from costmodel.fleet.fleet import Fleet
-from costmodel.garbage import without_garbage_collection
-from costmodel.network.links import Links
-from costmodel.tiers import TierClock
-from costmodel.units import format_bytes, format_flops, format_rate, format_seconds, seconds
-from costmodel.visits.timeline import Timeline
-from costmodel.visits.work import Work, Works
-from edge.protocol.rng import keyed_generator
-from edge.protocol.spelling import nearest
+from costmodel.units import format_bytes, format_seconds
+from edge.protocol.config import Job, ModelProfile
+from edge.protocol.files import write_text
+from edge.protocol.scratch import scratch
+from scenarios.config import plugin_errors
 from scenarios.config.errors import ScenarioError
+from scenarios.config.load import Loaded, load
 from scenarios.report import terminal
+from scenarios.run import evaluated_clients, folder_files, run_problems
+from scenarios.run.federation import federated_run, largest_message
+from scenarios.run.host import Host, logging_to
+from scenarios.run.observer import Observers, RunObserver
+from scenarios.run.runner import StoppableClock, probe_worker
+from scenarios.run.setup import RunInputs, Setup, on_device
 
-Doubles = NDArray[np.float64]
-Clients = NDArray[np.intp]
-
-VISIT = Work(bytes_down=1_000_000, bytes_up=1_000_000, flops=20e9, steps=50)
-DEVICES = {
-    "phone-mid": 0.3,
-    "phone-high": 0.2,
-    "phone-low": 0.2,
-    "laptop-cpu": 0.15,
-    "raspberry-pi-4": 0.1,
-    "jetson-nano": 0.05,
-}
-"""Shares of the fleet. They, those of the networks, and the variations below are made up for heterogeneity."""
-NETWORKS = {"wifi-4": 0.4, "mobile-world": 0.2, "lte": 0.15, "broadband": 0.15, "5g": 0.1}
-FLEET = FleetConfig(
-    devices=DEVICES,
-    networks=NETWORKS,
-    compute_sigma=0.3,
-    down_sigma="network",
-    up_sigma="network",
-    jitter=0.1,
-    server=ServerLink(math.inf, math.inf, math.inf),
-)
-CONTENDED = 0.05
-"""Capacity of a contended link, as a fraction of the demand of a cohort of average clients."""
-PART = 1 << 13
-"""Visits that are solved together with an unlimited link."""
-LEAST_VISITS = 30_000
+ROUNDS = 5
+ANSWERING = "edge.training.answering:AnsweringTrainer"
+"""The task executor of the workers"""
+LEDGER, RESULT, PAGE = "stress.sqlite", "stress.json", "stress.html"
+"""Files of the folder of ``--out``, which is none of a run"""
 STATUS = Path("/proc/self/status")
-PERCENTILES = {"p5": 5, "p50": 50, "p95": 95, "p99": 99, "max": 100}
+TIMED = (
+    *("conditions", "first_available", "solve", "solve_if_faster", "solve_beside", "leave", "passed"),
+    *("begin", "cut", "next", "advance"),
+)
+"""Methods of the clock whose processor time is its own"""
+
+
+@dataclass(frozen=True)
+class StressPlan:
+    """A scenario at another scale."""
+
+    described: Loaded
+    """The scenario with the clients that its data are divided among"""
+    loaded: Loaded
+    """With the clients of the run, its participants and its rounds"""
+
+    @classmethod
+    def of(
+        cls, name: str, overrides: Mapping[str, Any], clients: int | None, participants: int | None, rounds: int | None
+    ) -> StressPlan:
+        """ScenarioError for numbers that cannot be; None: as the scenario has it, and `ROUNDS` rounds."""
+        described = load(name, overrides)
+        if described.method.app is not None:
+            raise ScenarioError(f"{described.name}: stress has workers that answer at once, and no Flower app")
+        scenario = described.scenario
+        clients, participants = clients or scenario.data.clients, participants or scenario.rounds.participants
+        if participants > clients:
+            raise ScenarioError(f"--participants: must be at most the number of clients, {clients}, not {participants}")
+        scale = {"data.clients": clients, "rounds.participants": participants, "rounds.max": rounds or ROUNDS}
+        return cls(described, load(name, {**overrides, **scale}))
 
 
 @dataclass(frozen=True)
 class StressRound:
-    seconds: float
-    """Virtual, from beginning to end"""
+    """One round, and the host's state at its end."""
+
     wall_seconds: float
-    """Wall time of drawing conditions, solving visits and recording them"""
-    cpu_seconds: float
-    """The same in CPU time of this process, which other load on the machine hardly affects"""
     visits: int
-    counted: int
-    held: int
-    """Visits with contention on the server's link"""
-    critical: int
-    """The client that the round waited for last"""
-    bottleneck: str
-    """The bottleneck of its visit"""
+    """Visits whose updates counted"""
+    nbytes_sent: int
+    """On the sockets, by the coordinator"""
+    nbytes_received: int
+    coordinator_cpu_seconds: float
+    clock_cpu_seconds: float
+    """The part of these that the clock took"""
+    workers_cpu_seconds: float
+    resident_nbytes: int
+    """Memory of the coordinator"""
+    descriptors: int
+    """Open in the coordinator"""
+    virtual_seconds: float
 
 
 @dataclass(frozen=True)
-class GatewayRound:
-    """A round with gateways; its seconds are of the gateway that it waited for last, and add up to the round's."""
+class StressResult:
+    """The numbers of ``stress --json``; rates are those of all rounds but the first, in which workers are new."""
 
-    gateways: int
-    """Those with clients in the round"""
-    wan_bytes_down: int
-    wan_bytes_up: int
-    held_wan: int
-    """Messages of gateways with contention on the server's link"""
-    wan_down_seconds: float
-    lan_seconds: float
-    """Of its clients' visits, from the first beginning to the last end"""
-    gateway_seconds: float
-    """Of its aggregation"""
-    wan_up_seconds: float
-    server_seconds: float
-    """Of the server's aggregation"""
-
-
-def stress(
-    clients: int,
-    cohort: int,
-    policy: str,
-    contended: bool,
-    *,
-    seed: int = 0,
-    rounds: int = 1,
-    visits: int | None = None,
-    deadline: float | None = None,
-    gateways: int = 0,
-) -> dict[str, Any]:
-    """What ``stress --json`` prints.
-
-    ``cohort`` clients take part in each of ``rounds``. With an asynchronous policy, ``cohort`` visits are under way at
-    a time until ``visits`` have ended (by default three per place, at least `LEAST_VISITS`). ``deadline``: seconds, for
-    the policy of this name alone. ``gateways``: aggregators that the clients belong to in turn; 0: none. ScenarioError
-    for invalid numbers and unknown policies.
-    """
-    if policy not in POLICIES:
-        raise ScenarioError(f"--policy: no policy {policy!r}; {nearest(policy, POLICIES)}")
-    for name, number in (("clients", clients), ("cohort", cohort), ("rounds", rounds), ("visits", visits)):
-        if number is not None and number < 1:
-            raise ScenarioError(f"--{name}: must be at least 1, not {number}")
-    if deadline is not None and policy != "deadline":
-        raise ScenarioError(f"--deadline: policy {policy!r} has none; add --policy deadline")
-    if deadline is not None and not 0 < deadline < math.inf:
-        raise ScenarioError(f"--deadline: must be more than 0 s, not {deadline:g} s")
-    if cohort > clients:
-        raise ScenarioError(f"--cohort: must be at most the number of clients, {clients}, not {cohort}")
-    if not 0 <= gateways <= clients:
-        raise ScenarioError(f"--gateways: must be at most the number of clients, {clients}, not {gateways}")
-    if gateways and policy != "sync":
-        raise ScenarioError(
-            f"--gateways: not with --policy {policy}; gateways aggregate in rounds of policy sync alone"
-        )
-    rules = RoundPolicy(policy, cohort) if deadline is None else RoundPolicy(policy, cohort, deadline=deadline)
-    memory = ResidentMemory()
-    fleet = _fleet(clients, cohort, contended, seed, gateways)
-    server = fleet.config.server if gateways else fleet.links
-    result: dict[str, Any] = {
-        "clients": clients,
-        "cohort": cohort,
-        "policy": policy,
-        "deadline_seconds": rules.deadline if policy == "deadline" else None,
-        "contended": contended,
-        "seed": seed,
-        "visit": asdict(VISIT),
-        "server_down_bits_per_second": server.down if contended else None,
-        "server_up_bits_per_second": server.up if contended else None,
-    }
-    if rules.is_asynchronous:
-        with without_garbage_collection():
-            return result | _stream(fleet, rules, seed, visits or max(3 * cohort, LEAST_VISITS))
-    clock = Clock(fleet)
-    tier = TierClock.build(fleet.config, streams=fleet.streams) if gateways else None
-    building = memory.peak_bytes()
-    if tier is None:
-        made, lengths = zip(*(_round(clock, rules, seed, number) for number in range(rounds)), strict=True)
-    else:
-        playing_below = (_round_below(clock, tier, rules, seed, number) for number in range(rounds))
-        made, lengths, of_gateways = zip(*playing_below, strict=True)
-        lans = tuple(links[0] if contended else None for links in (fleet.links.site_down, fleet.links.site_up))
-        result |= dict(zip(("lan_down_bits_per_second", "lan_up_bits_per_second"), lans, strict=True))
-        result["gateways"] = [asdict(each) for each in of_gateways]
-    wall = sum(each.wall_seconds for each in made)
-    result |= {
-        "virtual_seconds": math.fsum(each.seconds for each in made),
-        "visit_seconds": _percentiles(np.concatenate(lengths)),
-        "wall_seconds": wall,
-        "cpu_seconds": sum(each.cpu_seconds for each in made),
-        "flows_per_second": 2 * sum(each.visits for each in made) / wall,  # a download and an upload each
-        "rounds": [asdict(each) for each in made],
-    }
-    columns, playing = [*vars(clock.fleet).values(), *clock.state().values()], memory.peak_bytes()
-    return result | {
-        "fleet_bytes": sum(column.nbytes for column in columns if isinstance(column, np.ndarray)),
-        "fleet_peak_bytes": building,
-        "round_peak_bytes": playing,
-        "peak_bytes_per_client": playing / clients,
-    }
+    scenario: str
+    method: str
+    policy: str
+    seed: int
+    clients: int
+    described_clients: int
+    """Clients that the data are divided among, and that are repeated"""
+    participants: int
+    workers: int
+    rounds: int
+    stopped_by: str
+    virtual_seconds: float
+    visits: int
+    wall_seconds: float
+    """From the description of the data to the last commit"""
+    setup_seconds: float
+    """The part of it before the first round"""
+    visits_per_second: float
+    nbytes_per_second: float
+    """On the sockets, both directions"""
+    coordinator_cpu_seconds_per_visit: float
+    workers_cpu_seconds_per_visit: float
+    clock_share: float
+    """Of the coordinator's processor time"""
+    growth_nbytes: int
+    """Peak of the coordinator's memory above that before the fleet was drawn"""
+    growth_nbytes_per_client: float
+    worker_pss_nbytes: float
+    """Proportional set size of a worker at the end: pages that several share count in part"""
+    worker_private_nbytes: float
+    descriptors: int
+    """Open in the coordinator at the end"""
+    by_round: Sequence[StressRound]
 
 
-def deadline_seconds(text: str) -> float:
-    """The seconds of the option ``--deadline``, with its unit; ScenarioError for anything else."""
-    try:
-        return seconds(text)
-    except ValueError as error:
-        raise ScenarioError(f"--deadline: {error}") from None
+@dataclass(frozen=True, eq=False)
+class StressSetup(Setup):
+    """The setup of a run whose workers answer at once, and know the clients of the data alone."""
+
+    described: Job
+
+    @cached_property
+    def job(self) -> Job:
+        """The job of every worker."""
+        return replace(super().job, data=self.described.data, is_untrained=True)
 
 
-def _fleet(clients: int, cohort: int, contended: bool, seed: int, gateways: int = 0) -> Fleet:
-    streams = partial(keyed_generator, seed)
-    fleet = Fleet.build(clients, FLEET, streams=streams)
-    down, up = (CONTENDED * cohort * float(rates.mean()) for rates in (fleet.down, fleet.up))
-    if not gateways:
-        return replace(fleet, links=Links(down, up)) if contended else fleet
-    # Only links are shared out here: how long gateways and server take to add up is as in a scenario by default.
-    server = ServerLink(math.inf, math.inf)
-    lans = (down / gateways, up / gateways) if contended else (math.inf, math.inf)
-    config = replace(FLEET, server=server, tiers=TierConfig(gateways, down=lans[0], up=lans[1]))
-    if contended:
-        wan = TierClock.build(config, streams=streams).fleet(0)
-        rates = (CONTENDED * gateways * float(each.mean()) for each in (wan.down, wan.up))
-        config = replace(config, server=ServerLink(*rates))
-    return replace(fleet, config=config, links=Links.of(config))
-
-
-# --- synchronous rounds -----------------------------------------------------------------------------------------------
-
-
-def _round(clock: Clock, rules: RoundPolicy, seed: int, number: int) -> tuple[StressRound, Doubles]:
-    """A whole round, and the seconds of each visit if it were not interrupted."""
-    chosen = _chosen(clock, rules, seed, number)
-    started, cpu_started = time.perf_counter(), time.process_time()
-    begun, end = clock.now, math.inf
-    lengths = np.empty(chosen.size)
-    if rules.policy != "sync":
-        for place, _, timeline in _timed(clock, chosen, number):
-            lengths[place] = timeline.end - begun
-        end = closing(rules, lengths + begun, begun)
-    counted, held, last, critical, what = 0, 0, -math.inf, -1, ""
-    for place, conditions, timeline in _timed(clock, chosen, number, end):
-        ends = np.minimum(timeline.end, end)
-        if rules.policy == "sync":
-            lengths[place] = ends - begun
-        counted += int((timeline.up_end <= end).sum())
-        held += int((timeline.contention_seconds > 0).sum())
-        slowest = int(np.argmax(ends))
-        if ends[slowest] > last:
-            last, critical = float(ends[slowest]), int(conditions.clients[slowest])
-            what = bottleneck(timeline.only(np.array([slowest])), clock.fleet.links.access)
-        clock.passed(conditions, timeline)
-    clock.advance(last)
-    wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
-    return StressRound(last - begun, wall, cpu, chosen.size, counted, held, critical, what), lengths
-
-
-def _round_below(
-    clock: Clock, tier: TierClock, rules: RoundPolicy, seed: int, number: int
-) -> tuple[StressRound, Doubles, GatewayRound]:
-    """A whole round in which gateways get the model, let their clients train, and send the mean of these to the server;
-    the seconds of each visit; and what is counted of gateways."""
-    chosen = _chosen(clock, rules, seed, number)
-    started, cpu_started = time.perf_counter(), time.process_time()
-    begun, links, gateways = clock.now, clock.fleet.links, tier.sizes[0]
-    members = np.bincount(chosen % gateways, minlength=gateways)
-    down = tier.down(0, np.full(gateways, begun), members > 0, VISIT.bytes_down, number)
-    lengths, last, held = np.empty(chosen.size), np.full(gateways, -math.inf), 0
-    of_last: dict[int, tuple[int, str]] = {}
-    for place in _below_some(chosen % gateways, members):
-        starts = down.end[chosen[place] % gateways]
-        conditions, timeline = _solved(clock, chosen[place], number, starts)
-        lengths[place] = timeline.end - starts
-        held += int((timeline.contention_seconds > 0).sum())
-        clock.passed(conditions, timeline)
-        order = np.lexsort((timeline.end, conditions.access_link))
-        slowest = order[np.append(np.diff(conditions.access_link[order]) > 0, True)]  # of each gateway
-        last[conditions.access_link[slowest]] = timeline.end[slowest]
-        for visit in slowest.tolist():
-            what = bottleneck(timeline.only(np.array([visit])), links.access)
-            of_last[int(conditions.access_link[visit])] = int(conditions.clients[visit]), what
-    ready = last + members * (VISIT.bytes_up / links.aggregate_bytes_per_second + links.seconds_per_visit)
-    up = tier.up(0, ready, members > 0, VISIT.bytes_up, number)
-    critical = int(np.argmax(np.where(members > 0, up.end, -math.inf)))
-    whole_up = int(up.nbytes.sum())
-    added_up = tier.aggregation_seconds(0, whole_up, int((members > 0).sum()))
-    end = float(up.end[critical]) + added_up
-    clock.advance(end)
-    wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
-    milestones = (begun, down.end[critical], last[critical], ready[critical], up.end[critical])
-    to_gateway, below, added, to_server = np.diff(np.array(milestones, np.float64)).tolist()
-    held_wan = int((down.contention_seconds > 0).sum() + (up.contention_seconds > 0).sum())
-    counts = int((members > 0).sum()), int(down.nbytes.sum()), whole_up, held_wan
-    of_gateways = GatewayRound(*counts, to_gateway, below, added, to_server, added_up)
-    made = StressRound(end - begun, wall, cpu, chosen.size, chosen.size, held, *of_last[critical])
-    return made, lengths, of_gateways
-
-
-def _chosen(clock: Clock, rules: RoundPolicy, seed: int, number: int) -> Clients:
-    clients = len(clock.fleet)
-    if rules.cohort >= clients:
-        return np.arange(clients)
-    return np.array(sample_cohort(seed, number, range(clients), rules.cohort), np.intp)
-
-
-def _below_some(gateway_of: Clients, members: Clients) -> Iterator[Clients]:
-    """The places of the visits of some gateways at a time, of at least `PART` visits while there are as many."""
-    by_gateway = np.argsort(gateway_of, kind="stable")
-    first = 0
-    for last in np.cumsum(members).tolist():
-        if last - first >= PART or first < last == gateway_of.size:
-            yield by_gateway[first:last]
-            first = last
-
-
-def closing(rules: RoundPolicy, ends: Doubles, begun: float) -> float:
-    """The end of a round whose visits end at ``ends``; absolute seconds."""
-    if rules.policy == "over_select" and ends.size > rules.participants:
-        return float(np.partition(ends, rules.participants - 1)[rules.participants - 1])
-    last = float(ends.max())
-    return min(last, begun + rules.deadline) if rules.policy == "deadline" else last
-
-
-def _timed(
-    clock: Clock, chosen: Clients, number: int, until: float = math.inf
-) -> Iterator[tuple[slice, Conditions, Timeline]]:
-    """The visits of a round in parts: (slice of ``chosen``, conditions, timeline)."""
-    part = chosen.size if clock.fleet.links.down < math.inf else PART
-    for first in range(0, chosen.size, part):
-        place = slice(first, min(first + part, chosen.size))
-        clients = chosen[place]
-        yield place, *_solved(clock, clients, number, np.full(clients.size, clock.now), until)
-
-
-def _solved(
-    clock: Clock, clients: Clients, number: int, starts: Doubles, until: float = math.inf
-) -> tuple[Conditions, Timeline]:
-    """The visits of these clients alone."""
-    conditions, count = clock.conditions(clients, number), clients.size
-    works = Works(
-        np.full(count, VISIT.bytes_down, np.int64),
-        np.full(count, VISIT.bytes_up, np.int64),
-        np.full(count, VISIT.flops, np.float64),
-        np.full(count, VISIT.steps, np.int64),
-        np.full(count, VISIT.codec_seconds, np.float64),
+def repeated(description: ModelProfile, clients: int) -> ModelProfile:
+    """The description of so many clients: those of the data in turn."""
+    return replace(
+        description,
+        samples=np.resize(description.samples, clients),
+        histogram=np.resize(description.histogram, (clients, description.histogram.shape[1])),
+        test_samples=np.resize(description.test_samples, clients),
+        validation_samples=np.resize(description.validation_samples, clients),
     )
-    return conditions, clock.solve(starts, works, conditions, until)
 
 
-def _percentiles(values: NDArray[Any]) -> dict[str, float]:
-    amounts = np.percentile(values, list(PERCENTILES.values()))
-    return dict(zip(PERCENTILES, map(float, amounts), strict=True))
+class TimedClock(StoppableClock):
+    """A clock that adds up its own processor time."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.cpu_seconds = 0.0
+        self._is_timed = False
+        super().__init__(fleet)
+        for name in TIMED:
+            setattr(self, name, self.timed(getattr(self, name)))
+
+    def timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A call of the clock's, whose calls within are not counted twice."""
+
+        @wraps(method)
+        def compute(*args: Any, **kwargs: Any) -> Any:
+            if self._is_timed:
+                return method(*args, **kwargs)
+            self._is_timed, begun = True, time.thread_time()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self._is_timed = False
+                self.cpu_seconds += time.thread_time() - begun
+
+        return compute
+
+    @property
+    def is_there(self) -> Callable[[int], bool] | None:
+        """As of the clock's."""
+        test = super().is_there
+        return None if test is None else self.timed(test)
 
 
-# --- visits one by one ------------------------------------------------------------------------------------------------
+class HostWatch(RunObserver):
+    """The host's state at the end of each round, without what it costs to look."""
 
+    def __init__(self) -> None:
+        self.rounds: list[StressRound] = []
+        self._process = psutil.Process()
+        self._children: list[psutil.Process] = []
+        self._is_known = False
+        self._own = 0.0
 
-def _stream(fleet: Fleet, rules: RoundPolicy, seed: int, visits: int) -> dict[str, Any]:
-    """Keep a cohort of visits under way until ``visits`` have ended; a server step takes one or more of them."""
-    clock, rng = Clock(fleet), keyed_generator(seed, "cohort")
-    idle = rng.permutation(len(fleet)).tolist()
-    per_step = rules.updates_per_step
-    began_at: dict[int, int] = {}
-    staleness = np.empty(visits, np.int64)
-    lengths = np.empty(visits)
-    started, cpu_started = time.perf_counter(), time.process_time()
-    for ended in range(-rules.participants, visits):
-        # The first passes of the loop only start visits.
-        if ended >= 0:
-            item = clock.next()
-            clock.passed(item.conditions, item.timeline)
-            staleness[ended] = ended // per_step - began_at.pop(item.order)
-            lengths[ended] = item.timeline.end[0] - item.timeline.start[0]
-            idle.append(item.order)
-        at = int(rng.integers(len(idle)))
-        idle[at], idle[-1] = idle[-1], idle[at]
-        client = idle.pop()
-        began_at[client] = max(ended + 1, 0) // per_step
-        number = ended + rules.participants
-        clock.begin(VISIT, clock.conditions([client], began_at[client], number), client)
-    wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
-    return {
-        "virtual_seconds": clock.now,
-        "visit_seconds": _percentiles(lengths),
-        "staleness": _percentiles(staleness),
-        "server_steps": visits // per_step,
-        "visits": visits,
-        "simpy_events": clock.events,
-        "wall_seconds": wall,
-        "cpu_seconds": cpu,
-        "events_per_second": clock.events / wall,
-        "visits_per_second": visits / wall,
-    }
+    def open(self, pool: Pool, clock: TimedClock) -> None:
+        """The first round begins."""
+        self._pool, self._clock, self._virtual = pool, clock, 0.0
+        self._last = self._look()
 
+    def on_event(self, event: HostEvent) -> None:
+        """A worker has come or gone."""
+        self._is_known = False
 
-# --- memory -----------------------------------------------------------------------------------------------------------
+    def on_round(self, progress: RoundFinished) -> None:
+        """Take note of a round."""
+        before, self._last = self._last, self._look()
+        spent = (after - old for old, after in zip(before, self._last, strict=True))
+        seconds, sent, received, cpu, clock, workers = spent
+        end = float(progress.row.end_s)
+        virtual, self._virtual = end - self._virtual, end
+        resident, descriptors = self._process.memory_info().rss, self._process.num_fds()
+        amounts = (cpu, clock, workers, resident, descriptors, virtual)
+        self.rounds.append(StressRound(seconds, progress.row.participants, int(sent), int(received), *amounts))
+
+    def _look(self) -> tuple[float, ...]:
+        """(wall seconds, bytes sent, bytes received, CPU seconds of coordinator, clock and workers) so far."""
+        now = time.perf_counter(), *self._pool.physical_bytes, time.process_time() - self._own, self._clock.cpu_seconds
+        begun = time.thread_time()
+        if not self._is_known:
+            self._children, self._is_known = self._process.children(recursive=True), True
+        cpu = 0.0
+        for child in self._children:
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                times = child.cpu_times()
+                cpu += times.user + times.system
+        self._own += time.thread_time() - begun
+        return *now, cpu
+
+    def worker_nbytes(self) -> tuple[float, float]:
+        """(proportional set size, private memory) of a worker, in the mean."""
+        sizes = []
+        for child in self._process.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if child.ppid() != self._process.pid:  # that is the fork server
+                    memory = child.memory_full_info()
+                    sizes.append((getattr(memory, "pss", memory.rss), memory.uss))
+        pss, private = np.mean(sizes or [(0.0, 0.0)], axis=0).tolist()
+        return pss, private
 
 
 class ResidentMemory:
@@ -423,76 +286,194 @@ class ResidentMemory:
         return peak if sys.platform == "darwin" else 1024 * peak
 
 
-# --- output -------------------------------------------------------------------------------------------------------
+def stress(
+    plan: StressPlan, out: Path | None, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+) -> StressResult:
+    """Make the run, in the new or empty folder ``out`` or in one that is removed.
+
+    ScenarioError, RunFailed and Stopped as of `scenarios.run.runner.run`.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(scratch()) if out is None else out
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            if any(out.iterdir()):
+                raise ScenarioError(f"--out: {out}: is not empty; name a new folder")
+        for name in folder_files.MADE:
+            (folder / name).mkdir()
+        stack.enter_context(run_problems.named(folder))
+        stack.enter_context(logging_to(folder / folder_files.LOGS / "coordinator.log"))
+        result = _made(plan, folder, host, launcher, stopped)
+        if out is not None:
+            write_text(folder / RESULT, json.dumps(asdict(result), indent=1))
+        return result
 
 
-def show(result: dict[str, Any], stream: IO[str] | None = None) -> None:
-    terminal.print_facts(rows(result), stream, width=80)
-
-
-def rows(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    visit = result["visit"]
-    devices, networks = (
-        ", ".join(f"{share:.0%} {name}" for name, share in shares.items()) for shares in (DEVICES, NETWORKS)
+def _made(
+    plan: StressPlan, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+) -> StressResult:
+    started, watch = time.perf_counter(), HostWatch()
+    described, inputs = (
+        RunInputs(on_device(loaded, host.device), host.device) for loaded in (plan.described, plan.loaded)
     )
-    yield "fleet", f"{result['clients']:,} clients, {devices}; {networks}"
-    yield (
-        "each visit",
-        f"{format_bytes(visit['bytes_down'])} down, {format_bytes(visit['bytes_up'])} up, "
-        f"{format_flops(visit['flops'])} in {visit['steps']} steps",
+    observers = Observers([*host.observers, watch], stopped)
+    loaded, scenario = inputs.loaded, inputs.scenario
+    observers.on_start(folder, loaded)
+    logs = folder / folder_files.LOGS
+    with probe_worker(described, launcher, logs, observers) as probe:
+        profile, initial = probe.describe(True)
+    memory = ResidentMemory()
+    setup = StressSetup(inputs, repeated(profile, scenario.data.clients), described.job)
+    evaluated_clients.check_validation(setup)
+    refused = setup.refused
+    for note in (*run_problems.notes(setup), *run_problems.foreseen(setup, host.device)):
+        observers.on_note(note)
+    table, chain = loaded.method.objective.records.table, inputs.genesis(setup.description.data_sha256)
+    with contextlib.closing(Ledger(folder / LEDGER, chain, table, scenario.checkpoints)) as ledger:
+
+        def on_event(event: HostEvent) -> None:
+            ledger.event(event)
+            observers.on_event(event)
+
+        server = setup.server(initial, folder)
+        most = largest_message(setup, server)
+        pool = Pool(setup.job, host.workers, launcher, logs, on_event, observers, ANSWERING, most_nbytes=most)
+        with pool, plugin_errors.named(scenario.model_dump(), RunFailed):
+            clock = TimedClock(setup.fleet)
+            parts = (setup, server, clock, pool, ledger, observers)
+            run, _ = federated_run(*parts, refused=refused, stop_at_target=False)
+            _ = run.candidates
+            setup_seconds = time.perf_counter() - started
+            watch.open(pool, clock)
+            stopped_by = None
+            with contextlib.suppress(Stopped):
+                stopped_by = run_rounds(run)
+            if not watch.rounds:
+                raise Stopped
+            sizes = watch.worker_nbytes()
+    wall = time.perf_counter() - started
+    growth = memory.peak_bytes()
+    observers.on_end(None)
+    ended_by = stopped_by or host.stopped_by()
+    return _result(plan, run, watch.rounds, host.workers, ended_by, wall, setup_seconds, growth, sizes)
+
+
+def _result(
+    plan: StressPlan,
+    run: FederatedRun,
+    rounds: Sequence[StressRound],
+    workers: int,
+    stopped_by: str,
+    wall_seconds: float,
+    setup_seconds: float,
+    growth: int,
+    worker_nbytes: tuple[float, float],
+) -> StressResult:
+    scenario = plan.loaded.scenario
+    warm = rounds[1:] or rounds
+
+    def total(name: str, of: Sequence[StressRound] = warm) -> float:
+        return float(sum(getattr(each, name) for each in of))
+
+    seconds, visits, cpu = total("wall_seconds"), max(total("visits"), 1), total("coordinator_cpu_seconds")
+    return StressResult(
+        scenario=plan.loaded.name,
+        method=scenario.method,
+        policy=scenario.rounds.policy,
+        seed=scenario.seed,
+        clients=scenario.data.clients,
+        described_clients=plan.described.scenario.data.clients,
+        participants=scenario.rounds.participants,
+        workers=workers,
+        rounds=run.committed.rounds,
+        stopped_by=stopped_by,
+        virtual_seconds=run.committed.virtual_seconds,
+        visits=int(total("visits", rounds)),
+        wall_seconds=wall_seconds,
+        setup_seconds=setup_seconds,
+        visits_per_second=total("visits") / seconds,
+        nbytes_per_second=(total("nbytes_sent") + total("nbytes_received")) / seconds,
+        coordinator_cpu_seconds_per_visit=cpu / visits,
+        workers_cpu_seconds_per_visit=total("workers_cpu_seconds") / visits,
+        clock_share=total("clock_cpu_seconds") / cpu if cpu else 0.0,
+        growth_nbytes=growth,
+        growth_nbytes_per_client=growth / scenario.data.clients,
+        worker_pss_nbytes=worker_nbytes[0],
+        worker_private_nbytes=worker_nbytes[1],
+        descriptors=rounds[-1].descriptors,
+        by_round=rounds,
     )
-    rates = result["server_down_bits_per_second"], result["server_up_bits_per_second"]
-    yield "server", f"{format_rate(rates[0])} down, {format_rate(rates[1])} up" if rates[0] else "never a bottleneck"
-    is_asynchronous = RoundPolicy(result["policy"]).is_asynchronous
-    at_a_time = "visits at a time" if is_asynchronous else "clients a round"
-    deadline = result["deadline_seconds"]
-    until = "" if deadline is None else f" of at most {format_seconds(deadline)}"
-    yield "policy", f"{result['policy']}, {result['cohort']:,} {at_a_time}{until}"
-    virtual, wall = (format_seconds(result[key]) for key in ("virtual_seconds", "wall_seconds"))
-    if is_asynchronous:
-        yield "visits", f"{result['visits']:,} ended, {virtual} of virtual time"
-        yield "server steps", f"{result['server_steps']:,}"
-        yield "staleness", _spread(result["staleness"], lambda steps: f"{steps:.0f}")
-        yield (
-            "wall time",
-            f"{wall}, {result['events_per_second']:,.0f} of {result['simpy_events']:,} SimPy events per second, "
-            f"{result['visits_per_second']:,.0f} visits per second",
-        )
-    else:
-        last = result["rounds"][-1]
-        yield "rounds", f"{len(result['rounds'])}, {virtual} of virtual time"
-        counts = f"{last['visits']:,} visits, {last['counted']:,} counted, {last['held']:,} slowed by contention"
-        yield "last round", counts
-        if "gateways" in result:
-            yield from _rows_of_gateways(result["gateways"][-1], result)
-        yield "critical", f"client {last['critical']}; bottleneck: {last['bottleneck']}"
-        yield "wall time", f"{wall}, {result['flows_per_second']:,.0f} flows per second"
-        building, kept, playing = (
-            format_bytes(result[key]) for key in ("fleet_peak_bytes", "fleet_bytes", "round_peak_bytes")
-        )
-        yield (
-            "memory",
-            f"{result['peak_bytes_per_client']:,.0f} B per client at most: {building} to build the fleet, "
-            f"{kept} to hold it, {playing} with a round",
-        )
-    yield "visits took", _spread(result["visit_seconds"], format_seconds)
 
 
-def _rows_of_gateways(last: dict[str, Any], result: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    rates = result["lan_down_bits_per_second"], result["lan_up_bits_per_second"]
-    lan = f"{format_rate(rates[0])} down, {format_rate(rates[1])} up" if rates[0] else "never a bottleneck"
-    yield "gateways", f"{last['gateways']:,}; LAN of each: {lan}"
-    moved = f"{format_bytes(last['wan_bytes_down'])} down, {format_bytes(last['wan_bytes_up'])} up"
-    yield "WAN", f"{moved}, {last['held_wan']:,} of {2 * last['gateways']:,} messages slowed by contention"
-    names = {
-        "wan_down_seconds": "down",
-        "lan_seconds": "visits",
-        "gateway_seconds": "adding up",
-        "wan_up_seconds": "up",
-        "server_seconds": "server",
-    }
-    yield "last gateway", ", ".join(f"{name} {format_seconds(last[key])}" for key, name in names.items())
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
-def _spread(found: dict[str, float], text: Callable[[float], str]) -> str:
-    return ", ".join(f"{name} {text(value)}" for name, value in found.items())
+def show(result: StressResult, page: Path | None, stream: IO[str] | None = None) -> None:
+    """Print the summary."""
+    terminal.print_facts([*rows(result), *([("page", str(page))] if page else [])], stream, width=100)
+
+
+def rows(result: StressResult) -> Iterator[tuple[str, str]]:
+    """(name, text) of the summary."""
+    repeats = f", those of {result.described_clients:,} repeated" if result.clients > result.described_clients else ""
+    yield "fleet", f"{result.clients:,} clients{repeats}, {result.participants:,} a round, policy {result.policy}"
+    virtual = format_seconds(result.virtual_seconds)
+    yield "rounds", f"{result.rounds:,} of {result.method}, {result.visits:,} visits, {virtual} of virtual time"
+    setup = format_seconds(result.setup_seconds)
+    yield "wall time", f"{format_seconds(result.wall_seconds)}, {setup} of it before the first round"
+    rate = f"{result.visits_per_second:,.0f} visits a second, {format_bytes(result.nbytes_per_second)} a second"
+    yield "rate", f"{rate} over the sockets, {result.workers} workers"
+    cpu, others = (
+        f"{1e3 * seconds:.3g} ms"
+        for seconds in (result.coordinator_cpu_seconds_per_visit, result.workers_cpu_seconds_per_visit)
+    )
+    yield "CPU a visit", f"{cpu} of the coordinator, {result.clock_share:.0%} of it the clock's; {others} of workers"
+    growth = f"{format_bytes(result.growth_nbytes)} more, {result.growth_nbytes_per_client:,.0f} B per client"
+    private, pss = (format_bytes(nbytes) for nbytes in (result.worker_private_nbytes, result.worker_pss_nbytes))
+    yield "memory", f"coordinator: {growth}; each worker: {pss} (PSS), {private} of it its own"
+    yield "descriptors", f"{result.descriptors} open"
+
+
+PANELS: Mapping[str, tuple[str, Callable[[StressRound], float]]] = {
+    "visits a second": ("1/s", lambda each: each.visits / each.wall_seconds),
+    "bytes a second on the sockets": (
+        "MB/s",
+        lambda each: (each.nbytes_sent + each.nbytes_received) / each.wall_seconds / 1e6,
+    ),
+    "coordinator's CPU a visit": ("ms", lambda each: 1e3 * each.coordinator_cpu_seconds / max(each.visits, 1)),
+    "clock's share of it": ("%", lambda each: 100 * each.clock_cpu_seconds / (each.coordinator_cpu_seconds or 1)),
+    "workers' CPU a visit": ("ms", lambda each: 1e3 * each.workers_cpu_seconds / max(each.visits, 1)),
+    "coordinator's memory": ("MB", lambda each: each.resident_nbytes / 1e6),
+    "open descriptors": ("", lambda each: each.descriptors),
+    "virtual time of the round": ("s", lambda each: each.virtual_seconds),
+}
+"""Title of a plot over rounds -> (unit, its value)"""
+
+
+def write_page(result: StressResult, folder: Path) -> Path:
+    """Write the page with a plot of each number over rounds."""
+    from scenarios.report import html, html_figures
+
+    page = folder / PAGE
+    drawn = html_figures.inline("rounds", partial(_figure, result.by_round))
+    caption = "Each round; in the first one, workers and caches are new."
+    sentence = "The coordinator, its sockets, ledger and clock are real; workers answer without training."
+    answer = html.ExperimentAnswer(sentence, dict(rows(result)), [("rounds", drawn, caption)])
+    return html.write_experiment(page, f"stress: {result.scenario}", answer, ())
+
+
+def _figure(rounds: Sequence[StressRound]) -> Any:
+    from matplotlib.figure import Figure
+
+    from scenarios.report.plot_style import PIXELS_PER_INCH, WIDTH_PIXELS, over_rounds, wide_title
+
+    columns = 2
+    lines = -(-len(PANELS) // columns)
+    figure = Figure(figsize=(WIDTH_PIXELS / PIXELS_PER_INCH, lines * 180 / PIXELS_PER_INCH))
+    numbers = range(1, len(rounds) + 1)
+    for axes, (title, (unit, value)) in zip(figure.subplots(lines, columns).flatten(), PANELS.items(), strict=True):
+        axes.plot(numbers, [value(each) for each in rounds], marker="." if len(rounds) < 60 else "", label=title)
+        axes.set_title(wide_title(title, columns))
+        over_rounds(axes, ylabel=unit)
+        axes.set_ylim(0, None)
+    return figure

@@ -25,7 +25,7 @@ from coordinator.workers.launcher import WorkerLauncher, environment
 from edge.protocol.portable import NATIVE, trains_portably
 from scenarios.cli import main
 from scenarios.run import runner
-from scenarios.studies import measure
+from scenarios.studies import measure, stress
 from tests.scenarios.flower.apps import CLIENT, write_app
 from tests.scenarios.in_this_process import BOARDS, InThisProcess
 
@@ -135,14 +135,18 @@ READINGS: dict[str, list[str]] = {
     **{f"verify-{name}": ["verify", f"OUT/digits/{name}"] for name in ("codec-slots", "tiers-two", "budget-bytes")},
     "measure": ["measure", "OUT/digits/charged", "--metrics", "accuracy,class-accuracy"],
     "measure-parts": ["measure", "OUT/digits/heterofl", "--metrics", "accuracy", "--clients", "evaluated"],
-    "stress": ["stress", "--clients", "2000", "--cohort", "100"],
-    "stress-deadline": ["stress", "--clients", "500", "--policy", "deadline", "--deadline", "20 s", "--contended"],
-    "stress-gateways": ["stress", "--clients", "500", "--gateways", "5"],
+    "stress": ["stress", *SHORT, "--clients", "40", "--participants", "6", "--rounds", "3"],
+    "stress-deadline": [
+        *("stress", *SHORT, "method=fedavg", "rounds.policy=deadline", "rounds.deadline=0.35 s", FOUR_BITS),
+        *("--clients", "40", "--participants", "6", "--rounds", "3"),
+    ],
+    "stress-tiers": ["stress", *SHORT, "method=fedavg", TIERS, "--clients", "40", "--participants", "6"],
     "reproduce-list": ["reproduce", "fedbr:fig4", "--list"],
 }
 HOST_KEYS = re.compile(
     r"wall.*|cpu_seconds|.*_dir|data|memory.*|disk.*|coordinator_nbytes|worker_nbytes|.*peak_bytes.*|folder|device|workers"
-    r"|(flows|events|visits)_per_second|seconds_per_round|report"
+    r"|(visits|nbytes)_per_second|seconds_per_round|report|setup_seconds|.*cpu_seconds.*|clock_share|growth_.*"
+    r"|worker_p.*|resident_nbytes|descriptors|nbytes_sent|nbytes_received"
 )
 """Keys of results that say where, how fast and on which machine"""
 WRITTEN = ("*.csv", "*.md", "*.tex")
@@ -224,6 +228,7 @@ def in_this_process() -> Iterator[None]:
     with (
         mock.patch.object(runner, "Pool", InThisProcess),
         mock.patch.object(measure, "Pool", InThisProcess),
+        mock.patch.object(stress, "Pool", InThisProcess),
         mock.patch.object(WorkerLauncher.__init__, "__defaults__", ((), NATIVE)),
         mock.patch.object(WorkerLauncher, "adopt"),
     ):

@@ -13,6 +13,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.payload import Payload
 from edge.protocol.portable import NATIVE
+from edge.training.answering import AnsweringTrainer
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import Loaded, load
 from scenarios.config.overrides import parse_all
@@ -29,8 +30,10 @@ SMALL = ("train.local_steps=4", "rounds.max=4", "fleet.jitter=0.2", BOARDS)
 class InThisProcess(toy.Direct):
     """Stands where a run's pool of workers stands."""
 
+    physical_bytes = 0, 0
+
     def __init__(self, job: Job, *_: Any, **__: Any) -> None:
-        super().__init__(LocalTrainer(job))
+        super().__init__(AnsweringTrainer(job) if job.is_untrained else LocalTrainer(job))
 
     def __enter__(self) -> InThisProcess:
         return self

@@ -64,7 +64,7 @@ def test_usage_and_options_have_words_for_what_is_to_be_written(capsys: pytest.C
     assert "--workers N " in told(capsys, "run", "-h")
 
 
-QUIET = ("run", "resume", "compare", "sweep", "decide", "verify", "measure", "reproduce", "check-plugin")
+QUIET = ("run", "resume", "compare", "sweep", "decide", "stress", "verify", "measure", "reproduce", "check-plugin")
 
 
 def test_every_command_takes_v_and_those_with_progress_q(capsys: pytest.CaptureFixture[str]) -> None:

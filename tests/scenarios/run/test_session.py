@@ -31,10 +31,10 @@ def test_workers_beyond_the_visits_of_a_round_are_of_no_use(overrides: list[str]
 
 def test_more_workers_than_the_cores_bear_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
-    check_workers(32)
-    refused = "--workers 33: this machine has 2 cores for them; choose 32 or fewer, by default one per core"
+    check_workers(64)
+    refused = "--workers 65: this machine has 2 cores for them; choose 64 or fewer, by default one per core"
     with pytest.raises(ScenarioError, match=f"^{re.escape(refused)}$"):
-        check_workers(33)
+        check_workers(65)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
     check_workers(512)
     with pytest.raises(ScenarioError, match="choose 512 or fewer"):

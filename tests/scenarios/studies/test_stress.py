@@ -1,133 +1,170 @@
-"""``fedbr stress``: the cost model alone, for fleets of any size, without training."""
+"""``fedbr stress``: the whole system, with workers that answer at once."""
 
 from __future__ import annotations
 
 import io
 import json
 import resource
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from typing import Any
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
-from rich.console import Console
 
-from coordinator.rounds.policy import POLICIES, RoundPolicy
-from coordinator.rounds.run import accepted
-from coordinator.rounds.selection import ClientHistory
-from costmodel.clock import Clock
-from scenarios.config.errors import ScenarioError
-from scenarios.studies import stress as study
-from scenarios.studies.stress import ResidentMemory, closing, deadline_seconds, stress
-from tests.costmodel.oracle import slow_start_seconds
+from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
+from coordinator.records.store import read
+from coordinator.workers.launcher import WorkerLauncher
+from scenarios.cli import main
+from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
+from scenarios.run import runner
+from scenarios.run.host import Host
+from scenarios.studies.stress import (
+    LEDGER,
+    RESULT,
+    ResidentMemory,
+    StressPlan,
+    StressResult,
+    repeated,
+    show,
+    stress,
+    write_page,
+)
+from tests.edge.protocol.mutations import DESCRIPTION
+from tests.scenarios.runs import check_message, never, refused
 
-OF_THIS_MACHINE = {
-    *("wall_seconds", "cpu_seconds", "flows_per_second", "events_per_second", "visits_per_second"),
-    *("fleet_peak_bytes", "round_peak_bytes", "peak_bytes_per_client"),
-}
-
-
-def virtual(result: Any) -> Any:
-    """What does not depend on the machine."""
-    if isinstance(result, dict):
-        return {key: virtual(value) for key, value in result.items() if key not in OF_THIS_MACHINE}
-    return [virtual(each) for each in result] if isinstance(result, list) else result
-
-
-def quick(policy: str = "sync", *, clients: int = 60, cohort: int = 20, contended: bool = False, **more: int) -> Any:
-    return stress(clients, cohort, policy, contended, **more)
-
-
-@pytest.mark.parametrize("contended", [False, True])
-@pytest.mark.parametrize("policy", POLICIES)
-def test_what_is_virtual_follows_from_the_arguments_alone(policy: str, contended: bool) -> None:
-    first, again = (virtual(quick(policy, contended=contended, visits=50)) for _ in range(2))
-    other = virtual(quick(policy, contended=contended, visits=50, seed=1))
-
-    assert first == again
-    assert first["virtual_seconds"] != other["virtual_seconds"]
-    assert json.loads(json.dumps(first)) == first
+CODEC = 'codec.up={kind="quantize", bits=4}'
+NEEDS = {"stochdepth": ("model.name=tests.plugins.residual:ROW",)}
+"""Method -> what else its scenario takes"""
+SMALL = {"clients": 24, "participants": 6, "rounds": 2}
+JOINED = [*OBJECTIVES, *(f"fedavg+{name}" for name in CORRECTIONS), "fedbr+scaffold"]
 
 
-# --- synchronous rounds -----------------------------------------------------------------------------------------------
+def stressed(
+    launcher: WorkerLauncher, *overrides: str, out: Path | None = None, workers: int = 1, **scale: int
+) -> StressResult:
+    """A small run."""
+    plan = StressPlan.of("digits", parse_all(["method=fedavg", *overrides]), **{**SMALL, **scale})
+    return stress(plan, out, Host(Path(), workers, "cpu"), launcher, never)
 
 
-def test_a_round_lasts_as_long_as_its_slowest_visit() -> None:
-    result = quick(rounds=3)
+@pytest.mark.parametrize("method", JOINED)
+def test_workers_answer_the_visits_of_every_method(method: str, launcher: WorkerLauncher) -> None:
+    result = stressed(launcher, f"method={method}", *NEEDS.get(method, ()))
 
-    assert [each["visits"] for each in result["rounds"]] == [20, 20, 20]
-    assert max(each["seconds"] for each in result["rounds"]) == pytest.approx(result["visit_seconds"]["max"])
-    assert result["virtual_seconds"] == pytest.approx(sum(each["seconds"] for each in result["rounds"]))
-
-
-def test_one_client_alone_takes_what_its_device_and_network_take() -> None:
-    fleet = study._fleet(1, 1, False, 0)
-    device = fleet.devices[int(fleet.device_of[0])]
-    down, up, rtt, flops_per_second = (
-        float(column[0]) for column in (fleet.down, fleet.up, fleet.rtt, fleet.flops_per_second)
-    )
-    jitter = float(fleet.conditions([0], 0).slowdown[0])
-    # 8 Mbit and the headers of its frames each way; 3.5 round trips to connect, and half a one for each last byte.
-    bits = 8e6 * 1514 / 1448
-    travelling = bits / down + bits / up + 4.5 * rtt
-    starting_slowly = slow_start_seconds(rtt, down, bits) + slow_start_seconds(rtt, up, bits)
-    computing = (50 * device.step_seconds + 20e9 / flops_per_second) * jitter
-
-    result = quick(clients=1, cohort=1)
-    assert result["virtual_seconds"] == pytest.approx(travelling + starting_slowly + computing)
-
-
-def test_over_selection_begins_more_visits_than_it_counts_and_is_solved_in_parts_to_the_bit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    whole = virtual(quick("over_select", rounds=2))
-    assert [(each["visits"], each["counted"]) for each in whole["rounds"]] == [(26, 20)] * 2  # 1.3 x 20
-    monkeypatch.setattr(study, "PART", 7)
-    assert virtual(quick("over_select", rounds=2)) == whole
-
-
-def test_a_contended_server_holds_most_visits_and_a_boundless_one_none() -> None:
-    free, full = quick(cohort=60), quick(cohort=60, contended=True)
-
-    assert free["rounds"][0]["held"] == 0
-    assert free["server_down_bits_per_second"] is None
-    assert full["rounds"][0]["held"] > 50
-    assert full["visit_seconds"]["p50"] > free["visit_seconds"]["p50"]
+    assert (result.rounds, result.stopped_by, result.visits) == (2, "rounds", 12)
+    assert [each.visits for each in result.by_round] == [6, 6]
+    assert result.nbytes_per_second > 0
 
 
 @pytest.mark.parametrize(
-    "rules",
+    "overrides",
     [
-        RoundPolicy("sync", 20),
-        RoundPolicy("over_select", 20, over_select=1.5),
-        RoundPolicy("deadline", 20, deadline=1.5),
+        (),
+        ("method=fedbr", CODEC),
+        ("method=fedavg+scaffold", CODEC, "codec.error_feedback=true"),
+        ("aggregate.sum=fixed_point",),
+        ("aggregate.sum=fixed_point", CODEC),
+        ('codec.up=[{kind="quantize"}, {kind="zstd"}]', 'codec.down={kind="quantize", bits=8}'),
+        ("rounds.policy=fedbuff",),
+        ("rounds.policy=fedasync", "method=fedbr"),
+        ("fleet.tiers.count=3",),
+        ("eval.on=clients", "eval.every=1", "eval.metrics=['class-accuracy']"),
+        ("method=heterofl", "submodel.rate=client", "train.local_epochs=1"),
     ],
-    ids=lambda rules: rules.policy,
+    ids=" ".join,
 )
-def test_a_round_closes_when_that_of_a_run_would(rules: RoundPolicy) -> None:
-    clock = Clock(study._fleet(60, 20, True, 0))
-    conditions = clock.conditions(range(rules.cohort), 0)
-    timeline = clock.solve(np.full(rules.cohort, 3.0), [study.VISIT] * rules.cohort, conditions)
-    visits: list[Any] = [type("Visit", (), {"kind": "train", "client": k})() for k in range(rules.cohort)]
-    counts, end = accepted(rules, ClientHistory(60), visits, timeline, 3.0)
+def test_codecs_sums_policies_and_evaluations_are_those_of_a_run(
+    overrides: tuple[str, ...], launcher: WorkerLauncher, tmp_path: Path
+) -> None:
+    result = stressed(launcher, *overrides, out=tmp_path / "new", workers=2, rounds=3)
 
-    assert closing(rules, timeline.end, 3.0) == end
-    assert (timeline.up_end <= end).sum() == counts.sum()
+    assert (result.rounds, result.stopped_by) == (3, "rounds")
+    rows = read(tmp_path / "new" / LEDGER, "SELECT model_sha256, bytes_down, bytes_up FROM rounds")
+    # Each round makes another model, which the next one sends.
+    assert len({row["model_sha256"] for row in rows}) == 3
+    assert all(row["bytes_up"] > 0 for row in rows)
+    assert json.loads((tmp_path / "new" / RESULT).read_text()) == json.loads(json.dumps(asdict(result)))
 
 
-def test_memory_is_told_per_client_and_stays_small() -> None:
-    # In a process of its own, whose freed memory no earlier test left behind.
-    with ProcessPoolExecutor(1, get_context("spawn")) as alone:
-        result = alone.submit(stress, 1_000_000, 1_000_000, "sync", False).result()
+@pytest.mark.parametrize(
+    "overrides", [(), (CODEC,), ("rounds.policy=over_select",), ("rounds.policy=fedbuff",)], ids=str
+)
+def test_virtual_time_and_charged_bytes_are_those_of_a_run_that_trains(
+    overrides: tuple[str, ...], launcher: WorkerLauncher, tmp_path: Path
+) -> None:
+    words = ("method=fedavg", "data.clients=12", "rounds.participants=4", "rounds.max=3", *overrides)
+    trained = runner.run(load("digits", parse_all(words)), Host(tmp_path, 1, "cpu", "run"), launcher, never, False)
+    answered = stressed(launcher, *words[1:2], *overrides, out=tmp_path / "out", clients=12, participants=4, rounds=3)
 
-    # Of 8 bytes each: device, network, FLOP/s, slowdown of codecs, two rates, round-trip time; last use of each way,
-    # joules spent.
-    assert result["fleet_bytes"] == 1_000_000 * 10 * 8
-    assert result["fleet_peak_bytes"] <= result["round_peak_bytes"]
-    assert result["peak_bytes_per_client"] == result["round_peak_bytes"] / 1_000_000
-    # As promised for a million clients: fewer are charged more each for what the process itself needs.
-    assert result["peak_bytes_per_client"] < 200
+    query = "SELECT start_s, end_s, bytes_down, bytes_up, joules, participants FROM rounds"
+    ledgers = Path(trained["run_dir"]) / "ledger.sqlite", tmp_path / "out" / LEDGER
+    run, stress = ([tuple(row) for row in read(ledger, query)] for ledger in ledgers)
+    assert stress == run
+    assert answered.virtual_seconds == trained["virtual_seconds"]
+
+
+def test_clients_beyond_those_of_the_data_repeat_these_in_turn() -> None:
+    many = repeated(DESCRIPTION, 7)
+
+    assert many.samples.tolist() == [5, 7, 5, 7, 5, 7, 5]
+    assert many.histogram.tolist() == [[2, 3], [3, 4], [2, 3], [3, 4], [2, 3], [3, 4], [2, 3]]
+    assert many.validation_samples.tolist() == [0] * 7
+
+
+def test_the_command_prints_flat_numbers_and_a_page_and_leaves_no_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], warm_workers: None
+) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    scale = ("--clients", "30", "--participants", "5", "--rounds", "2", "--workers", "2")
+    words = ("stress", "digits", "method=fedavg", *scale)
+    assert main.run_command([*words, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+
+    kinds = {"str": str, "int": int, "float": float}
+    by_round = result.pop("by_round")
+    assert {name: type(value) for name, value in result.items()} == {
+        name: kinds[kind] for name, kind in StressResult.__annotations__.items() if name != "by_round"
+    }
+    assert (result["clients"], result["described_clients"], result["workers"], len(by_round)) == (30, 10, 2, 2)
+    assert result["coordinator_cpu_seconds_per_visit"] > 0
+    assert 0 < result["clock_share"] < 1
+    assert result["worker_private_nbytes"] > 1 << 20
+    assert main.run_command([*words, "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr()
+    assert "30 clients, those of 10 repeated, 5 a round, policy sync" in printed.out
+    assert printed.err.splitlines()[-1].startswith("fedavg 2/2")
+    assert "open descriptors" in (tmp_path / "out" / "stress.html").read_text()
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("digits", "--participants", "11"), "--participants: must be at most the number of clients, 10, not 11"),
+        (("digit",), "no scenario 'digit': did you mean 'digits'? (or name a TOML file)"),
+        (("digits", "rounds.polcy=sync"), "command line: unknown key rounds.polcy, did you mean 'rounds.policy'?"),
+        (("digits", "--clients", "2000000"), "command line: data.clients = 2000000: input .."),
+        (("digits", "--out", "."), "--out: .: is not empty; name a new folder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bad_usage_is_refused(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], warm_workers: None
+) -> None:
+    check_message(refused(capsys, "stress", *words), message)
+
+
+def test_the_table_fits_a_terminal(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    stream, result = io.StringIO(), stressed(launcher)
+    show(result, write_page(result, tmp_path), stream)
+
+    assert "12 visits" in stream.getvalue()
+    assert max(map(len, stream.getvalue().splitlines())) <= 100
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
 
 
 def growth_with_64_mib() -> tuple[int, int]:
@@ -147,131 +184,3 @@ def test_the_growth_since_the_beginning_is_told_and_the_systems_record_of_the_pe
     first, after = max(growth_with_64_mib() for _ in range(3))
     assert 0.8 * (64 << 20) < first <= after
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >= record
-
-
-def test_a_round_ends_at_its_deadline() -> None:
-    result = stress(60, 60, "deadline", False, deadline=2.5)
-
-    (only,) = result["rounds"]
-    assert (result["deadline_seconds"], only["seconds"], only["visits"]) == (2.5, 2.5, 60)
-    assert 0 < only["counted"] < 60
-    assert quick("sync")["deadline_seconds"] is None
-
-
-# --- rounds with gateways ---------------------------------------------------------------------------------------------
-
-
-def test_a_round_with_gateways_is_as_long_as_the_path_of_its_last_gateway() -> None:
-    result = quick(clients=60, cohort=60, contended=True, gateways=6, rounds=2)
-
-    for each, of_gateways in zip(result["rounds"], result["gateways"], strict=True):
-        seconds = [amount for name, amount in of_gateways.items() if name.endswith("_seconds")]
-        assert each["seconds"] == pytest.approx(sum(seconds))
-        assert min(seconds) > 0
-        assert (of_gateways["wan_bytes_down"], of_gateways["wan_bytes_up"]) == (6_000_000, 6_000_000)
-    # Ten clients of each add 10 MB at 3 GB/s, and the server 6 MB.
-    last = result["gateways"][0]
-    assert (last["gateway_seconds"], last["server_seconds"]) == pytest.approx((10e6 / 3e9, 6e6 / 3e9))
-    assert result["server_down_bits_per_second"] == pytest.approx(0.05 * 6 * 94e6 * 1514 / 1448)
-    assert result["rounds"][0]["held"] > 50
-
-
-def test_one_client_below_one_gateway_takes_its_own_time_and_that_of_two_messages_over_the_wan() -> None:
-    alone, below = quick(clients=1, cohort=1), quick(clients=1, cohort=1, gateways=1)
-
-    # Broadband, of 10 ms: 8 Mbit and headers at 94 and 48 Mbit/s of goodput; 3.5 round trips to connect, half a one for
-    # each last byte; its slow start.
-    bits = 8e6 * 1514 / 1448
-    rates = [rate * 1514 / 1448 for rate in (94e6, 48e6)]
-    wan = sum(bits / rate + slow_start_seconds(0.01, rate, bits) for rate in rates) + 4.5 * 0.01
-    added = 2 * 1e6 / 3e9
-    assert below["virtual_seconds"] == pytest.approx(alone["virtual_seconds"] + wan + added)
-    assert below["visit_seconds"] == alone["visit_seconds"]
-    assert (below["lan_down_bits_per_second"], below["gateways"][0]["held_wan"]) == (None, 0)
-
-
-def test_gateways_without_clients_in_a_round_stay_out_and_parts_agree_to_the_bit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    whole = virtual(quick(cohort=3, gateways=20, contended=True, rounds=2))
-    assert all(1 <= each["gateways"] <= 3 for each in whole["gateways"])
-    assert [each["visits"] for each in whole["rounds"]] == [3, 3]
-    many = virtual(quick(cohort=60, gateways=7, contended=True))
-    monkeypatch.setattr(study, "PART", 10)
-    assert virtual(quick(cohort=60, gateways=7, contended=True)) == many
-    assert virtual(quick(cohort=3, gateways=20, contended=True, rounds=2)) == whole
-
-
-@pytest.mark.parametrize(
-    ("policy", "gateways", "message"),
-    [
-        ("sync", 10, "--gateways: must be at most the number of clients, 9, not 10"),
-        ("fedbuff", 3, "--gateways: not with --policy fedbuff; gateways aggregate in rounds of policy sync alone"),
-    ],
-)
-def test_gateways_that_cannot_be_are_refused(policy: str, gateways: int, message: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
-        quick(policy, clients=9, cohort=9, gateways=gateways)
-    assert str(caught.value) == message
-
-
-# --- visits one by one ------------------------------------------------------------------------------------------------
-
-
-def test_a_visit_at_a_time_is_never_stale() -> None:
-    result = quick("fedasync", cohort=1, visits=25)
-
-    assert result["staleness"]["max"] == 0
-    assert result["server_steps"] == 25
-    assert result["simpy_events"] > 25
-
-
-def test_updates_are_as_stale_as_there_are_steps_beside_them() -> None:
-    each, buffered = (quick(policy, cohort=20, visits=400) for policy in ("fedasync", "fedbuff"))
-
-    # While a visit is under way, each of the 19 others ends about once; with a buffer of ten, that is about two steps.
-    assert 10 < each["staleness"]["p50"] < 28
-    assert 1 <= buffered["staleness"]["p50"] <= 3
-    assert (each["server_steps"], buffered["server_steps"]) == (400, 40)
-    assert each["virtual_seconds"] == buffered["virtual_seconds"]
-
-
-def test_by_default_three_visits_end_for_each_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "LEAST_VISITS", 10)
-
-    assert quick("fedasync", cohort=20)["visits"] == 60
-    assert quick("fedasync", cohort=2)["visits"] == 10
-
-
-# --- usage ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("clients", "cohort", "policy", "deadline", "message"),
-    [
-        (0, 1, "sync", None, "--clients: must be at least 1, not 0"),
-        (9, 0, "sync", None, "--cohort: must be at least 1, not 0"),
-        (9, 10, "sync", None, "--cohort: must be at most the number of clients, 9, not 10"),
-        (9, 9, "synch", None, "--policy: no policy 'synch'; did you mean 'sync'?"),
-        (9, 9, "sync", "20 s", "--deadline: policy 'sync' has none; add --policy deadline"),
-        (9, 9, "deadline", "0 s", "--deadline: must be more than 0 s, not 0 s"),
-        (9, 9, "deadline", "20", "--deadline: '20' is a duration without a unit"),
-    ],
-)
-def test_bad_usage_is_refused(clients: int, cohort: int, policy: str, deadline: str | None, message: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
-        stress(clients, cohort, policy, False, deadline=None if deadline is None else deadline_seconds(deadline))
-    assert str(caught.value).startswith(message)
-
-
-@pytest.mark.parametrize("policy", ["sync", "fedbuff"])
-def test_the_table_says_what_was_asked_of_each_visit_and_fits_a_terminal(
-    policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    stream = io.StringIO()
-    study.show(stress(60, 20, policy, True, visits=50, gateways=6 if policy == "sync" else 0), stream)
-
-    assert "1 MB down, 1 MB up, 20 GFLOP in 50 steps" in stream.getvalue()
-    assert max(map(len, stream.getvalue().splitlines())) <= 80
-    assert Console().width == 200
