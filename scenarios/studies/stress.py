@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import IO, Any
@@ -147,7 +147,7 @@ class StressResult:
 class StressSetup(Setup):
     """The setup of a run whose workers answer at once, and know the clients of the data alone."""
 
-    described: Job
+    described: Job = field(kw_only=True)
 
     @cached_property
     def job(self) -> Job:
@@ -323,7 +323,7 @@ def _made(
     with probe_worker(described, launcher, logs, observers) as probe:
         profile, initial = probe.describe(True)
     memory = ResidentMemory()
-    setup = StressSetup(inputs, repeated(profile, scenario.data.clients), described.job)
+    setup = StressSetup(inputs, repeated(profile, scenario.data.clients), described=described.job)
     evaluated_clients.check_validation(setup)
     refused = setup.refused
     for note in (*run_problems.notes(setup), *run_problems.foreseen(setup, host.device)):
