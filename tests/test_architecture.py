@@ -124,7 +124,7 @@ def test_a_run_is_prepared_once_and_not_by_functions_of_scenario_and_description
                 kinds = {ast.unparse(each.annotation) for each in arguments if each.annotation is not None}
                 if {"Loaded", "ModelProfile"} <= {kind.removesuffix(" | None") for kind in kinds}:
                     found.append(f"{name}: {node.name}")
-    assert found == ["scenarios/run/setup.py: of", "scenarios/studies/forecast/typical_visits.py: of"]
+    assert found == ["scenarios/run/setup.py: of"]
 
 
 def callers(called: str) -> list[str]:
