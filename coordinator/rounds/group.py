@@ -268,7 +268,7 @@ class Group:
         """``solve`` of `coordinator.records.bottleneck.bottleneck`; None where no link is shared, so that no message
         can get in another's way."""
         clock, links = self.run.clock, self.run.clock.fleet.links
-        if clock.is_measured or (links.is_open(DOWN) and links.is_open(UP)):
+        if clock.is_measured or not self.run.solves_for_bottlenecks or (links.is_open(DOWN) and links.is_open(UP)):
             return None
         starts, works = np.full(len(self.visits), self.start), [visit.work for visit in self.visits]
         return lambda part: clock.solve_if_faster(part, FASTER, starts, works, conditions)

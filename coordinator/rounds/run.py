@@ -156,6 +156,8 @@ class FederatedRun:
     """The aggregators between clients and server, of runs with any"""
     charged_examples: NDArray[np.int64] | None = None
     """(clients,) examples that each client's model is evaluated on, if evaluations are charged as visits"""
+    solves_for_bottlenecks: bool = True
+    """Whether rounds on shared links are solved again to find their bottleneck, which else is the one foreseen"""
     rounds: int = 0
     visits: int = 0
     """Visits begun so far"""

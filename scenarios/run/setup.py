@@ -681,6 +681,7 @@ class Setup:
         downloads: DownloadCodec | None = None,
         target: float | None = None,
         charged_examples: NDArray[np.int64] | None = None,
+        solves_for_bottlenecks: bool = True,
         on_round: Callable[[RoundFinished], None] = lambda progress: None,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> FederatedRun:
@@ -707,6 +708,7 @@ class Setup:
             refused=refused,
             tiers=self.tiers(server, clock),
             charged_examples=charged_examples,
+            solves_for_bottlenecks=solves_for_bottlenecks,
         )
 
     def tiers(self, server: ServerStrategy, clients: Clock) -> Tiers | None:

@@ -92,6 +92,7 @@ class UntrainedRun(Untrained):
             *(UntrainedServer(self.server_side, learns), self.clock, self, self, self),
             refused=setup.refused,
             charged_examples=evaluated_clients.examples_of_clients(setup) if is_charged else None,
+            solves_for_bottlenecks=False,
             is_stopped=self._is_stopped,
         )
         self._most = math.inf

@@ -45,9 +45,9 @@ from scenarios.run.host import time_limit
 from scenarios.run.setup import Setup
 from scenarios.run.untrained import UntrainedRound, UntrainedRun
 
-MOST_VISITS = 1_000
+MOST_VISITS = 500
 """Training visits that are played, unless the fewest rounds have more"""
-FEWEST_ROUNDS, MOST_ROUNDS = 2, 20
+MOST_ROUNDS = 20
 """Rounds that are played; more where a cycle has more"""
 PATIENCE_SECONDS = 5.0
 """Limit of the computation of rounds, which takes hours for fleets that are large enough, or whose clients leave and
@@ -171,8 +171,10 @@ class PlayedRounds:
         """Rounds to play."""
         rules = self.setup.scenario.rounds
         visits = rules.visits_per_round if rules.is_asynchronous else rules.cohort
-        wanted = max(FEWEST_ROUNDS, min(MOST_ROUNDS, MOST_VISITS // visits), 2 * self.cycle)
-        return min(rules.max, wanted)
+        # A second round of most clients may be another: they hold versions and vectors then.
+        fewest = 1 if 2 * visits <= self.setup.scenario.data.clients else 2
+        cycles = 2 * self.cycle if self.cycle > 1 else 1
+        return min(rules.max, max(fewest, min(MOST_ROUNDS, MOST_VISITS // visits), cycles))
 
     @property
     def cycle(self) -> int:
