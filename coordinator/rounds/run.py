@@ -127,7 +127,7 @@ class History:
 
 @dataclass
 class FederatedRun:
-    """One run, put together by `scenarios.run.federation.federated_run`."""
+    """One run, put together by `scenarios.run.setup.Setup.federated`."""
 
     job: Job
     method: Method
