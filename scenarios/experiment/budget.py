@@ -7,12 +7,12 @@ so that all are read in the same way (`run.progress`). One folder holds a study:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from costmodel import units
+from coordinator.rounds.amounts import BY_KIND
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.overrides import shown
 from scenarios.experiment.experiment import Experiment, ExperimentPage, Result
@@ -26,7 +26,6 @@ from scenarios.run.progress import at_budget, with_interval
 KIND = "budget"
 METHODS = ("fedavg", "fedbr")
 SEEDS = 3
-PARSE: dict[str, Callable[[str], float]] = {"bytes": units.nbytes, "time": units.seconds}
 ARGUMENTS = {"bytes": "nbytes", "time": "seconds"}
 """Kind -> the argument in Python"""
 EXAMPLES = {"bytes": '"1 MB,2 MB"', "time": '"5 min,15 min"'}
@@ -48,12 +47,12 @@ class BudgetStudy(Experiment):
     def result(self, done: Result) -> dict[str, Any]:
         """``bytes`` and ``time``: per budget the accuracy of each row."""
         trails = self.trails(done["runs"])
-        at: dict[str, list[dict[str, Any]]] = {kind: [] for kind in PARSE}
+        at: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ARGUMENTS}
         for kind, amounts in self.budgets.items():
             for amount in amounts:
                 accuracy = {}
                 for row, by_seed in trails.items():
-                    readings = [at_budget(points, kind, amount) for points in by_seed.values()]
+                    readings = [at_budget(points, BY_KIND[kind], amount) for points in by_seed.values()]
                     accuracy[row] = {
                         **with_interval([reading.accuracy for reading in readings]),
                         "rounds": [reading.point.rounds if reading.point else None for reading in readings],
@@ -67,7 +66,7 @@ class BudgetStudy(Experiment):
             f"Test accuracy when last evaluated, mean over {_seeds(result)}; the band is one sample deviation to "
             "either side. Dashed lines are budgets that were reached. A curve ends where the first of its runs ends."
         )
-        budgets = {kind: [at["budget"] for at in result[kind]] for kind in PARSE}
+        budgets = {kind: [at["budget"] for at in result[kind]] for kind in ARGUMENTS}
         return ExperimentPage(
             f"{self.run_set.name}: accuracy against budgets",
             LEAD,
@@ -89,7 +88,7 @@ class BudgetStudy(Experiment):
     def files(self, result: Result, folder: Path) -> dict[str, str]:
         """``table.csv``, a row per budget, method and seed, and ``curves.csv``, the points of the bands."""
         rows, seeds = list[list[Any]](), self.runs_by_row(result["runs"])
-        for kind in PARSE:
+        for kind in ARGUMENTS:
             for at in result[kind]:
                 for row, cell in at["accuracy"].items():
                     columns = (seeds[row], cell["values"], cell["rounds"], cell["used_up"])
@@ -104,7 +103,7 @@ class BudgetStudy(Experiment):
         methods = {row.name: row.method for row in self.rows}
         return [
             bands.band(methods[row], kind, list(trails.values()), max(self.budgets.get(kind, ()), default=None), row)
-            for kind in PARSE
+            for kind in ARGUMENTS
             for row, trails in self.trails(result["runs"]).items()
         ]
 
@@ -125,7 +124,7 @@ class BudgetStudy(Experiment):
                 marks = ["" if all(cell["used_up"]) else " *" for cell in accuracies]
                 numbers = (replace(Number.mean(cell), mark=mark) for cell, mark in zip(accuracies, marks, strict=True))
                 # Budgets name the rows, so each is written as a user writes it, in its own unit.
-                cells.append([bands.SHOWN[kind](at["budget"]), *numbers])
+                cells.append([BY_KIND[kind].shown(at["budget"]), *numbers])
             notes = [f"{READ_AS} ({_seeds(result)})", *([short] if is_short else []), *missing_note(result)]
             tables.append(Table(f"accuracy at budgets of {name}", columns, cells, notes))
         return tables
@@ -152,7 +151,7 @@ def _amounts(kind: str, text: str) -> list[float]:
         raise ScenarioError(Argument(ARGUMENTS[kind], repr(text), kind), why)
     argument = Argument(ARGUMENTS[kind], option=kind)
     try:
-        amounts = [PARSE[kind](piece) for piece in pieces]
+        amounts = [BY_KIND[kind].parse(piece) for piece in pieces]
     except ValueError as error:
         raise ScenarioError(argument, f": {error}") from None
     for piece, amount in zip(pieces, amounts, strict=True):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinator.rounds.amounts import BYTES, VIRTUAL_SECONDS
 from edge.protocol.plugins import display_name
 from scenarios.config.errors import COMMAND_LINE, ScenarioError
 from scenarios.experiment.experiment import Experiment, ExperimentRow, Result
@@ -56,8 +57,8 @@ class Comparison(Sweep):
         }
         trails = {row: of_seeds[self.seeds[0]] for row, of_seeds in self.trails(done["runs"]).items()}
         common = {}
-        for name, kind in (("bytes", "bytes"), ("seconds", "time")):
-            accuracies = {row: at_budget(points, kind, limits[name]).accuracy for row, points in trails.items()}
+        for name, amount in (("bytes", BYTES), ("seconds", VIRTUAL_SECONDS)):
+            accuracies = {row: at_budget(points, amount, limits[name]).accuracy for row, points in trails.items()}
             common[f"at_common_{name}"] = {name: limits[name], "accuracy": accuracies}
         return {
             **target,

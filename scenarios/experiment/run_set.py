@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.records.store import has_rounds
+from coordinator.rounds.amounts import BY_KIND, Scope
 from coordinator.rounds.budget import EARLY
 from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import WorkerLauncher
@@ -28,7 +29,7 @@ from scenarios.run import folder_files, runner
 from scenarios.run.folder_files import HeldFolder, run_lock
 from scenarios.run.host import Host, choose_device
 from scenarios.run.observer import RunObserver
-from scenarios.run.progress import OF_DEVICES, OTHER_AMOUNTS, ProgressPoint, Trail, after, reached
+from scenarios.run.progress import TARGET, ProgressPoint, Trail, after, reached
 from scenarios.run.run_folder import SCENARIO, RunFolder, resolved_keys
 from scenarios.run.run_records import read_json
 from scenarios.run.setup import RunInputs, on_device
@@ -56,12 +57,15 @@ class PlannedRun:
     @property
     def reads_ledger(self) -> bool:
         """Whether its needs are not in the rows of rounds alone."""
-        return not OTHER_AMOUNTS.keys().isdisjoint([*self.needs, *self.enough])
+        return any(scope != "clients" for scope in self._scopes)
 
     def is_done(self, folder: RunFolder) -> bool:
         """Whether the run of a folder is long enough."""
-        has_devices = not OF_DEVICES.keys().isdisjoint([*self.needs, *self.enough])
-        return self.is_enough(folder.device_trail if has_devices else folder.trail)
+        return self.is_enough(folder.device_trail if "devices" in self._scopes else folder.trail)
+
+    @property
+    def _scopes(self) -> set[Scope]:
+        return {BY_KIND[kind].scope for kind in (*self.needs, *self.enough) if kind != TARGET}
 
     def is_enough(self, trail: Trail) -> bool:
         """Whether a run with this progress is."""

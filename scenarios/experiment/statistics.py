@@ -13,7 +13,7 @@ from typing import Any
 
 from scipy import stats
 
-from scenarios.report.readings import ACCURACY, AMOUNTS, BEST, Reading, of_tiers, until
+from scenarios.report.readings import ACCURACY, AMOUNTS, BEST, Reading, of_tiers, total_of, until
 from scenarios.run.progress import LEVEL, Trail, t_quantile, to_target, with_interval
 
 POWER = 0.8
@@ -123,7 +123,7 @@ def over_seeds(by_seed: Mapping[int, Trail], targets: Sequence[float]) -> dict[s
     amounts = [*(AMOUNTS[key] for key in SPENT), *of_tiers(runs)]
     return {
         "seeds": list(by_seed),
-        **{each.key: each.over_seeds(runs) for each in (ACCURACY, BEST, *(amount.reading for amount in amounts))},
+        **{each.key: each.over_seeds(runs) for each in (ACCURACY, BEST, *map(total_of, amounts))},
         "to_target": [
             {
                 "target": target,

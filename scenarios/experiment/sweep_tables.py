@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from coordinator.rounds.amounts import Amount
 from coordinator.rounds.budget import EARLY
 from edge.protocol.plugins import display_name
 from scenarios.experiment import statistics
@@ -13,7 +14,6 @@ from scenarios.experiment.run_set import missing_note
 from scenarios.experiment.statistics import MOST_SEEDS, SPENT
 from scenarios.report import readings, result_tables
 from scenarios.report.columns import COUNT, PERCENT, POINTS
-from scenarios.report.readings import Amount
 from scenarios.report.tables import Cell, Number, Table, TableColumn
 
 Result = Mapping[str, Any]
@@ -132,7 +132,7 @@ def spent(result: Result) -> list[Amount]:
 def _spent(result: Result, dispensable: Mapping[str, int] | None = None) -> list[TableColumn]:
     order = dispensable or {}
     return [
-        TableColumn(amount.heading, amount.quantity, missing="-", dispensable=order.get(amount.key, 0))
+        TableColumn(amount.heading, readings.quantity(amount), missing="-", dispensable=order.get(amount.key, 0))
         for amount in spent(result)
     ]
 
@@ -209,7 +209,7 @@ def _tests(result: Result, group: Result, baseline: str | None) -> Table:
     is_accuracy = group["measure"] in TESTED
     amount = TESTED[group["measure"]] if is_accuracy else readings.AMOUNTS[group["measure"]].heading
     measure = amount if group["target"] is None else f"{amount} until accuracy {100 * group['target']:g} %"
-    quantity = POINTS if is_accuracy else readings.AMOUNTS[group["measure"]].quantity
+    quantity = POINTS if is_accuracy else readings.quantity(readings.AMOUNTS[group["measure"]])
     if baseline is not None:
         names = {row["name"]: label for row, label in zip(result["rows"], labels(result["rows"]), strict=True)}
         pairs = statistics.against(group["pairs"], baseline)

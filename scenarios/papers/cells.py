@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.rounds.amounts import BYTES, NOMINAL_BYTES
 from scenarios.experiment.experiment import ExperimentRow
 from scenarios.papers.published import HESSIANS, TABLE_AMOUNTS
 from scenarios.papers.spec import (
@@ -28,7 +29,7 @@ from scenarios.papers.spec import (
     Smoothing,
     smoothed,
 )
-from scenarios.run.progress import AMOUNTS, Trail, at_budget, spread, to_target, with_interval
+from scenarios.run.progress import Trail, at_budget, spread, to_target, with_interval
 from scenarios.run.run_folder import RunFolder
 
 MARKS = {
@@ -194,20 +195,20 @@ def measured(trails: Sequence[Trail], measure: str, limit: float) -> dict[str, A
     """
     at_least = None
     if measure in ACCURACY_AT:
-        kind = ACCURACY_AT[measure]
-        readings = [at_budget(points, kind, limit) for points in trails]
+        amount = ACCURACY_AT[measure]
+        readings = [at_budget(points, amount, limit) for points in trails]
         reached = [reading.point for reading in readings]
         complete = [reading.used_up or measure in BEST_MEASURES for reading in readings]
         values = [reading.accuracy for reading in readings]
-        nominal = [at_budget(points, "nominal", limit).accuracy for points in trails]
+        nominal = [at_budget(points, NOMINAL_BYTES, limit).accuracy for points in trails]
     else:
-        kind = TO_ACCURACY[measure]
+        amount = TO_ACCURACY[measure]
         reached = [to_target(points, limit) for points in trails]
         complete = [point is not None for point in reached]
-        values = [float(getattr(point, AMOUNTS[kind])) if point else None for point in reached]
+        values = [amount.at(point) if point else None for point in reached]
         nominal = [point.nominal_nbytes if point else None for point in reached]
         if not all(complete):
-            ends = (float(getattr(points[-1], AMOUNTS[kind])) if points else 0.0 for points in trails)
+            ends = (amount.total(points) for points in trails)
             at_least = statistics.fmean(
                 end if value is None else value for value, end in zip(values, ends, strict=True)
             )
@@ -218,7 +219,7 @@ def measured(trails: Sequence[Trail], measure: str, limit: float) -> dict[str, A
     return {
         "ours": with_interval(values),
         "at_least": at_least,
-        "nominal": with_interval(nominal) if kind == "bytes" else None,
+        "nominal": with_interval(nominal) if amount is BYTES else None,
         "complete": complete,
         **spent,
     }

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.rounds.amounts import BY_KIND
 from edge.protocol.messages import SUBVALUE
 from scenarios.papers.cells import CellSelection
 from scenarios.papers.spec import ACCURACY_AT, BEST_MEASURES, scale_text
@@ -51,7 +52,7 @@ def figures(plan: CellSelection, runs: Sequence[Mapping[str, Any]]) -> Iterator[
                 {
                     plan.limit(panel)
                     for panel in plan.panels
-                    if panel.measure not in BEST_MEASURES and ACCURACY_AT.get(panel.measure) == kind
+                    if panel.measure not in BEST_MEASURES and ACCURACY_AT.get(panel.measure) == BY_KIND[kind]
                 }
             )
             for kind in kinds

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coordinator.rounds.amounts import BYTES, NOMINAL_BYTES
 from coordinator.rounds.run import RunFailed
 from coordinator.workers import task
 from coordinator.workers.launcher import WorkerLauncher
@@ -218,8 +219,8 @@ def _needs(cells: CellSelection, group: str, rounds: int) -> dict[str, float]:
         if panel.measure in TABLE_AMOUNTS:  # counted ones need none, but a study has runs
             limit, kinds = limit if panel.counts is None else 1.0, ["rounds"]
         elif panel.measure in ACCURACY_AT:
-            kind = ACCURACY_AT[panel.measure]
-            kinds = [kind, "nominal"] if kind == "bytes" else [kind]
+            amount = ACCURACY_AT[panel.measure]
+            kinds = [amount.kind, NOMINAL_BYTES.kind] if amount is BYTES else [amount.kind]
         elif cells.smoothing is not None:  # an accuracy may reach the target long before the average does
             limit, kinds = float(rounds), ["rounds"]
         for kind in kinds:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from coordinator.rounds.amounts import BYTES, ENERGY, ROUNDS, VIRTUAL_SECONDS
 from scenarios.experiment.experiment import ExperimentRow
 from scenarios.experiment.grid import row_of_words
 from scenarios.run.progress import Trail
@@ -19,19 +20,10 @@ BEST = "accuracy in the best round"
 VALIDATION = "validation accuracy in the best round"
 BEST_MEASURES = (BEST, VALIDATION)
 """The best round is that with the best validation accuracy; the limit is the most rounds."""
-ACCURACY_AT = {
-    "accuracy at time": "time",
-    "accuracy at bytes": "bytes",
-    "accuracy at rounds": "rounds",
-    **dict.fromkeys(BEST_MEASURES, "rounds"),
-}
-TO_ACCURACY = {
-    "time to accuracy": "time",
-    "bytes to accuracy": "bytes",
-    "rounds to accuracy": "rounds",
-    "joules to accuracy": "joules",
-}
-"""Both: measure -> its kind of amount, a key of `progress.AMOUNTS`."""
+ACCURACY_AT = {f"accuracy at {amount.kind}": amount for amount in (VIRTUAL_SECONDS, BYTES, ROUNDS)}
+ACCURACY_AT |= dict.fromkeys(BEST_MEASURES, ROUNDS)
+TO_ACCURACY = {f"{amount.kind} to accuracy": amount for amount in (VIRTUAL_SECONDS, BYTES, ROUNDS, ENERGY)}
+"""Both: measure -> its amount"""
 
 
 def scale_text(scale: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from costmodel.units import format_bytes, format_seconds
+from coordinator.rounds.amounts import ROUNDS
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
 from scenarios.experiment.run_set import missing_note
@@ -29,6 +29,7 @@ from scenarios.papers.spec import (
     TablePart,
 )
 from scenarios.report import columns, terminal
+from scenarios.report.readings import quantity
 from scenarios.report.tables import Number, Table, TableColumn, of_texts
 
 FIGURES: dict[str, PaperFigure] = {
@@ -51,17 +52,13 @@ NOT_PRINTED, LOST = "not printed", "value lost"
 """What a paper shows in a drawing alone, or never had; and what its text at hand has lost."""
 NOT_MEASURED = "not measured"
 """An amount that no run folder has"""
-SHOW: dict[str, Callable[[float], str]] = {"time": format_seconds, "bytes": format_bytes, "rounds": "{:g}".format}
-QUANTITIES = {"time": columns.SECONDS, "bytes": columns.BYTES, "rounds": columns.COUNT, "joules": columns.JOULES}
 PRINTED: dict[str, Callable[[float], str]] = {
-    "time": "{:,g} s".format,
-    "bytes": lambda nbytes: f"{nbytes / 1e9:g} GB",
-    "rounds": "{:g}".format,
-    "joules": "{:,g} J".format,
+    "s": "{:,g} s".format,
+    "B": lambda nbytes: f"{nbytes / 1e9:g} GB",
+    "J": "{:,g} J".format,
+    "": "{:g}".format,
 }
-"""As papers write them, so that no digit is lost."""
-UNITS = {"time": "s to ", "joules": "J to "}
-"""Before a target, in the heading of a table's column"""
+"""Unit of an amount -> as papers write it, so that no digit is lost"""
 
 
 def named(name: str) -> PaperFigure:
@@ -114,7 +111,8 @@ def _setting_table(plan: CellSelection, panels: Sequence[PaperPanel], cells: Pla
             header.append(f"paper, {panel.column}")
         headings.append((panel, _ours))
         limit = limit_text(panel.measure, plan.limit(panel))
-        unit = UNITS.get(TO_ACCURACY.get(panel.measure, ""), "")
+        unit = TO_ACCURACY[panel.measure].unit if panel.measure in TO_ACCURACY else ""
+        unit = f"{unit} to " if unit in ("s", "J") else ""
         header.append(f"ours, {panel.column if panel.measure in TABLE_AMOUNTS else f'{unit}{limit}'}")
     rows = [[row, *(text(cells[panel.name, row]) for panel, text in headings)] for row in plan.rows]
     shown = [cells[panel.name, row] for panel in panels for row in plan.rows]
@@ -124,7 +122,7 @@ def _setting_table(plan: CellSelection, panels: Sequence[PaperPanel], cells: Pla
 def _panel_table(plan: CellSelection, panel: PaperPanel, cells: Places, notes: Sequence[str]) -> Table:
     """A row per method: published, ours, and what had been spent by then."""
     shown = [cells[panel.name, row] for row in plan.rows]
-    measured = columns.PERCENT if panel.measure in ACCURACY_AT else QUANTITIES[TO_ACCURACY[panel.measure]]
+    measured = columns.PERCENT if panel.measure in ACCURACY_AT else quantity(TO_ACCURACY[panel.measure])
     by_nominal = [TableColumn("by nominal", measured)] if shown[0]["nominal"] is not None else []
     limit, missing = plan.limit(panel), "-"
     here = "" if limit == panel.limit else f"; here {limit_text(panel.measure, limit)}"
@@ -213,8 +211,8 @@ def limit_text(measure: str, limit: float) -> str:
         return f"{100 * limit:g} %"
     if measure in BEST_MEASURES:
         return "validation" if measure == VALIDATION else "best round"
-    kind = ACCURACY_AT[measure]
-    return f"{limit:g}R" if kind == "rounds" else SHOW[kind](limit)
+    amount = ACCURACY_AT[measure]
+    return f"{limit:g}R" if amount is ROUNDS else amount.shown(limit)
 
 
 def _printed(cell: Cell) -> str:
@@ -280,7 +278,7 @@ def _published(cell: Mapping[str, Any]) -> str:
     if cell["published"] is None:
         return LOST if cell["published_is_lost"] else NOT_PRINTED
     measure, value = cell["measure"], cell["published"]
-    return f"{100 * value:.1f} %" if measure in ACCURACY_AT else PRINTED[TO_ACCURACY[measure]](value)
+    return f"{100 * value:.1f} %" if measure in ACCURACY_AT else PRINTED[TO_ACCURACY[measure].unit](value)
 
 
 def show_catalogue(rows: Sequence[Cell]) -> None:

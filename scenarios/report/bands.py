@@ -12,16 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.units import format_bytes, format_seconds
+from coordinator.rounds.amounts import BY_KIND
 from scenarios.report import theme
-from scenarios.report.readings import AMOUNTS
 from scenarios.report.tables import csv_text
 from scenarios.run.progress import Trail
 
 Doubles = NDArray[np.float64]
 STEPS = 200
-BY_KIND = {amount.kind: amount for amount in AMOUNTS.values() if amount.kind}
-SHOWN = {"bytes": format_bytes, "time": format_seconds}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from coordinator.records.schema import (
     WAITING,
     WAN,
 )
+from coordinator.rounds import amounts
 from costmodel import units
 from scenarios.report import drawn_times, plot_style, readings, theme
 from scenarios.report.columns import BYTES, SECONDS, Column
@@ -63,7 +64,7 @@ def to_target(shown: ShownRuns) -> Figure | None:
         amount.field: [
             readings.until(amount, shown.target).over_seeds(run.trail for run in group.runs) for group in groups
         ]
-        for amount in (readings.VIRTUAL_SECONDS, readings.BYTES, readings.NOMINAL_BYTES)
+        for amount in (amounts.VIRTUAL_SECONDS, amounts.BYTES, amounts.NOMINAL_BYTES)
     }
     reached = [sum(value is not None for value in each["values"]) for each in means["nbytes"]]
     if not any(reached):

@@ -51,6 +51,8 @@ PERCENT, POINTS = Quantity({"%": Decimal("0.01")}, 2, most=1.0), Quantity({"pp":
 COUNT = Quantity({"": 1})
 MONEY = Quantity({"": 1})
 """In the currency of ``fleet.tiers.price``"""
+OF_UNIT = {"s": SECONDS, "B": BYTES, "J": JOULES, "money": MONEY, "": COUNT}
+"""Unit of an amount (`coordinator.rounds.amounts.Amount`) -> what a column of it holds"""
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from coordinator.rounds.amounts import BYTES, ENERGY, PRICE, ROUNDS, VIRTUAL_SECONDS, Amount
 from costmodel.units import JOULES
 from scenarios.report import plot_style
 from scenarios.report.plot_style import Doubles, ShownRuns
-from scenarios.report.readings import BYTES, ENERGY, OF_TIERS, PRICE, ROUNDS, VIRTUAL_SECONDS, Amount, of_tiers
+from scenarios.report.readings import OF_TIERS, of_tiers, quantity
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.theme import INK, MUTED
 from scenarios.run.progress import Trail, is_cut_step
@@ -190,7 +191,7 @@ def accuracy_panels(
 
 def _against(axes: Axes, lines: Sequence[AccuracyLine], amount: Amount) -> float:
     """Draw accuracies against an amount; the unit of its axis, in SI."""
-    scale, unit = plot_style.unit((line.curves[amount.key].x for line in lines), amount.quantity.units)
+    scale, unit = plot_style.unit((line.curves[amount.key].x for line in lines), quantity(amount).units)
     for line in lines:
         curve = line.curves[amount.key].scaled(scale, 0.01)
         plot(axes, curve, line.label, line.style, amount.key in line.stepped)
@@ -289,7 +290,7 @@ def pareto(shown: ShownRuns) -> Figure | None:
         for group, _ in found:
             best = [each for run in group.runs if (each := run.best()) is not None]
             ends.append((float(np.mean([amount.total(run.trail) for run in group.runs])), float(np.mean(best))))
-        scale, unit = plot_style.unit([np.array([spent for spent, _ in ends])], amount.quantity.units)
+        scale, unit = plot_style.unit([np.array([spent for spent, _ in ends])], quantity(amount).units)
         for index, ((group, curve), end) in enumerate(zip(found, ends, strict=True)):
             style = {**shown.styles[group.label], "marker": MARKERS[index % len(MARKERS)], **thin}
             x, y = np.array([*zip(curve.x, curve.mean, strict=True), end]).T

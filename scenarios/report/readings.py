@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, Literal, TypeVar
 
+from coordinator.rounds import amounts
+from coordinator.rounds.amounts import Amount
 from scenarios.report import columns
-from scenarios.report.columns import COUNT, FLOPS, JOULES, MISSING, MONEY, PERCENT, SECONDS, Quantity
+from scenarios.report.columns import COUNT, FLOPS, MISSING, MONEY, PERCENT, SECONDS, Quantity
 from scenarios.report.run_reader import RecordedRun
 from scenarios.run import progress
 from scenarios.run.client_values import BestRound, OverClients
-from scenarios.run.progress import ProgressPoint, Trail
+from scenarios.run.progress import Trail
 
 Source = TypeVar("Source")
 Other = TypeVar("Other")
@@ -57,77 +59,27 @@ class Reading(Generic[Source]):
         return Reading(self.key, self.heading, self.quantity, value, self.better, self.missing)
 
 
-@dataclass(frozen=True)
-class Amount:
-    """A running total of a run: it is spent until a target, limited by a budget, and an axis of figures."""
-
-    key: str
-    """Its name in results and CSV files"""
-    field: str
-    """Of `ProgressPoint`"""
-    heading: str
-    quantity: Quantity
-    title: str
-    """Of a figure's panel"""
-    axis: str
-    """Label of a figure's axis, without its unit"""
-    kind: str = ""
-    """Its name as a budget, one of `progress.AMOUNTS`"""
-
-    def at(self, point: ProgressPoint) -> float:
-        """The amount that was spent by the end of a round; NaN for those of `OF_TIERS` in runs without tiers."""
-        spent = getattr(point, self.field)
-        return math.nan if spent is None else float(spent)
-
-    def total(self, trail: Trail) -> float:
-        """The amount that the whole run has spent."""
-        return self.at(trail[-1]) if trail else 0.0
-
-    @property
-    def reading(self) -> Reading[Trail]:
-        """The total as a reading."""
-        return Reading(self.key, self.heading, self.quantity, lambda trail: _known(self.total(trail)))
-
-
 def _known(amount: float) -> float | None:
     return None if math.isnan(amount) else amount
 
 
-ROUNDS = Amount("rounds", "rounds", "rounds", COUNT, "Against rounds", "rounds", "rounds")
-VIRTUAL_SECONDS = Amount(
-    "virtual_seconds", "virtual_seconds", "virtual time", SECONDS, "Against virtual time", "virtual time", "time"
-)
-BYTES = Amount("bytes", "nbytes", "bytes", columns.BYTES, "Against bytes moved", "bytes down and up, real", "bytes")
-NOMINAL_BYTES = Amount(
-    "nominal_bytes", "nominal_nbytes", "nominal", columns.BYTES, "Against nominal bytes", "nominal bytes", "nominal"
-)
-ENERGY = Amount("joules", "joules", "energy", JOULES, "Against energy", "energy of clients")
-AMOUNTS = {amount.key: amount for amount in (VIRTUAL_SECONDS, BYTES, NOMINAL_BYTES, ENERGY, ROUNDS)}
-WAN_BYTES = Amount(
-    "wan_bytes", "wan_nbytes", "WAN bytes", columns.BYTES, "Against WAN bytes", "bytes above aggregators, down and up"
-)
-PRICE = Amount("price", "price", "price", MONEY, "Against price", "price of WAN bytes")
-DEVICE_ENERGY = Amount(
-    "joules_per_device",
-    "device_joules",
-    "energy of a device",
-    JOULES,
-    "Against the energy of a device",
-    "energy of the client that has spent the most",
-)
-DEVICE_BYTES = Amount(
-    "bytes_per_device",
-    "device_nbytes",
-    "bytes of a device",
-    columns.BYTES,
-    "Against the bytes of a device",
-    "bytes of the client that has sent and received the most",
-)
-OF_TIERS = {amount.key: amount for amount in (WAN_BYTES, PRICE)}
+AMOUNTS = {amount.key: amount for amount in amounts.of("clients")}
+OF_TIERS = {amount.key: amount for amount in amounts.of("tiers")}
 """Of messages between aggregators and what is above them, beside `AMOUNTS`: clients' bytes to aggregators are none"""
+
+
+def quantity(amount: Amount) -> Quantity:
+    """How tables write an amount."""
+    return columns.OF_UNIT[amount.unit]
+
 
 ACCURACY = Reading("accuracy", "accuracy, final", PERCENT, progress.final, "max")
 BEST = Reading("best_accuracy", "accuracy, best", PERCENT, progress.best, "max")
+
+
+def total_of(amount: Amount) -> Reading[Trail]:
+    """What the whole run has spent, as a reading."""
+    return Reading(amount.key, amount.heading, quantity(amount), lambda trail: _known(amount.total(trail)))
 
 
 def of_tiers(trails: Iterable[Trail]) -> list[Amount]:
@@ -144,17 +96,17 @@ def until(amount: Amount, target: float) -> Reading[Trail]:
         return None if point is None else _known(amount.at(point))
 
     heading = f"{amount.heading} to {100 * target:g} %"
-    return Reading(f"{amount.key}_to_{target:g}", heading, amount.quantity, spent, "min", NOT_REACHED)
+    return Reading(f"{amount.key}_to_{target:g}", heading, quantity(amount), spent, "min", NOT_REACHED)
 
 
 def within(amount: Amount, limit: float) -> Reading[Trail]:
     """The accuracy when it was last evaluated within a budget, an amount in SI units that has a ``kind``."""
-    text = columns.cells(amount.quantity, [limit])[0]
+    text = columns.cells(quantity(amount), [limit])[0]
     return Reading(
         f"accuracy_at_{limit:g}_{amount.key}",
-        f"accuracy at {text}" + (f" {amount.heading}" if amount is ROUNDS else ""),
+        f"accuracy at {text}" + (f" {amount.heading}" if amount is amounts.ROUNDS else ""),
         PERCENT,
-        lambda trail: progress.at_budget(trail, amount.kind, limit).accuracy,
+        lambda trail: progress.at_budget(trail, amount, limit).accuracy,
         "max",
     )
 

@@ -12,10 +12,11 @@ from decimal import Decimal
 from typing import Any
 
 from coordinator.records.schema import ENERGY, FAULTY, KINDS, LEFTOVER, NO_TRAINING
+from coordinator.rounds import amounts
 from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
 from scenarios.report import drawn_times, readings
-from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, PERCENT, SECONDS, Column, Quantity
+from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, MONEY, PERCENT, SECONDS, Column, Quantity
 from scenarios.report.readings import Reading
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
@@ -43,10 +44,10 @@ def results(runs: Runs, target: float | None, comparison: Mapping[str, Any], nom
     add("Length", readings.COMPLETED)
     if target is not None:
         reaching = f"To {100 * target:g} %"
-        add(reaching, readings.until(readings.VIRTUAL_SECONDS, target).of(_trail_of), "virtual time")
-        add(reaching, readings.until(readings.BYTES, target).of(_trail_of), "bytes, real")
+        add(reaching, readings.until(amounts.VIRTUAL_SECONDS, target).of(_trail_of), "virtual time")
+        add(reaching, readings.until(amounts.BYTES, target).of(_trail_of), "bytes, real")
         if nominal:
-            add(reaching, readings.until(readings.NOMINAL_BYTES, target).of(_trail_of), "nominal")
+            add(reaching, readings.until(amounts.NOMINAL_BYTES, target).of(_trail_of), "nominal")
         for amount in readings.of_tiers(run.trail for run in runs):
             add(reaching, readings.until(amount, target).of(_trail_of), amount.heading)
     for key, unit, show in (
@@ -145,11 +146,13 @@ def over_seeds(groups: Sequence[RunGroup], target: float | None) -> Table:
     if any(run.by_device for group in groups for run in group.runs):
         shown.append(readings.WORST_DEVICE.of(means_of_devices))
     of_tiers = readings.of_tiers(run.trail for group in groups for run in group.runs)
-    amounts = readings.VIRTUAL_SECONDS, readings.BYTES, readings.ENERGY, *of_tiers
+    spent = amounts.VIRTUAL_SECONDS, amounts.BYTES, amounts.ENERGY, *of_tiers
     if target is not None:
-        shown += [readings.until(amount, target).of(_trail_of) for amount in amounts]
-    shown += [readings.COMPLETED, *(amount.reading.of(_trail_of) for amount in amounts)]
-    above = {each.key for amount in of_tiers for each in (amount.reading, readings.until(amount, target or 0.0))}
+        shown += [readings.until(amount, target).of(_trail_of) for amount in spent]
+    shown += [readings.COMPLETED, *(readings.total_of(amount).of(_trail_of) for amount in spent)]
+    above = {
+        each.key for amount in of_tiers for each in (readings.total_of(amount), readings.until(amount, target or 0.0))
+    }
 
     def cell(reading: Reading[RecordedRun], group: RunGroup) -> Cell:
         return MISSING if reading.key in above and not group.first.has_tiers else _mean(reading, group.runs)
@@ -335,7 +338,7 @@ def by_link(runs: Runs) -> Table | None:
         TableColumn("contention", SECONDS),
         TableColumn("joules", JOULES),
         TableColumn("waiting", JOULES, unit_of="joules"),
-        TableColumn("price", readings.PRICE.quantity),
+        TableColumn("price", MONEY),
     ]
     rows: list[list[Cell]] = []
     for run in runs:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from coordinator.records.schema import RoundRow
+from coordinator.rounds.amounts import BY_KIND, Amount
 from costmodel.config import Prices
 
 
@@ -60,19 +61,7 @@ Trail = tuple[ProgressPoint, ...]
 ROUNDS = f"SELECT {', '.join(RoundRow._fields)} FROM rounds ORDER BY round"
 """Query of a ledger for the fields of `RoundRow`."""
 
-AMOUNTS = {
-    "bytes": "nbytes",
-    "time": "virtual_seconds",
-    "nominal": "nominal_nbytes",
-    "rounds": "rounds",
-    "joules": "joules",
-}
-"""Kind of budget -> the field of `ProgressPoint` that counts it."""
 NONE: Mapping[str, float] = MappingProxyType({})
-OF_DEVICES = {"joules_per_device": "device_joules", "bytes_per_device": "device_nbytes"}
-"""The same for what single clients have spent, which the ledger's visits say."""
-OTHER_AMOUNTS = {"wan_bytes": "wan_nbytes", "price": "price", **OF_DEVICES}
-"""The same for what other tables than `rounds` say."""
 TARGET = "accuracy"
 """Beside both in the needs of a run: a best accuracy to reach."""
 Spent = Iterable[tuple[int, int, float, int]]
@@ -165,10 +154,10 @@ def best(points: Trail) -> float | None:
     return None if final(points) is None else points[-1].best
 
 
-def at_budget(points: Trail, kind: str, limit: float) -> BudgetPoint:
-    """The last evaluated round within ``limit`` of ``kind``, one of `AMOUNTS`."""
-    spent = [float(getattr(point, AMOUNTS[kind])) for point in points]
-    within = [point for point, amount in zip(points, spent, strict=True) if amount <= limit]
+def at_budget(points: Trail, amount: Amount, limit: float) -> BudgetPoint:
+    """The last evaluated round within ``limit`` of an amount."""
+    spent = [amount.at(point) for point in points]
+    within = [point for point, total in zip(points, spent, strict=True) if total <= limit]
     scored = [point for point in within if point.accuracy is not None]
     return BudgetPoint(scored[-1] if scored else None, bool(spent) and spent[-1] >= limit)
 
@@ -181,14 +170,15 @@ def to_target(points: Trail, accuracy: float | None) -> ProgressPoint | None:
 
 
 def reached(points: Trail, needs: Mapping[str, float], enough: Mapping[str, float] = NONE) -> bool:
-    """Whether a run has met every need, or anything that is ``enough``: amounts, and `TARGET`.
+    """Whether a run has met every need, or anything that is ``enough``: amounts by their kinds, and `TARGET`.
 
     A run without needs goes on to its limit, unless it has had enough before.
     """
     if not points:
         return False
-    fields = {**AMOUNTS, **OTHER_AMOUNTS, TARGET: "best"}
-    reached = {kind: float(getattr(points[-1], fields[kind]) or 0.0) for kind in (*needs, *enough)}
+    last = points[-1]
+    fields = {kind: "best" if kind == TARGET else BY_KIND[kind].field for kind in (*needs, *enough)}
+    reached = {kind: float(getattr(last, name) or 0.0) for kind, name in fields.items()}
     if any(reached[kind] >= amount for kind, amount in enough.items()):
         return True
     return bool(needs) and all(reached[kind] >= need for kind, need in needs.items())

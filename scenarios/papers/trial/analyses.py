@@ -17,11 +17,12 @@ import numpy as np
 
 from coordinator.records.store import has_rounds
 from coordinator.records.store import read as read_ledger
+from coordinator.rounds.amounts import BY_KIND
 from scenarios.experiment.statistics import Trails, paired
 from scenarios.papers.trial.trial import READ_AS, Figure, PartAnalysis, Say, Trial, compared, difference
 from scenarios.papers.trial.variants import CALIBRATED
 from scenarios.report.tables import Table
-from scenarios.run.progress import AMOUNTS, Trail, at_budget, with_interval
+from scenarios.run.progress import Trail, at_budget, with_interval
 from scenarios.run.run_folder import RunFolder
 
 GMBS = "fedbr"
@@ -53,12 +54,9 @@ def read_bandit(trial: Trial, result: Mapping[str, Any], say: Say) -> dict[str, 
 def at_common(curves: Trails, kind: str) -> dict[str, Any]:
     """Accuracies at the smallest total of a seed's runs, and GMBS's minus each, paired over seeds."""
     seeds = sorted({seed for runs in curves.values() for seed in runs})
-    limits = {
-        seed: min(float(getattr(runs[seed][-1], AMOUNTS[kind])) for runs in curves.values() if seed in runs)
-        for seed in seeds
-    }
+    limits = {seed: min(BY_KIND[kind].total(runs[seed]) for runs in curves.values() if seed in runs) for seed in seeds}
     accuracy = {
-        name: {seed: at_budget(points, kind, limits[seed]).accuracy for seed, points in runs.items()}
+        name: {seed: at_budget(points, BY_KIND[kind], limits[seed]).accuracy for seed, points in runs.items()}
         for name, runs in curves.items()
     }
     return {

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from coordinator.rounds.amounts import BYTES, ENERGY, NOMINAL_BYTES, VIRTUAL_SECONDS
 from scenarios.config.overrides import words
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result
 from scenarios.experiment.run_set import missing_note
@@ -15,7 +16,7 @@ from scenarios.experiment.statistics import paired
 from scenarios.papers.trial.variants import CALIBRATED, TrialPart
 from scenarios.report import bands, run_reader, terminal
 from scenarios.report.columns import PERCENT, POINTS
-from scenarios.report.readings import ACCURACY, AMOUNTS, BYTES, ENERGY, NOMINAL_BYTES, VIRTUAL_SECONDS, until
+from scenarios.report.readings import ACCURACY, AMOUNTS, quantity, until
 from scenarios.report.tables import Cell, Number, Table, TableColumn, csv_text
 from scenarios.run.progress import Trail, final, spread
 
@@ -262,7 +263,7 @@ def percent_of(share: float) -> str:
 
 def to_targets(result: Result, targets: Sequence[float]) -> Iterator[Table]:
     """A table per skew and target that some run reached: what was spent until then, or how many seeds reached it."""
-    columns = [TableColumn(""), *(TableColumn(name, each.quantity, missing="") for each, name in SHOWN)]
+    columns = [TableColumn(""), *(TableColumn(name, quantity(each), missing="") for each, name in SHOWN)]
     for skew, rows in by_skew(result).items():
         for target in targets:
             cells: list[list[Cell]] = []

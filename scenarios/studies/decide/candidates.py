@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.rounds.amounts import BY_NAME
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import CPU
 from edge.protocol.plugins import display_name
@@ -26,8 +27,6 @@ from scenarios.studies.forecast.forecast import PlayedRounds
 from scenarios.studies.forecast.profiles import Profiles
 
 STARTER = "starter"
-AMOUNTS = {"seconds": "virtual_seconds"}
-"""Name of a budget -> its key in `Forecast.per_round`, if that is another"""
 MARGIN = 2.0
 """Factor on a budget below which an uncertain amount may still be wrong"""
 
@@ -163,7 +162,7 @@ def forecasts(candidates: Sequence[Candidate], objective: Objective) -> dict[str
             rounds = min(candidate.every, candidate.rounds)
             spent, margin = played.until(rounds), 1.0 if played.is_certain(rounds) else MARGIN
             for name, limit in objective.budgets.items():
-                least = spent.get(AMOUNTS.get(name, name), 0.0)
+                least = spent.get(BY_NAME[name].key, 0.0)
                 if least > limit * margin:
                     what = "one round takes" if rounds == 1 else f"{rounds} rounds take"
                     reasons[candidate.row.name] = (

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from coordinator.rounds.amounts import BY_NAME
 from coordinator.rounds.budget import EARLY
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.files import write_text
@@ -50,16 +51,6 @@ HELD_OUT = 0.2
 """Share of each client's examples to decide by, where the scenario holds out none"""
 COMMON = ("data", "stop")
 """Tables of a scenario in which candidates do not differ, but for ``data.augment``"""
-IN_SCENARIO = {
-    "seconds": "budget.virtual_seconds",
-    "bytes": "budget.bytes",
-    "joules": "budget.joules",
-    "joules_per_device": "budget.client.joules",
-    "bytes_per_device": "budget.client.bytes",
-    "wan_bytes": "budget.wan_bytes",
-    "price": "budget.price",
-}
-"""Name of a budget -> its key in the recommended scenario"""
 LEVEL = 0.05
 """The significance level of the tests that tell two finalists apart"""
 
@@ -535,7 +526,7 @@ class Decision(Experiment):
     def recommended(self, candidate: Candidate) -> str:
         """The scenario of a candidate as its user would run it: with the target and the budgets, on all examples."""
         limits = self._limits(candidate).items()
-        budgets = {IN_SCENARIO[name]: limit for name, limit in limits if name in IN_SCENARIO}
+        budgets = {BY_NAME[name].budget: limit for name, limit in limits if name != "rounds"}
         target = {} if self.objective.target is None else {"stop.target_accuracy": self.objective.target}
         settings = {**candidate.row.settings, **target}
         loaded = self.grid.load(settings)

@@ -6,47 +6,17 @@ and budgets, the target counts where it is reached within them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.rounds.amounts import BY_NAME as AMOUNTS
 from costmodel import units
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.schema import fraction
-from scenarios.report import readings
-from scenarios.report.readings import Amount
 from scenarios.run.progress import ProgressPoint, Trail
 
-AMOUNTS: Mapping[str, Amount] = {
-    "seconds": readings.VIRTUAL_SECONDS,
-    "bytes": readings.BYTES,
-    "joules": readings.ENERGY,
-    "joules_per_device": readings.DEVICE_ENERGY,
-    "bytes_per_device": readings.DEVICE_BYTES,
-    "rounds": readings.ROUNDS,
-    "wan_bytes": readings.WAN_BYTES,
-    "price": readings.PRICE,
-}
-"""Name of a cost or budget -> what is counted"""
-PARSE: Mapping[str, Callable[[units.Quantity], float]] = {
-    "seconds": units.seconds,
-    "bytes": units.nbytes,
-    "joules": units.joules,
-    "joules_per_device": units.joules,
-    "bytes_per_device": units.nbytes,
-    "rounds": float,
-    "wan_bytes": units.nbytes,
-    "price": float,
-}
-SI_UNITS = {
-    "seconds": "s",
-    "bytes": "B",
-    "joules": "J",
-    "joules_per_device": "J",
-    "bytes_per_device": "B",
-    "wan_bytes": "B",
-}
 BUDGET = 'bytes="2 GB"'
 
 
@@ -57,7 +27,7 @@ class Objective:
     target: float | None
     """Accuracy on validation examples, in (0, 1]; None: the best accuracy within the budgets is sought"""
     cost: str
-    """That is to be low, one of `AMOUNTS`; without a target it is the axis of figures alone"""
+    """That is to be low, the name of an amount; without a target it is the axis of figures alone"""
     budgets: Mapping[str, float]
     """Name of an amount -> its limit in SI units"""
 
@@ -129,8 +99,9 @@ def amount_at(name: str, point: ProgressPoint) -> float:
 def shown(name: str, amount: float) -> str:
     """An amount with its unit."""
     from scenarios.report.columns import cells
+    from scenarios.report.readings import quantity
 
-    return cells(AMOUNTS[name].quantity, [amount], missing="-")[0]
+    return cells(quantity(AMOUNTS[name]), [amount], missing="-")[0]
 
 
 def objective_of(target: float | str | None, cost: str | None, budgets: Mapping[str, units.Quantity]) -> Objective:
@@ -157,7 +128,7 @@ def objective_of(target: float | str | None, cost: str | None, budgets: Mapping[
         if name not in AMOUNTS:
             raise ScenarioError(argument, f": unknown amount {name!r}, {nearest(name, list(AMOUNTS))}")
         try:
-            limits[name] = PARSE[name](amount)
+            limits[name] = AMOUNTS[name].parse(amount)
         except ValueError as error:
             raise ScenarioError(argument, f": {error}") from None
         if not limits[name] > 0:
@@ -172,10 +143,13 @@ def objective_of(target: float | str | None, cost: str | None, budgets: Mapping[
 
 def budget_words(budgets: Mapping[str, str | float]) -> list[str]:
     """Words that `budgets_of` reads, of amounts as text with a unit or in SI units."""
-    return [
-        f"{name}={amount}" if isinstance(amount, str) else f"{name}={amount:.15g} {SI_UNITS.get(name, '')}".rstrip()
-        for name, amount in budgets.items()
-    ]
+
+    def text(name: str, amount: str | float) -> str:
+        if isinstance(amount, str) or name not in AMOUNTS:  # an unknown one is refused by its name
+            return f"{amount}"
+        return f"{amount:.15g} {AMOUNTS[name].written_unit}".rstrip()
+
+    return [f"{name}={text(name, amount)}" for name, amount in budgets.items()]
 
 
 def budgets_of(words: Sequence[str]) -> dict[str, str]:

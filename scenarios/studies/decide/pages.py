@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.rounds.amounts import BY_NAME as AMOUNTS
 from scenarios.experiment import sweep_tables
 from scenarios.experiment.experiment import ExperimentPage, Result
 from scenarios.experiment.run_set import missing_note
 from scenarios.report import run_reader, tables, terminal
 from scenarios.report.columns import COUNT, PERCENT, POINTS, Column
+from scenarios.report.readings import quantity
 from scenarios.report.tables import Cell, Number, Table, TableColumn
-from scenarios.studies.decide.objective import AMOUNTS
 from scenarios.studies.decide.objective import shown as amount_text
 
 READ_AS = (
@@ -115,9 +116,9 @@ def _candidates(result: Result) -> Iterator[Table]:
     if objective["target"] is not None:
         columns.append(TableColumn("reached", missing="-"))
         column = f"{AMOUNTS[objective['cost']].heading} to {100 * objective['target']:g} %"
-        columns.append(TableColumn(column, AMOUNTS[objective["cost"]].quantity, missing="-"))
+        columns.append(TableColumn(column, quantity(AMOUNTS[objective["cost"]]), missing="-"))
     columns += [
-        TableColumn(f"{AMOUNTS[name].heading} spent", AMOUNTS[name].quantity, missing="-", dispensable=3)
+        TableColumn(f"{AMOUNTS[name].heading} spent", quantity(AMOUNTS[name]), missing="-", dispensable=3)
         for name in costs
     ]
     columns.append(TableColumn("why", is_left=True, dispensable=4))
@@ -145,10 +146,10 @@ def _finalists(result: Result) -> Iterator[Table]:
     labels, objective = numbered(result), result["objective"]
     if not result.get("tests"):
         return
-    quantity = POINTS if objective["target"] is None else AMOUNTS[objective["cost"]].quantity
+    held = POINTS if objective["target"] is None else quantity(AMOUNTS[objective["cost"]])
     columns = [
         TableColumn(f"against {labels[result['chosen']]}"),
-        TableColumn("difference", quantity.of_differences, missing="-"),
+        TableColumn("difference", held.of_differences, missing="-"),
         TableColumn("seeds", COUNT),
         TableColumn("p"),
         TableColumn("p, corrected"),
@@ -303,7 +304,7 @@ def _cost_figure(result: Result, groups: Sequence[run_reader.RunGroup]) -> Itera
     drawn = CostMap(
         "Cost and accuracy of all candidates",
         f"{name.heading} spent",
-        name.quantity,
+        quantity(name),
         points,
         chosen,
         limit,

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from coordinator.rounds import amounts
 from coordinator.rounds.budget import BYTES, SECONDS, RunLimits
 from coordinator.rounds.evaluation import TRAINING_PASSES
 from coordinator.rounds.run import RoundFinished, RunFailed
@@ -34,7 +35,7 @@ from scenarios.report.tables import Table, of_texts
 from scenarios.run import evaluated_clients, runner
 from scenarios.run.host import Host, StopFlag, choose_device
 from scenarios.run.observer import InnerRun, RunObserver
-from scenarios.run.progress import AMOUNTS, TARGET
+from scenarios.run.progress import TARGET
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import read_json
 from scenarios.run.session import choose_workers
@@ -281,7 +282,7 @@ def runs_left(run_set: RunSet, out: Path, device: str, expected: Sequence[RunDur
             rests.append((most, None) if duration is None else (duration.rounds, duration.seconds_per_round))
             continue
         points = RunFolder(folder / run.name).trail
-        spent = {kind: float(getattr(points[-1], name)) / len(points) for kind, name in AMOUNTS.items()}
+        spent = {amount.kind: amount.at(points[-1]) / len(points) for amount in amounts.of("clients")}
         rest = max(0, rounds_needed(run.needs, most, spent) - len(points)) if run.name in unfinished else 0
         rests.append((rest, seconds_per_round(made)))
         rounds_done += len(points)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.rounds.amounts import BYTES, NOMINAL_BYTES, VIRTUAL_SECONDS
 from scenarios.cli import main
 from scenarios.experiment import budget
 from scenarios.experiment.grid import grid_of
@@ -32,14 +33,14 @@ RUN: Trail = (
 
 
 def test_a_budget_gives_the_last_evaluated_round_within_it_if_there_is_one_and_says_if_it_is_used_up() -> None:
-    assert at_budget(RUN, "bytes", 300).accuracy == 0.5
-    assert at_budget(RUN, "bytes", 299).accuracy == 0.6
-    assert at_budget(RUN, "time", 4.9).point == RUN[0]
-    assert at_budget(RUN, "nominal", 230).accuracy == 0.5
-    assert at_budget(RUN, "bytes", 99).accuracy is None
-    assert at_budget((), "bytes", 99) == at_budget((), "time", 1)
-    assert at_budget(RUN, "bytes", 300).used_up
-    assert not at_budget(RUN, "bytes", 301).used_up
+    assert at_budget(RUN, BYTES, 300).accuracy == 0.5
+    assert at_budget(RUN, BYTES, 299).accuracy == 0.6
+    assert at_budget(RUN, VIRTUAL_SECONDS, 4.9).point == RUN[0]
+    assert at_budget(RUN, NOMINAL_BYTES, 230).accuracy == 0.5
+    assert at_budget(RUN, BYTES, 99).accuracy is None
+    assert at_budget((), BYTES, 99) == at_budget((), VIRTUAL_SECONDS, 1)
+    assert at_budget(RUN, BYTES, 300).used_up
+    assert not at_budget(RUN, BYTES, 301).used_up
 
 
 def test_a_run_is_long_enough_once_all_its_needs_are_met_and_a_target_is_one_by_the_first_round_as_good() -> None:

@@ -15,13 +15,13 @@ from matplotlib.patches import Rectangle, StepPatch
 
 from coordinator.methods.spec import MethodMap
 from coordinator.records.schema import BOTTLENECKS
+from coordinator.rounds.amounts import BYTES
 from scenarios.config.fleet_files import read_inputs
 from scenarios.config.load import load
 from scenarios.config.overrides import parsed
 from scenarios.report import bar_figures, curves, result_tables, round_figures
 from scenarios.report.method_figures import draw_maps
 from scenarios.report.plot_style import ShownRuns
-from scenarios.report.readings import BYTES
 from scenarios.report.round_figures import TimelineRow, recorded_link
 from scenarios.report.run_reader import RecordedRun, RunGroup, grouped, open_runs
 from scenarios.run import visits

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.rounds import amounts
 from scenarios.report import bands, readings, tables, terminal
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, POINTS, SECONDS, Quantity, cells
 from scenarios.report.html import ExperimentAnswer, write_experiment
@@ -70,7 +71,7 @@ def test_a_number_has_the_sign_and_the_text_of_its_column_unless_it_has_its_own(
 
 
 def test_readings_make_a_table_with_their_headings_and_units() -> None:
-    shown = [readings.VIRTUAL_SECONDS.reading, readings.BEST]
+    shown = [readings.total_of(amounts.VIRTUAL_SECONDS), readings.BEST]
     table = tables.of_readings("run", [reading.of(lambda trails: trails) for reading in shown], {"a": (), "b": ()})
     assert (table.header, table.texts) == (
         ["run", "virtual time", "accuracy, best"],
@@ -279,18 +280,18 @@ RUN = trail(0.2, 0.6, None, 0.5)
     [
         (readings.ACCURACY, "accuracy, final", 0.5),
         (readings.BEST, "accuracy, best", 0.6),
-        (readings.VIRTUAL_SECONDS.reading, "virtual time", 40.0),
-        (readings.BYTES.reading, "bytes", 4000.0),
-        (readings.NOMINAL_BYTES.reading, "nominal", 4800.0),
-        (readings.ENERGY.reading, "energy", 8.0),
-        (readings.ROUNDS.reading, "rounds", 4.0),
-        (until(readings.BYTES, 0.55), "bytes to 55 %", 2000.0),
-        (until(readings.ENERGY, 0.1), "energy to 10 %", 2.0),
-        (until(readings.ROUNDS, 0.7), "rounds to 70 %", None),
-        (within(readings.BYTES, 3500.0), "accuracy at 3.5 kB", 0.6),
-        (within(readings.VIRTUAL_SECONDS, 60.0), "accuracy at 1 min", 0.5),
-        (within(readings.ROUNDS, 1.0), "accuracy at 1 rounds", 0.2),
-        (within(readings.BYTES, 10.0), "accuracy at 10 B", None),
+        (readings.total_of(amounts.VIRTUAL_SECONDS), "virtual time", 40.0),
+        (readings.total_of(amounts.BYTES), "bytes", 4000.0),
+        (readings.total_of(amounts.NOMINAL_BYTES), "nominal", 4800.0),
+        (readings.total_of(amounts.ENERGY), "energy", 8.0),
+        (readings.total_of(amounts.ROUNDS), "rounds", 4.0),
+        (until(amounts.BYTES, 0.55), "bytes to 55 %", 2000.0),
+        (until(amounts.ENERGY, 0.1), "energy to 10 %", 2.0),
+        (until(amounts.ROUNDS, 0.7), "rounds to 70 %", None),
+        (within(amounts.BYTES, 3500.0), "accuracy at 3.5 kB", 0.6),
+        (within(amounts.VIRTUAL_SECONDS, 60.0), "accuracy at 1 min", 0.5),
+        (within(amounts.ROUNDS, 1.0), "accuracy at 1 rounds", 0.2),
+        (within(amounts.BYTES, 10.0), "accuracy at 10 B", None),
     ],
 )
 def test_a_reading_is_a_number_of_a_run(reading: Reading[Any], heading: str, value: float | None) -> None:
@@ -298,16 +299,16 @@ def test_a_reading_is_a_number_of_a_run(reading: Reading[Any], heading: str, val
 
 
 def test_a_run_without_rounds_has_spent_nothing_and_has_no_accuracy() -> None:
-    assert readings.BYTES.reading.value(()) == 0.0
+    assert readings.total_of(amounts.BYTES).value(()) == 0.0
     assert readings.BEST.value(()) is None
 
 
 def test_over_seeds_a_mean_needs_the_value_of_every_seed() -> None:
     # 40 s and 20 s: mean 30, deviation 14.14, half width 12.706 x 14.14 / sqrt(2) = 127.06.
-    found = readings.VIRTUAL_SECONDS.reading.over_seeds([RUN, trail(0.1, 0.2)])
+    found = readings.total_of(amounts.VIRTUAL_SECONDS).over_seeds([RUN, trail(0.1, 0.2)])
     assert (found["mean"], found["values"]) == (30.0, [40.0, 20.0])
     assert found["half_width"] == pytest.approx(127.06, abs=0.01)
-    found = until(readings.BYTES, 0.6).over_seeds([RUN, trail(0.1, 0.2)])
+    found = until(amounts.BYTES, 0.6).over_seeds([RUN, trail(0.1, 0.2)])
     assert (found["mean"], found["half_width"], found["values"]) == (None, None, [2000.0, None])
 
 

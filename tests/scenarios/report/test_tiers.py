@@ -16,6 +16,7 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from coordinator.records.schema import AggregatorRow, EvaluationRow
+from coordinator.rounds import amounts
 from scenarios.config.errors import ReportError
 from scenarios.report import curves, html, plot_style, readings, result_tables, round_figures, terminal, tier_figures
 from scenarios.report.plot_style import ShownRuns
@@ -269,9 +270,9 @@ def test_accuracy_is_drawn_against_wan_bytes_and_price_of_the_runs_that_have_tie
 
 def test_a_curve_over_seeds_without_tiers_has_no_wan_bytes(tmp_path: Path) -> None:
     plain = open_runs([made_run(tmp_path / str(seed), (0.2,), PLAIN.format(seed=seed)) for seed in (0, 1)])
-    assert curves.over_amounts([run.trail for run in plain], readings.WAN_BYTES).x.size == 0
-    assert readings.WAN_BYTES.reading.value(plain[0].trail) is None
-    assert readings.until(readings.PRICE, 0.1).value(plain[0].trail) is None
+    assert curves.over_amounts([run.trail for run in plain], amounts.WAN_BYTES).x.size == 0
+    assert readings.total_of(amounts.WAN_BYTES).value(plain[0].trail) is None
+    assert readings.until(amounts.PRICE, 0.1).value(plain[0].trail) is None
 
 
 @pytest.mark.parametrize("scenario", [ONE_TIER, TWO_TIERS], ids=["one tier", "two"])

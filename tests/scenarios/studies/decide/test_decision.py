@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import fedbr
+from coordinator.rounds.amounts import BY_NAME
 from scenarios.cli import main
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
@@ -20,7 +21,7 @@ from scenarios.run.setup import RunInputs
 from scenarios.studies import measure
 from scenarios.studies.decide import analysis, decision, evidence, variations
 from scenarios.studies.decide.candidates import starter
-from scenarios.studies.decide.objective import SI_UNITS, Objective, amount_at
+from scenarios.studies.decide.objective import Objective, amount_at
 from scenarios.studies.replay import prepared
 from tests.scenarios.in_this_process import SMALL, InThisProcess, summary_of_run
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -432,7 +433,7 @@ def test_a_run_ends_where_it_has_used_up_what_the_rows_of_its_rounds_do_not_say(
     options = ("--out", str(tmp_path), "--seeds", "1", "--draws", "0", "--budget")
 
     def rounds(limit: float) -> list[int]:
-        amount = f"{budget}={limit:.17g} {SI_UNITS.get(budget, '')}"
+        amount = f"{budget}={limit:.17g} {BY_NAME[budget].written_unit}"
         assert main.run_command([*words, *options, amount, "--run-id", f"to-{limit:g}"]) == 0
         return [run["rounds"] for run in json.loads(capsys.readouterr().out)["runs"]]
 
