@@ -29,13 +29,11 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.visits.event_driver import DUE, ORDERS, VisitDriver, shared_links
-from costmodel.visits.leftovers import Leftovers, Solution
+from costmodel.visits.leftovers import SERVER, Leftovers, Solution
 from costmodel.visits.live_visit import LiveVisit
 from costmodel.visits.timeline import Timeline, solve, solve_beside
 from costmodel.visits.work import Work, Works
 
-SERVER = 0
-"""The station of visits that go to the server; of those to aggregators it is the aggregator's number."""
 LEFTOVERS = "leftovers"
 """Name of the leftovers in `Clock.state`, with the station behind it unless that is 0."""
 
@@ -151,7 +149,8 @@ class Clock:
             "spent_joules": self._spent,
         }
         state |= {} if self._threshold is None else {"threshold": self._threshold}
-        return state | {_name_of_leftovers(place): rest.packed() for place, rest in self.leftovers.items()}
+        named = {LEFTOVERS if station == SERVER else f"{LEFTOVERS} {station}": station for station in self.leftovers}
+        return state | {name: self.leftovers[station].packed() for name, station in named.items()}
 
     def restore(self, now: float, state: Mapping[str, Doubles]) -> None:
         """Set the state of `state`, at time ``now``."""
@@ -290,10 +289,6 @@ class Clock:
         assert self.now <= time < math.inf, (self.now, time)
         self._environment.run(until=self._environment.at(time, URGENT, 0, None))
         assert not self._due, f"{self._due[0].value!r} was due before {time}"
-
-
-def _name_of_leftovers(station: int) -> str:
-    return LEFTOVERS if station == SERVER else f"{LEFTOVERS} {station}"
 
 
 class _Environment(simpy.Environment):

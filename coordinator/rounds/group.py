@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import compress
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.records.bottleneck import FASTER, bottleneck
 from coordinator.records.round_record import RoundRecord, outcomes
-from coordinator.records.schema import EVALUATE, LEFTOVER, NOT_SCORED
+from coordinator.records.schema import LEFTOVER, NOT_SCORED
 from coordinator.rounds.budget import Cost
 from coordinator.rounds.policy import Mask, RoundPolicy
 from coordinator.rounds.run import FederatedRun, RunFailed
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never l
     from costmodel.visits.timeline import Timeline
 
 Visits = Sequence[PlannedVisit]
+NONE: Mapping[int, Any] = MappingProxyType({})
 
 
 class Solved(NamedTuple):
@@ -141,14 +143,8 @@ class Group:
 
     # --- the visits that take part ------------------------------------------------------------------------------------
 
-    def begin_rests(self, going_on: Visits) -> None:
-        """These late visits go on, and no other begins."""
-        self.going_on = list(going_on)
-
     def begin(self, visits: Visits, going_on: Visits) -> None:
-        """These visits begin, with the prices that they have now."""
-        if any(visit.price.is_measured for visit in visits):
-            self._solved.clear()
+        """These visits begin."""
         self.visits, self.going_on = list(visits), list(going_on)
         _, self.counts, self.end = self.outcome(visits, going_on)
         self.expected = self.counts
@@ -176,10 +172,9 @@ class Group:
         """The visits of these clients do not count, since their updates have failed a check."""
         self.counts = self.counts & np.array([visit.client not in clients for visit in self.visits])
 
-    def feedback(self, replies: Sequence[Update]) -> list[VisitFeedback]:
-        """What the method learns from the replies of this group's visits."""
-        clients = {visit.client for visit in self.visits}
-        own = [reply for reply in replies if reply.client in clients]
+    def feedback(self, replies: Mapping[int, Update]) -> list[VisitFeedback]:
+        """What the method learns from the replies of this group's visits; ``replies``: by client, of all groups."""
+        own = [replies[visit.client] for visit in self.visits if visit.client in replies]
         return outcomes(self.visits, own, self.final.solution.timeline)
 
     # --- accounts -----------------------------------------------------------------------------------------------------
@@ -205,16 +200,16 @@ class Group:
         return solved._replace(solution=solution)
 
     def account(
-        self, record: RoundRecord, replies: Sequence[Update] = (), faulty: Mapping[int, str] | None = None
+        self, record: RoundRecord, losses: Mapping[int, float | None] = NONE, faulty: Mapping[int, str] = NONE
     ) -> None:
-        """Record and charge all visits. ``faulty``: client -> kind of its visit, if its update failed a check."""
+        """Record and charge all visits. ``losses``: client -> what it has reported. ``faulty``: client -> kind of its
+        visit, if its update failed a check."""
         run, visits = self.run, self.visits
         conditions, solution = self.final
         timeline = solution.timeline
         waiting = _waiting_joules(timeline, conditions, self.end)
-        losses = {reply.client: reply.loss for reply in replies}
         kinds = [
-            (faulty or {}).get(visit.client) or (visit.kind if counts else self._kind_without_count(is_lost))
+            faulty.get(visit.client) or (visit.kind if counts else self._kind_without_count(is_lost))
             for visit, counts, is_lost in zip(visits, self.counts, np.isfinite(timeline.lost), strict=True)
         ]
         reported = [losses.get(visit.client) for visit in visits]
@@ -243,11 +238,12 @@ class Group:
 
     # --- what held it up ----------------------------------------------------------------------------------------------
 
-    def awaited_ends(self, replies: Sequence[Update]) -> NDArray[np.float64]:
-        """(visits,) The ends of the visits that the step waited for; -inf of the others."""
+    def awaited_ends(self, is_step: bool) -> NDArray[np.float64]:
+        """(visits,) The ends of the visits that the station waited for; -inf of the others. ``is_step``: whether an
+        update counts."""
         ends = np.minimum(self.final.solution.timeline.end, self.end)
         trained = sum(visit.kind == "train" for visit in compress(self.visits, self.expected))
-        if not replies or self.rules.synchronous.waits_for_all(self.rules, trained):
+        if not is_step or self.rules.synchronous.waits_for_all(self.rules, trained):
             return ends
         return np.where(self.expected, ends, -math.inf)
 
@@ -291,9 +287,6 @@ class EvaluationGroup(Group):
     @cached_property
     def final(self) -> Solved:
         return self.solved(self.visits, self.going_on, self.run.budget.ends_at)
-
-    def counted(self, kind: str | None = EVALUATE) -> list[PlannedVisit]:
-        return super().counted(kind)
 
     def _kind_without_count(self, is_lost: bool) -> str:
         return NOT_SCORED

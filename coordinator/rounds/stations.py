@@ -17,12 +17,10 @@ from coordinator.aggregation.server import ServerStrategy
 from coordinator.aggregation.tiers import TieredServer
 from coordinator.records.round_record import RoundRecord
 from coordinator.rounds.budget import CLIENTS, SECONDS
+from costmodel.visits.leftovers import SERVER
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.clock import Clock
-
-SERVER = 0
-"""The station of runs without aggregators"""
 
 
 class RoundEnd(NamedTuple):

@@ -38,7 +38,7 @@ run, the next round is discarded and nothing of it is charged.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, compress
@@ -65,6 +65,8 @@ from edge.protocol.messages import Update
 
 Split = dict[int, tuple[list[PlannedVisit], list[PlannedVisit]]]
 """Station -> (visits that begin, late visits that go on)"""
+GroupVisits = tuple[Group, list[PlannedVisit], list[PlannedVisit]]
+"""(group, visits that begin in it, late visits that go on)"""
 
 
 def run_synchronous(run: FederatedRun) -> str:
@@ -149,9 +151,9 @@ class Round:
         received = None
         if run.trains_first:
             received, planned = self._train_first(planned)
-        for station, (visits, going_on) in self._split(planned).items():
-            self.groups[station] = self._group(station, visits, planned)
-            self.groups[station].begin(visits, going_on)
+        for group, visits, going_on in self._groups_of(planned):
+            group.begin(visits, going_on)
+            self.groups[group.station] = group
         self.record.start = min([self.record.start, *(group.start for group in self.groups.values())])
         ends = {station: group.end for station, group in self.groups.items()}
         if stations.is_asynchronous:  # the others go on until the run's end
@@ -227,7 +229,7 @@ class Round:
             since, now_free = stations.start(station), those_free.get(station, [])
             until = stations.first_there(now_free, since) if now_free else math.inf
             if until > since and len(now_free) < len(clients):
-                until = min(until, self._first_free(station, set(clients).difference(now_free)))
+                until = min(until, self._first_free(set(clients).difference(now_free)))
             self._waits_since.setdefault(station, since)
             if until < self.run.budget.ends_at:
                 self._go_on(station, until)
@@ -240,8 +242,8 @@ class Round:
             if rests.since < start < self.run.budget.ends_at:
                 self._go_on(station, start)
 
-    def _first_free(self, station: int, busy: set[int]) -> float:
-        """When the first of a station's clients whose late visits go on is there after that."""
+    def _first_free(self, busy: set[int]) -> float:
+        """When the first of these clients, whose late visits go on, is there after that."""
         clock = self.run.clock
         first = math.inf
         for rests in clock.leftovers.values():
@@ -265,7 +267,7 @@ class Round:
             return waiting.rests(going_on, waiting.solved([], going_on, until).solution, until)
 
         affordable, _ = run.within_budgets(planned, costs, needed=list)
-        waiting.begin_rests(run.numbered(affordable))
+        waiting.going_on = run.numbered(affordable)
         waiting.account_rests(self.record, waiting.final.solution)
 
     def _rests_beside(self, visits: Sequence[PlannedVisit]) -> list[PlannedVisit]:
@@ -295,38 +297,35 @@ class Round:
             groups.setdefault(self._station(visit), ([], []))[visit.kind == LEFTOVER].append(visit)
         return dict(sorted(groups.items()))
 
-    def _group(self, station: int, visits: Sequence[PlannedVisit], planned: Sequence[PlannedVisit]) -> Group:
-        """The group of a station in which these of the ``planned`` visits take part."""
+    def _groups_of(self, planned: Sequence[PlannedVisit]) -> Iterator[GroupVisits]:
+        """The groups of stations at which some of these visits begin."""
+        everyone = _trained(planned)
+        for station, (visits, going_on) in self._split(planned).items():
+            if visits:
+                yield self._group(station, _trained(visits), everyone), visits, going_on
+
+    def _group(self, station: int, trained: int, everyone: int) -> Group:
+        """The group of a station in which ``trained`` of the training visits of ``everyone`` take part."""
         start = self.stations.start(station)
         if (station, start) not in self._tried:
             waited = start - self._waits_since.get(station, start)
             self._tried[station, start] = Group(self.run, self.number, station, start, self.run.rules, waited)
         group, rules = self._tried[station, start], self.run.rules
-        trained, beside = _trained(visits), _trained(planned)
-        if trained < beside:  # of what the policy wants of a cohort, the share of these visits
-            share = rules.participants * trained / beside
+        if trained < everyone:  # of what the policy wants of a cohort, the share of these visits
+            share = rules.participants * trained / everyone
             rules = replace(rules, participants=max(1, math.floor(share + 1e-9)))
         group.rules = rules
         return group
 
     def _costs(self, planned: Sequence[PlannedVisit]) -> list[Cost]:
-        costs: dict[int, Cost] = {}
-        for station, (visits, going_on) in self._split(planned).items():
-            if not visits:  # they go on with the station's next visits
-                costs |= dict.fromkeys([visit.client for visit in going_on], Cost())
-                continue
-            bounds = self._group(station, visits, planned).costs(visits, going_on)
-            costs |= zip([visit.client for visit in (*going_on, *visits)], bounds, strict=True)
-        return [costs[visit.client] for visit in planned]
+        return _costs_in(self._groups_of(planned), planned)
 
     def _trained_of(self, planned: Sequence[PlannedVisit]) -> int:
         """Training visits that would count if these visits began."""
-        count = 0
-        for station, (visits, going_on) in self._split(planned).items():
-            if visits:
-                _, counts, _ = self._group(station, visits, planned).outcome(visits, going_on)
-                count += _trained(compress(visits, counts))
-        return count
+        return sum(
+            _trained(compress(visits, group.outcome(visits, going_on)[1]))
+            for group, visits, going_on in self._groups_of(planned)
+        )
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -371,6 +370,7 @@ class Round:
         """
         run = self.run
         received = run.trainer.train_first([visit for visit in planned if visit.kind == "train"])
+        self._tried.clear()  # with bounds in place of lengths
         return received, [
             visit if visit.kind != "train" else run.pricing.sent(visit, run.trainer.encoded(visit)) for visit in planned
         ]
@@ -419,7 +419,8 @@ class Round:
             run.step(self._meet)
         self.record.meets = bool(self.after.meetings)
         if replies:
-            learned = list(chain.from_iterable(group.feedback(replies) for group in groups))
+            by_client = {reply.client: reply for reply in replies}
+            learned = list(chain.from_iterable(group.feedback(by_client) for group in groups))
             self.record.method_rows += run.server.feedback(self.number, learned)
         run.rounds += 1
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
@@ -466,13 +467,14 @@ class Round:
     def _account(self, replies: Sequence[Update]) -> None:
         """Record and charge all visits, and what held the round up: that of the station that it waited for last."""
         record, stations, faulty = self.record, self.stations, self._faulty
+        losses = {reply.client: reply.loss for reply in replies}
         last = stations.last(record, {station: group.end for station, group in self.groups.items()})
         for station, group in self.groups.items():
-            group.account(record, replies, faulty)
+            group.account(record, losses, faulty)
             if station == last:
                 # Of its visits alone: those of others may have to be faster as well, if they end soon before.
                 name = group.bottleneck(stations.saved_above(record, station))
-                record.set_critical(group.visits, group.awaited_ends(replies), partial(str, name))
+                record.set_critical(group.visits, group.awaited_ends(is_step=bool(replies)), partial(str, name))
 
     # --- evaluations on clients ---------------------------------------------------------------------------------------
 
@@ -493,31 +495,38 @@ class Round:
         planned = [
             run.prepare_evaluation(client)
             for client in np.flatnonzero(run.charged_examples).tolist()
-            if (group := groups.get(stations.of(client))) is not None
+            if (of_client := groups.get(stations.of(client))) is not None
             and clock.has_power(client)
-            and stations.is_there_at(client, group.start)
+            and stations.is_there_at(client, of_client.start)
         ]
 
-        def costs(planned: Sequence[PlannedVisit]) -> list[Cost]:
-            bounds = dict[int, Cost]()
-            for station, (visits, _) in self._split(planned).items():
-                bounds |= zip([visit.client for visit in visits], groups[station].costs(visits, []), strict=True)
-            return [bounds[visit.client] for visit in planned]
+        def groups_of(planned: Sequence[PlannedVisit]) -> Iterator[GroupVisits]:
+            return ((groups[station], *visits) for station, visits in self._split(planned).items())
 
-        affordable, _ = run.within_budgets(planned, costs)
-        begun = self._split(run.numbered(affordable))
-        for station, (visits, _) in begun.items():
-            groups[station].begin(visits, [])
-        clock.advance(max([clock.now, *(groups[station].end for station in begun)]))
-        for station in begun:
-            groups[station].account(self.record)
-            stations.end_evaluation(station, groups[station].end)
-        return [visit.client for visit in self._by_client(groups[station].counted() for station in begun)]
+        affordable, _ = run.within_budgets(planned, lambda planned: _costs_in(groups_of(planned), planned))
+        begun: list[Group] = []
+        for group, visits, going_on in groups_of(run.numbered(affordable)):
+            group.begin(visits, going_on)
+            begun.append(group)
+        clock.advance(max([clock.now, *(group.end for group in begun)]))
+        for group in begun:
+            group.account(self.record)
+            stations.end_evaluation(group.station, group.end)
+        return [visit.client for visit in self._by_client(group.counted() for group in begun)]
 
     @staticmethod
     def _by_client(visits: Iterable[Sequence[PlannedVisit]]) -> list[PlannedVisit]:
         """All of these visits, in client order."""
         return sorted(chain.from_iterable(visits), key=lambda visit: visit.client)
+
+
+def _costs_in(groups: Iterable[GroupVisits], planned: Sequence[PlannedVisit]) -> list[Cost]:
+    """Bounds of the costs of planned visits in these groups; of late visits beside none, which go on later, nothing."""
+    costs: dict[int, Cost] = {}
+    for group, visits, going_on in groups:
+        clients = [visit.client for visit in (*going_on, *visits)]
+        costs |= zip(clients, group.costs(visits, going_on), strict=True)
+    return [costs.get(visit.client, Cost()) for visit in planned]
 
 
 def _trained(visits: Iterable[PlannedVisit]) -> int:

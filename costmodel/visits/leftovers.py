@@ -24,6 +24,8 @@ from costmodel.network.transfers import SenderNumbers, TransferTimes
 from costmodel.visits.accounting import Timeline
 from costmodel.visits.work import Work, Works
 
+SERVER = 0
+"""The station of visits to the server; of those to an aggregator it is the aggregator's number"""
 _TIMES = tuple(field.name for field in fields(TransferTimes))
 
 
