@@ -13,6 +13,8 @@ from typing import Any, Literal
 from costmodel import units
 
 Scope = Literal["clients", "tiers", "devices"]
+FORMATS = {"s": units.format_seconds, "B": units.format_bytes, "J": units.format_joules}
+"""SI unit -> the text of an amount"""
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ class Amount:
     """As users write costs and budgets of decisions"""
     kind: str
     """As runs are told what they have to reach"""
-    budget: str
-    """The key of a scenario that limits it; empty: none does"""
+    budget: str = ""
+    """The key of a scenario's budget that limits it; empty: none does"""
     scope: Scope = "clients"
     """tiers: where aggregators or prices are; devices: of the client that has spent the most, which visits tell"""
 
@@ -54,52 +56,122 @@ class Amount:
     @property
     def written_unit(self) -> str:
         """The unit behind a number, which money and counts have not."""
-        return self.unit if self.unit in ("s", "B", "J") else ""
+        return self.unit if self.unit in FORMATS else ""
 
     def shown(self, amount: float) -> str:
         """The amount with its unit, as a user writes it."""
-        return {"s": units.format_seconds, "B": units.format_bytes, "J": units.format_joules}.get(
-            self.unit, "{:g}".format
-        )(amount)
+        return FORMATS.get(self.unit, "{:g}".format)(amount)
 
 
 ROUNDS = Amount(
-    *("rounds", "rounds", "", float, "rounds", "Against rounds", "rounds"),
-    *("rounds", "rounds", "rounds.max"),
+    key="rounds",
+    field="rounds",
+    unit="",
+    parse=float,
+    heading="rounds",
+    title="Against rounds",
+    axis="rounds",
+    name="rounds",
+    kind="rounds",
 )
 VIRTUAL_SECONDS = Amount(
-    *("virtual_seconds", "virtual_seconds", "s", units.seconds, "virtual time", "Against virtual time", "virtual time"),
-    *("seconds", "time", "budget.virtual_seconds"),
+    key="virtual_seconds",
+    field="virtual_seconds",
+    unit="s",
+    parse=units.seconds,
+    heading="virtual time",
+    title="Against virtual time",
+    axis="virtual time",
+    name="seconds",
+    kind="time",
+    budget="budget.virtual_seconds",
 )
 BYTES = Amount(
-    *("bytes", "nbytes", "B", units.nbytes, "bytes", "Against bytes moved", "bytes down and up, real"),
-    *("bytes", "bytes", "budget.bytes"),
+    key="bytes",
+    field="nbytes",
+    unit="B",
+    parse=units.nbytes,
+    heading="bytes",
+    title="Against bytes moved",
+    axis="bytes down and up, real",
+    name="bytes",
+    kind="bytes",
+    budget="budget.bytes",
 )
 NOMINAL_BYTES = Amount(
-    *("nominal_bytes", "nominal_nbytes", "B", units.nbytes, "nominal", "Against nominal bytes", "nominal bytes"),
-    *("nominal_bytes", "nominal", ""),
+    key="nominal_bytes",
+    field="nominal_nbytes",
+    unit="B",
+    parse=units.nbytes,
+    heading="nominal",
+    title="Against nominal bytes",
+    axis="nominal bytes",
+    name="nominal_bytes",
+    kind="nominal",
 )
 ENERGY = Amount(
-    *("joules", "joules", "J", units.joules, "energy", "Against energy", "energy of clients"),
-    *("joules", "joules", "budget.joules"),
+    key="joules",
+    field="joules",
+    unit="J",
+    parse=units.joules,
+    heading="energy",
+    title="Against energy",
+    axis="energy of clients",
+    name="joules",
+    kind="joules",
+    budget="budget.joules",
 )
 WAN_BYTES = Amount(
-    *("wan_bytes", "wan_nbytes", "B", units.nbytes, "WAN bytes", "Against WAN bytes"),
-    *("bytes above aggregators, down and up", "wan_bytes", "wan_bytes", "budget.wan_bytes", "tiers"),
+    key="wan_bytes",
+    field="wan_nbytes",
+    unit="B",
+    parse=units.nbytes,
+    heading="WAN bytes",
+    title="Against WAN bytes",
+    axis="bytes above aggregators, down and up",
+    name="wan_bytes",
+    kind="wan_bytes",
+    budget="budget.wan_bytes",
+    scope="tiers",
 )
 PRICE = Amount(
-    *("price", "price", "money", float, "price", "Against price", "price of WAN bytes"),
-    *("price", "price", "budget.price", "tiers"),
+    key="price",
+    field="price",
+    unit="money",
+    parse=float,
+    heading="price",
+    title="Against price",
+    axis="price of WAN bytes",
+    name="price",
+    kind="price",
+    budget="budget.price",
+    scope="tiers",
 )
 DEVICE_ENERGY = Amount(
-    *("joules_per_device", "device_joules", "J", units.joules, "energy of a device", "Against the energy of a device"),
-    *("energy of the client that has spent the most", "joules_per_device", "joules_per_device"),
-    *("budget.client.joules", "devices"),
+    key="joules_per_device",
+    field="device_joules",
+    unit="J",
+    parse=units.joules,
+    heading="energy of a device",
+    title="Against the energy of a device",
+    axis="energy of the client that has spent the most",
+    name="joules_per_device",
+    kind="joules_per_device",
+    budget="budget.client.joules",
+    scope="devices",
 )
 DEVICE_BYTES = Amount(
-    *("bytes_per_device", "device_nbytes", "B", units.nbytes, "bytes of a device", "Against the bytes of a device"),
-    *("bytes of the client that has sent and received the most", "bytes_per_device", "bytes_per_device"),
-    *("budget.client.bytes", "devices"),
+    key="bytes_per_device",
+    field="device_nbytes",
+    unit="B",
+    parse=units.nbytes,
+    heading="bytes of a device",
+    title="Against the bytes of a device",
+    axis="bytes of the client that has sent and received the most",
+    name="bytes_per_device",
+    kind="bytes_per_device",
+    budget="budget.client.bytes",
+    scope="devices",
 )
 AMOUNTS = (
     *(VIRTUAL_SECONDS, BYTES, NOMINAL_BYTES, ENERGY, ROUNDS),
@@ -107,7 +179,7 @@ AMOUNTS = (
 )
 BY_KEY: Mapping[str, Amount] = {amount.key: amount for amount in AMOUNTS}
 BY_KIND: Mapping[str, Amount] = {amount.kind: amount for amount in AMOUNTS}
-BY_NAME: Mapping[str, Amount] = {amount.name: amount for amount in AMOUNTS if amount.budget}
+BY_NAME: Mapping[str, Amount] = {amount.name: amount for amount in AMOUNTS if amount is not NOMINAL_BYTES}
 """Those that decisions weigh"""
 
 

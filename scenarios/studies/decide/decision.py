@@ -526,7 +526,7 @@ class Decision(Experiment):
     def recommended(self, candidate: Candidate) -> str:
         """The scenario of a candidate as its user would run it: with the target and the budgets, on all examples."""
         limits = self._limits(candidate).items()
-        budgets = {BY_NAME[name].budget: limit for name, limit in limits if name != "rounds"}
+        budgets = {BY_NAME[name].budget: limit for name, limit in limits if BY_NAME[name].budget}
         target = {} if self.objective.target is None else {"stop.target_accuracy": self.objective.target}
         settings = {**candidate.row.settings, **target}
         loaded = self.grid.load(settings)
