@@ -77,7 +77,7 @@ class UntrainedRun(Untrained):
     """Where the rounds take place; changed by them"""
     rounds: list[UntrainedRound] = field(default_factory=list)
     stopped_by: str | None = None
-    """The rule that has ended the run; None: `play` has"""
+    """The rule that has ended the run; None: it would go on"""
 
     def __post_init__(self) -> None:
         setup = self.setup
@@ -98,7 +98,7 @@ class UntrainedRun(Untrained):
         self._most = math.inf
 
     def play(self, most: int) -> None:
-        """Play rounds until there are ``most``, or a rule ends the run."""
+        """Play rounds until there are ``most``, or a rule ends the run; to be called once."""
         self._most = most
         with suppress(_Enough):
             self.stopped_by = run_rounds(self.run)

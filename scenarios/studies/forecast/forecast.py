@@ -19,6 +19,7 @@ import numpy as np
 
 from coordinator.aggregation.server import ServerStrategy
 from coordinator.records.schema import EVALUATE, NOT_SCORED, Lengths, lengths
+from coordinator.rounds.amounts import NOMINAL_BYTES
 from coordinator.rounds.budget import (
     BYTES,
     BYTES_DOWN,
@@ -54,7 +55,7 @@ PATIENCE_SECONDS = 5.0
 return often enough"""
 LONG_SECONDS = 3600.0
 """Seconds of a message, from which on it is its length that makes a round's events many"""
-NOMINAL = "nominal_bytes"
+NOMINAL = NOMINAL_BYTES.key
 BUSY = "busy_s"
 """Of all visits together"""
 
@@ -214,8 +215,7 @@ class PlayedRounds:
 
     def _why_long(self) -> str:
         """The reason why a round has many events: messages that last for long on links that change, or what varies."""
-        fleet, run = self.setup.fleet, UntrainedRun(self.setup, Clock(_plain(self.setup.fleet)))
-        work = run.run.prepare(_any_client(run), 0).work
+        fleet, work = self.setup.fleet, self.run.run.prepare(_any_client(self.run), 0).work
         slowest = min(float(speeds.min()) for speeds in (fleet.down, fleet.up))
         seconds = 8 * max(work.bytes_down, work.bytes_up) / slowest
         if fleet.config.bandwidth.form != "constant" and seconds > LONG_SECONDS:
@@ -295,10 +295,7 @@ def forecast_of(played: PlayedRounds) -> Forecast:
     payloads = [payload_nbytes(visit.price.down) for visit in visits]
     state_disk, vectors_disk = (files * nbytes for files, nbytes in disk_files(setup, played.run.server_side))
 
-    def amount(name: str) -> float | None:
-        return totals.get(name)
-
-    wan_bytes = amount(WAN_BYTES)
+    wan_bytes = totals.get(WAN_BYTES)
     return Forecast(
         message_down_nbytes=(min(down), max(down)),
         message_up_nbytes=max(sent),
@@ -310,12 +307,12 @@ def forecast_of(played: PlayedRounds) -> Forecast:
         nominal_bytes=totals.get(NOMINAL, 0.0),
         state_disk_nbytes=state_disk,
         vectors_disk_nbytes=vectors_disk,
-        flops=amount(FLOPS),
+        flops=totals.get(FLOPS),
         flops_expected=not all(visit.price.exact for visit in visits),
-        virtual_seconds=amount(SECONDS),
-        joules=amount(JOULES),
+        virtual_seconds=totals.get(SECONDS),
+        joules=totals.get(JOULES),
         wan_bytes=None if wan_bytes is None else round(wan_bytes),
-        price=amount(PRICE),
+        price=totals.get(PRICE),
         untimed=played.untimed,
         evaluation_visits=_evaluation_visits(played),
         refused_clients=[RefusedClients(count, reason) for reason, count in refused.most_common()],
