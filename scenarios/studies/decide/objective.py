@@ -145,9 +145,10 @@ def budget_words(budgets: Mapping[str, str | float]) -> list[str]:
     """Words that `budgets_of` reads, of amounts as text with a unit or in SI units."""
 
     def text(name: str, amount: str | float) -> str:
-        if isinstance(amount, str) or name not in AMOUNTS:  # an unknown one is refused by its name
-            return f"{amount}"
-        return f"{amount:.15g} {AMOUNTS[name].written_unit}".rstrip()
+        if isinstance(amount, str):
+            return amount
+        unit = AMOUNTS[name].written_unit if name in AMOUNTS else ""  # an unknown one is refused by its name
+        return f"{amount:.15g} {unit}".rstrip()
 
     return [f"{name}={text(name, amount)}" for name, amount in budgets.items()]
 

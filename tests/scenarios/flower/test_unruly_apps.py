@@ -38,11 +38,19 @@ def leave(folder, name):
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process has not ended; one that has may wait for whatever adopts orphans here."""
+    """Whether a process goes on running; one that has ended may wait for whatever adopts orphans here.
+
+    A busy machine may need a while to end a process that was killed.
+    """
+    until = time.monotonic() + 10
     try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > until:
+                return True
+            time.sleep(0.01)
     except psutil.NoSuchProcess:
-        return False
+        pass
+    return False
 
 
 def server(statements: str) -> str:
