@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
     from scenarios.api.calls import RunList, check, check_plugin, diff, ls, measure, replay, resume, run, verify
-    from scenarios.api.experiments import RunCollection, audit, budget, compare, decide, report, sweep, tune
+    from scenarios.api.experiments import RunCollection, audit, compare, decide, report, sweep
     from scenarios.api.experiments import open_folder as open
     from scenarios.api.figures import DrawnFigure
     from scenarios.api.mlflow import MLflow
@@ -61,7 +61,6 @@ __all__ = [
     "TensorBoard",
     "__version__",
     "audit",
-    "budget",
     "check",
     "check_plugin",
     "compare",
@@ -77,7 +76,6 @@ __all__ = [
     "resume",
     "run",
     "sweep",
-    "tune",
     "verify",
 ]
 
@@ -118,7 +116,7 @@ _HOMES = {
         "scenarios.api.calls",
     ),
     **dict.fromkeys(
-        ("RunCollection", "audit", "budget", "compare", "decide", "open", "report", "sweep", "tune"),
+        ("RunCollection", "audit", "compare", "decide", "open", "report", "sweep"),
         "scenarios.api.experiments",
     ),
     **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),

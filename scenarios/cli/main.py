@@ -234,10 +234,6 @@ CLASSES = {"report": recorded.ReportCommand}
 for heading, commands in COMMANDS.items():
     for name, command in commands.items():
         app.command(name, cls=CLASSES.get(name, PlainCommand), rich_help_panel=heading)(as_command(command))
-several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
-for study in (studies.budget, studies.trial, studies.tune):
-    several.command(study.__name__, cls=PlainCommand)(as_command(study))
-app.add_typer(several, name="study", cls=GroupedCommands, rich_help_panel="Studies")
 apps = typer.Typer(no_args_is_help=True, help="Apps of Flower on a fleet, and scenarios as such apps.")
 for of_apps in (flower.run, flower.export):
     apps.command(of_apps.__name__, cls=PlainCommand)(as_command(of_apps))

@@ -127,8 +127,9 @@ def parameters_of(group: Any) -> Iterator[inspect.Parameter]:
     for field in sorted(fields(group), key=lambda field: depths[field.name]):
         kind, option = get_args(hints[field.name])[:2]
         default = field.default
-        if kind in (Sequence[float], Sequence[str]):
-            kind, default = list[get_args(kind)[0]] | None, None  # type: ignore[misc]
+        words = next((each for each in (kind, *get_args(kind)) if each in (Sequence[float], Sequence[str])), None)
+        if words is not None:
+            kind, default = list[get_args(words)[0]] | None, None  # type: ignore[misc]
         if isinstance(option, Option):
             option = typer_option(field.name, option)
         keyword = inspect.Parameter.KEYWORD_ONLY

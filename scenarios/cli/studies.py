@@ -9,15 +9,12 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from scenarios.api.requests import (
-    BudgetRequest,
     CompareRequest,
     DecideRequest,
     MachineRequest,
     ReproduceRequest,
     StressRequest,
     SweepRequest,
-    TrialRequest,
-    TuneRequest,
 )
 from scenarios.cli.options import (
     FAILED,
@@ -155,26 +152,17 @@ def sweep(
     from scenarios.experiment.sweep_file import requested
 
     file = requested(scenario, words or [], zipped)
-    if file.decide or file.grid.listed:
+    if file.decide:
         raise ScenarioError(f"{scenario}: decide: is a table for fedbr decide")
     request = replace(
         request,
         seeds=request.seeds or file.seeds,
         targets=request.targets or file.targets,
         parallel=request.parallel or file.parallel,
+        at=request.at or file.at,
+        judge=request.judge or file.judge,
     )
     run_experiment(request.plan(file.grid), request, output)
-
-
-def budget(scenario: ScenarioName, words: Words = None, *, request: BudgetRequest, output: ExperimentOutput) -> None:
-    """Measure accuracy against budgets of bytes and time, with one run per method and seed.
-
-    method=fedavg,fedbr if none are named. With the --run-id of an earlier study, finished runs are kept and
-    interrupted runs are resumed.
-    """
-    from scenarios.experiment.grid import grid_of
-
-    run_experiment(request.plan(grid_of(scenario, words or [])), request, output)
 
 
 def decide(
@@ -200,31 +188,6 @@ def decide(
     given = {key: value for key in own if (value := getattr(request, key)) not in (None, (), [])}
     request = replace(request, **{**own, **given})
     run_experiment(request.plan(file.grid, output.tell), request, output)
-
-
-def trial(scenario: ScenarioName, words: Words = None, *, request: TrialRequest, output: ExperimentOutput) -> None:
-    """Put FedBR on trial: its open details, calibration, skews of the data, its bandit, and a map of when it pays.
-
-    variant=fedavg,fedbr-alpha-2 and skew=eps7 choose from what a part runs. All parts share the folder trial, or that
-    of --run-id: a part that needs runs of another finds them; finished runs are kept and interrupted runs are resumed.
-    """
-    from scenarios.experiment.grid import grid_of
-
-    planned = request.plan(grid_of(scenario, words or []), output.tell)
-    for name, reason in planned.left_out.items():  # before hours are spent on the others
-        output.tell(f"left out: {name}: {reason}")
-    run_experiment(planned, request, output)
-
-
-def tune(scenario: ScenarioName, words: Words = None, *, request: TuneRequest, output: ExperimentOutput) -> None:
-    """Choose settings of each method on the clients' validation examples; test examples are never evaluated.
-
-    Every combination of the values, method=fedavg,fedprox train.lr=0.01,0.1, is a run per seed. An option of a method
-    (method_options.KEY) varies for the methods that have it.
-    """
-    from scenarios.experiment.grid import grid_of
-
-    run_experiment(request.plan(grid_of(scenario, words or [])), request, output)
 
 
 def reproduce(

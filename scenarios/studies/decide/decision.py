@@ -29,8 +29,8 @@ from scenarios.config.tables import set_value
 from scenarios.experiment import statistics
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result, Stopped
 from scenarios.experiment.grid import Grid, cell_name, folder_name, label
+from scenarios.experiment.judged import on_validation
 from scenarios.experiment.run_set import BUDGETS, PlannedRun, RunSet, folder_of
-from scenarios.experiment.tune import on_validation
 from scenarios.run.host import Host
 from scenarios.run.progress import TARGET, ProgressPoint, Trail, with_interval
 from scenarios.run.run_folder import RunFolder

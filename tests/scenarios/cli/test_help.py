@@ -42,7 +42,7 @@ def test_help_has_every_command_under_a_heading_and_cuts_none(
     assert "..." not in told(capsys, "study", "-h").partition("Commands:")[2]
     assert max(map(len, lines)) <= 80
     assert told(capsys, "help") == text
-    assert told(capsys, "help", "study", "budget") == told(capsys, "study", "budget", "-h")
+    assert told(capsys, "help", "flower", "run") == told(capsys, "flower", "run", "-h")
 
 
 def test_the_version_is_that_of_product_python_and_torch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,9 +56,7 @@ def test_usage_and_options_have_words_for_what_is_to_be_written(capsys: pytest.C
     assert told(capsys, "report", "-h").startswith("Usage: fedbr report [OPTIONS] FOLDER...\n")
     assert told(capsys, "list", "-h").startswith("Usage: fedbr list [OPTIONS] [WHAT]\n")
     assert told(capsys, "reproduce", "-h").startswith("Usage: fedbr reproduce [OPTIONS] [NAME] [KEY=V1,V2,..]...\n")
-    tune = told(capsys, "study", "tune", "-h")
-    assert tune.startswith("Usage: fedbr study tune [OPTIONS] SCENARIO [KEY=V1,V2,..]...\n")
-    for name in (*(name for commands in main.COMMANDS.values() for name in commands), "study budget"):
+    for name in (name for commands in main.COMMANDS.values() for name in commands):
         text = told(capsys, *name.split(), "-h")
         assert re.search("<[a-z]|[{}]|x>=|<=x", text) is None, name
     assert "--workers N " in told(capsys, "run", "-h")

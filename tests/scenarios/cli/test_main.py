@@ -96,7 +96,6 @@ WORDS = [
     "report",
     "list",
     "doctor",
-    "study budget",
     "reproduce",
     "audit",
     "replay",

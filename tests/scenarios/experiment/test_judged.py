@@ -1,4 +1,4 @@
-"""``fedbr study tune``: the best setting of a grid, by validation examples alone."""
+"""``fedbr sweep --judge validation``: the best setting of a grid, by validation examples alone."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import pytest
 
 from coordinator.records.store import read
 from scenarios.cli import main
-from scenarios.experiment import tune
+from scenarios.experiment import judged
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.run_set import is_interrupted
+from scenarios.experiment.sweep import Sweep, plan
 from tests.scenarios.in_this_process import SMALL
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import changed
 
 HELD_OUT = "data.validation=0.2"
+JUDGED = ("--judge", "validation", "--seeds", "1")
 
 
-def tuned(*words: str, seeds: int = 1) -> tune.Tuning:
-    return tune.plan(grid_of("digits", [HELD_OUT, *words]), seeds)
+def tuned(*words: str, seeds: int = 1) -> Sweep:
+    return plan(grid_of("digits", [HELD_OUT, *words]), seeds, judge="validation")
 
 
 def test_an_option_of_a_method_varies_for_the_methods_that_have_it() -> None:
@@ -30,10 +32,10 @@ def test_an_option_of_a_method_varies_for_the_methods_that_have_it() -> None:
     assert [run.name for run in planned.run_set.runs[:6]] == [
         "fedavg-lr-0.1-seed0",
         "fedavg-lr-1-seed0",
-        "fedprox-lr-0.1-mu-0.1-seed0",
-        "fedprox-lr-0.1-mu-2-seed0",
-        "fedprox-lr-1-mu-0.1-seed0",
-        "fedprox-lr-1-mu-2-seed0",
+        "fedprox-mu-0.1-lr-0.1-seed0",
+        "fedprox-mu-2-lr-0.1-seed0",
+        "fedprox-mu-0.1-lr-1-seed0",
+        "fedprox-mu-2-lr-1-seed0",
     ]
     assert len(planned.run_set.runs) == 12
     assert {run.loaded.scenario.eval.split for run in planned.run_set.runs} == {"validation"}
@@ -43,7 +45,7 @@ def test_an_option_of_a_method_varies_for_the_methods_that_have_it() -> None:
 
 
 def test_what_a_scenario_evaluates_otherwise_is_left_out() -> None:
-    planned = tune.plan(grid_of("pfedmb-cifar10", ["method=pfedmb", "method_options.branches=2,5"]))
+    planned = plan(grid_of("pfedmb-cifar10", ["method=pfedmb", "method_options.branches=2,5"]), 1, judge="validation")
     found = {
         (of.on, of.split, of.select, of.adapt.before)
         for of in (run.loaded.scenario.eval for run in planned.run_set.runs)
@@ -56,8 +58,9 @@ def test_what_a_scenario_evaluates_otherwise_is_left_out() -> None:
 def test_the_best_validation_accuracy_chooses_and_no_test_example_is_evaluated(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    words = ("digits", HELD_OUT, *SMALL, "train.lr=0.0001,0.1", "--out", str(tmp_path), "--run-id", "t")
-    assert main.run_command(["study", "tune", *words, "--json"]) == 0
+    words = ["digits", "method=fedavg", HELD_OUT, *SMALL, "train.lr=0.0001,0.1", *JUDGED]
+    words += ["--out", str(tmp_path), "--run-id", "t"]
+    assert main.run_command(["sweep", *words, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     slow, fast = (row["validation"]["mean"] for row in result["settings"])
     assert fast > slow
@@ -69,16 +72,18 @@ def test_the_best_validation_accuracy_chooses_and_no_test_example_is_evaluated(
         assert tomllib.loads((folder / "scenario.toml").read_text())["eval"]["split"] == "validation"
         best = read(folder / "ledger.sqlite", "SELECT max(accuracy) FROM rounds")[0][0]
         assert best in (slow, fast)
-    assert main.run_command(["study", "tune", *words]) == 0
-    assert f"fedbr run digits {HELD_OUT}" in capsys.readouterr().out
+    assert main.run_command(["sweep", *words]) == 0
+    assert "fedbr run digits " in capsys.readouterr().out
 
 
-def done(failed: dict[str, str], runs: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"folder": "runs/digits/t", "runs": runs, "failed": failed, "missing": list(failed)}
+def chosen(planned: Sweep, failed: dict[str, str], runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What these runs choose."""
+    done = judged.apart({"folder": "runs/digits/t", "runs": runs, "failed": failed, "missing": list(failed)})
+    return {**done, **judged.choice(planned, planned.axes, done)}
 
 
 def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
-    planned = tuned("train.lr=0.1,10,100", seeds=2)
+    planned = tuned("method=fedavg", "train.lr=0.1,10,100", seeds=2)
     best = {"accuracy": 0.75, "rounds": 3}
     ended = [
         {"name": "fedavg-lr-0.1-seed0", "best_round": best},
@@ -87,12 +92,12 @@ def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
     ]
     why = "update rejected: client 2, round 1: loss = nan (training diverged?)"
     names = ("fedavg-lr-10-seed0", "fedavg-lr-100-seed0", "fedavg-lr-100-seed1")
-    result = planned.result(done(dict.fromkeys(names, why), ended))
+    result = chosen(planned, dict.fromkeys(names, why), ended)
 
     assert (result["diverged"], "failed" in result, "missing" in result) == (dict.fromkeys(names, why), False, False)
     assert [row["validation"]["values"] for row in result["settings"]] == [[0.75, 0.75], [None, 1.0], [None, None]]
     assert [row["settings"] for row in result["chosen"]] == [{"train.lr": "0.1"}]
-    settings, _ = tune.tables(result)
+    _, settings = judged.tables(result)
     assert [row[2:] for row in settings.texts] == [
         ["75.00 ± 0.00 %", "3, 3"],
         ["diverged with 1 of 2 seeds", "-, 4"],
@@ -105,9 +110,9 @@ def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
 def test_a_method_without_a_setting_that_may_be_chosen_is_named() -> None:
     planned = tuned("method=fedavg", "train.lr=10,20", seeds=2)
     ended = [{"name": "fedavg-lr-10-seed0", "best_round": {"accuracy": 0.75, "rounds": 3}}]
-    result = planned.result(done({"fedavg-lr-10-seed1": "loss = inf (training diverged?)"}, ended))
+    result = chosen(planned, {"fedavg-lr-10-seed1": "loss = inf (training diverged?)"}, ended)
     assert result["chosen"] == []
-    assert tune.tables(result)[1].notes == ["fedavg: no setting is free of runs that diverged"]
+    assert judged.tables(result)[0].notes == ["fedavg: no setting is free of runs that diverged"]
 
 
 @pytest.mark.usefixtures("pool_in_this_process")
@@ -115,8 +120,8 @@ def test_a_method_without_a_setting_that_may_be_chosen_is_named() -> None:
 def test_a_study_fails_only_if_every_value_diverges(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, values: str, code: int
 ) -> None:
-    words = ("digits", *changed((HELD_OUT, *SMALL), "rounds.max=2"), f"train.lr={values}", "--no-report")
-    assert main.run_command(["study", "tune", *words, "--out", str(tmp_path)]) == code
+    words = ["digits", "method=fedavg", *changed((HELD_OUT, *SMALL), "rounds.max=2"), f"train.lr={values}", *JUDGED]
+    assert main.run_command(["sweep", *words, "--no-report", "--out", str(tmp_path)]) == code
     said = capsys.readouterr()
     assert ("training diverged?" in said.err) == (code == 3)
     assert ("train.lr=100000 diverged" in " ".join(said.out.split())) == (code == 0)
@@ -124,4 +129,4 @@ def test_a_study_fails_only_if_every_value_diverges(
 
 def test_the_words_of_a_chosen_setting_give_each_key_once() -> None:
     row = {"method": "fedavg", "settings": {"train.lr": "0.1"}}
-    assert tune.run_words(["train.lr=1", "seed=2"], row) == ["seed=2", "method=fedavg", "train.lr=0.1"]
+    assert judged.run_words(["train.lr=1", "seed=2"], row) == ["seed=2", "method=fedavg", "train.lr=0.1"]

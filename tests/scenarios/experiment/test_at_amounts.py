@@ -1,4 +1,4 @@
-"""``fedbr study budget``: accuracy at budgets, read off one run per method and seed."""
+"""``fedbr sweep --at``: accuracy at amounts, read off one run per row and seed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 from coordinator.rounds.amounts import BYTES, NOMINAL_BYTES, VIRTUAL_SECONDS
 from scenarios.cli import main
-from scenarios.experiment import budget
+from scenarios.experiment.at_amounts import at_of
 from scenarios.experiment.grid import grid_of
+from scenarios.experiment.sweep import plan
 from scenarios.report import bands
 from scenarios.run.progress import ProgressPoint, Trail, at_budget, reached, spread, to_target
 from scenarios.run.run_folder import RunFolder
@@ -78,19 +79,19 @@ def test_a_band_steps_from_evaluation_to_evaluation_and_ends_with_its_shortest_r
 # --- the words --------------------------------------------------------------------------------------------------------
 
 
-def test_budgets_have_units_and_are_sorted() -> None:
-    assert budget.budgets_of("2 MB, 1 MiB", "15 min") == {"bytes": [1_048_576, 2_000_000], "time": [900.0]}
-    assert budget.budgets_of(None, "2 s,1 s") == {"time": [1.0, 2.0]}
+def test_amounts_have_units_and_are_sorted() -> None:
+    assert at_of(["bytes=2 MB, 1 MiB", 'seconds="15 min"']) == {"bytes": [1_048_576, 2_000_000], "seconds": [900.0]}
+    assert at_of({"seconds": [2, "1 s"], "rounds": 5}) == {"seconds": [1.0, 2.0], "rounds": [5.0]}
 
 
 # --- a study ----------------------------------------------------------------------------------------------------------
 
 # A round of FedAvg moves 617,230 B: five visits, each a model of 61,352 B with its header down and up.
-WORDS = ["digits", "method=fedavg,fedbr", "--bytes", "700 kB,1.5 MB", "--seeds", "2", "--workers", "1", "--report"]
+WORDS = ["digits", "method=fedavg,fedbr", "--at", "bytes=700 kB,1.5 MB", "--seeds", "2", "--workers", "1", "--report"]
 
 
 def study(out: Path, *more: str) -> int:
-    return main.run_command(["study", "budget", *WORDS, "--out", str(out), "--run-id", "a", *more])
+    return main.run_command(["sweep", *WORDS, "--out", str(out), "--run-id", "a", *more])
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +119,15 @@ def test_a_run_per_method_and_seed_ends_with_the_largest_budget(made: Path) -> N
 
 def test_accuracies_are_those_of_the_ledger(made: Path) -> None:
     result = result_of(made)
-    for at in result["bytes"]:
-        for method, cell in at["accuracy"].items():
+    for at in result["at"]["bytes"]:
+        for row, cell in at["accuracy"].items():
+            method = row.removeprefix("method=")
             for seed, value in enumerate(cell["values"]):
                 db = sqlite3.connect(made / f"{method}-seed{seed}" / "ledger.sqlite")
                 rows = db.execute(
                     """SELECT accuracy FROM (SELECT round, accuracy, SUM(bytes_down + bytes_up) OVER (ORDER BY round)
                     AS total FROM rounds) WHERE total <= ? ORDER BY round DESC LIMIT 1""",
-                    [at["budget"]],
+                    [at["amount"]],
                 ).fetchall()
                 db.close()
                 assert [(value,)] == rows
@@ -136,33 +138,34 @@ def test_accuracies_are_those_of_the_ledger(made: Path) -> None:
 def test_the_tables_hold_every_reading_and_a_curve_per_method_and_axis_and_fit_a_terminal(
     made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with (made / "table.csv").open() as file:
+    with (made / "at.csv").open() as file:
         rows = list(csv.DictReader(file))
     with (made / "curves.csv").open() as file:
         points = list(csv.DictReader(file))
     assert len(rows) == 2 * 2 * 2
     assert rows[0] | {"accuracy": ""} == {
-        "method": "fedavg", "seed": "0", "kind": "bytes", "budget": "700000", "accuracy": "", "round": "1",
+        "row": "method=fedavg", "seed": "0", "name": "bytes", "amount": "700000.0", "accuracy": "", "round": "1",
         "used_up": "True",
     }  # fmt: skip
     assert {(point["method"], point["kind"]) for point in points} == {
-        ("fedavg", "bytes"), ("fedbr", "bytes"), ("fedavg", "time"), ("fedbr", "time"),
+        ("1 fedavg", "bytes"), ("2 fedbr", "bytes"), ("1 fedavg", "time"), ("2 fedbr", "time"),
     }  # fmt: skip
     assert "<svg" in (made / "report.html").read_text()
-    grid = grid_of("digits", ["train.local_epochs=1"])
-    budget.plan(grid, {"bytes": [7e5, 1.5e6]}, 2).show(result_of(made), made / "report.html")
+    grid = grid_of("digits", ["method=fedavg,fedbr", "train.local_epochs=1"])
+    plan(grid, 2, at={"bytes": [7e5, 1.5e6]}).show(result_of(made), made / "report.html")
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines if line.startswith(("700 kB", "1.5 MB"))] == ["700 kB", "1.5 MB"]
     assert lines[-1] == f"report: {made / 'report.html'}"
-    assert max(len(line) for line in lines[:-1]) <= 80
+    answer = max(index for index, line in enumerate(lines) if not line)
+    assert max(len(line) for line in lines[:answer]) <= 80
 
 
 def test_a_budget_that_is_not_reached_is_marked_and_a_method_that_fails_is_named_and_costs_the_others_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["digits", "rounds.max=1", "method_options.lambda1=1e29", "method=fedmlb,fedavg", "--seeds", "1"]
-    words += ["--time", "1 us,1 h", "--out", str(tmp_path), "--workers", "1", "--quiet"]
-    assert main.run_command(["study", "budget", *words]) == 3
+    words += ["--at", "seconds=1 us,1 h", "--out", str(tmp_path), "--run-id", "a", "--workers", "1", "--quiet"]
+    assert main.run_command(["sweep", *words]) == 3
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
 
