@@ -25,7 +25,7 @@ draws = 50
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from typing import Any
 from edge.protocol.spelling import nearest
 from scenarios.config import fleet_files, search_path
 from scenarios.config.errors import ScenarioError
-from scenarios.config.plugin_points import WHOLE
+from scenarios.config.plugin_points import BY_OPTIONS, WHOLE
 from scenarios.config.schema import fraction
 from scenarios.config.tables import leaves
 from scenarios.config.toml_source import read
@@ -106,8 +106,8 @@ def read_file(path: Path) -> SweepFile:
         """Settings with the paths of files beside this one."""
         return {key: fleet_files.placed(key, value, path.parent) for key, value in settings.items()}
 
-    def points(tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        return [own(dict(leaves(each, WHOLE, has_empty=True))) for each in tables]
+    def points(tables: Sequence[Mapping[str, Any]], whole: Collection[str] = WHOLE) -> list[dict[str, Any]]:
+        return [own(dict(leaves(each, whole, has_empty=True))) for each in tables]
 
     for key in raw:
         if key not in KEYS:
@@ -115,7 +115,7 @@ def read_file(path: Path) -> SweepFile:
     rows = typed("rows", list, [])
     if not all(isinstance(row, dict) for row in rows):
         raise wrong("rows", rows, 'a list of tables, such as [{ method = "fedavg" }]')
-    decide, listed = dict(typed("decide", dict, {})), points(rows)
+    decide, listed = dict(typed("decide", dict, {})), points(rows, [key for key in WHOLE if key not in BY_OPTIONS])
     for key, value in list(decide.items()):
         if key not in DECIDE:
             raise ScenarioError(f"{path.name}: unknown key decide.{key}, {nearest(f'decide.{key}', DECIDE_KEYS)}")
