@@ -134,6 +134,11 @@ _HOMES = {
     "TensorBoard": "scenarios.api.tensorboard",
 }
 """Name -> the module that has it"""
+_SUCCESSORS = {
+    "budget": 'fedbr.sweep(.., at={"bytes": "1 MB,2 MB"})',
+    "tune": 'fedbr.sweep(.., judge="validation")',
+}
+"""Earlier name -> what is in its place"""
 _OTHER_NAMES = {"open": "open_folder"}
 _MODULES = {"flower"}
 """Names that are modules themselves"""
@@ -145,7 +150,8 @@ def __getattr__(name: str) -> Any:
 
         return version("fedbr-edge")
     if name not in _HOMES:
-        raise AttributeError(f"module 'fedbr' has no attribute {name!r}")
+        now = f"; it is now {_SUCCESSORS[name]}" if name in _SUCCESSORS else ""
+        raise AttributeError(f"module 'fedbr' has no attribute {name!r}{now}")
     _refuse_others()
     if "scenarios" not in sys.modules:
         _warn_of_others()

@@ -156,6 +156,9 @@ def run_command(arguments: Sequence[str]) -> int:
     words = list(arguments)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
+    command = next((word for word in words if not word.startswith("-")), "")
+    if command in SUCCESSORS:
+        return exit_with_error(f"{command}: is now {SUCCESSORS[command]}", USAGE)
     with restored(), search_path.restored():
         try:
             app(words, prog_name="fedbr")
@@ -228,6 +231,8 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Several machines": {"keys": remote.keys, "worker": remote.worker},
 }
 """Heading of the help -> name -> command"""
+SUCCESSORS = {"study": "sweep: budgets are its --at NAME=AMOUNTS, and tuning its --judge validation"}
+"""Name of an earlier command -> the words that are in its place"""
 CLASSES = {"report": recorded.ReportCommand}
 """Name -> how its words are read, where that is special"""
 

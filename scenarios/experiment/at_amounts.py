@@ -141,7 +141,7 @@ def curves(at: At, rows: Sequence[ExperimentRow], trails: Trails, labels: Mappin
 def figure(at: At, drawn: Sequence[bands.Band]) -> tuple[str, str, str]:
     """(name, inline SVG, caption) of these curves."""
     caption = (
-        "Test accuracy when last evaluated, mean over seeds; the band is one sample deviation to either side. Dashed "
+        "Accuracy when last evaluated, mean over seeds; the band is one sample deviation to either side. Dashed "
         "lines are amounts that were reached. A curve ends where the first of its runs ends."
     )
     return "bands", bands.draw(drawn, {BY_NAME[name].kind: values for name, values in at.items()}), caption

@@ -149,7 +149,7 @@ class Sweep(Experiment):
         runs = ShownRuns(by_row)
         names = {row["name"]: label for label, row in labels.items()}
         means = {label: row["accuracy"] for label, row in labels.items()}
-        panels = [DotPanel("Final accuracy", "test accuracy", PERCENT, means)]
+        panels = [DotPanel("Final accuracy", f"{self.judge} accuracy", PERCENT, means)]
         if any(pair["mean"] is not None for pair in result["tests"][0]["pairs"]):
             pairs = statistics.against(result["tests"][0]["pairs"], baseline)
             differences = {names[name]: each for name, each in pairs.items()}

@@ -41,7 +41,7 @@ AGAINST = (
     f"above and below the baseline; {TESTS}; all pairs are in pairs.csv"
 )
 ACCURACIES = {"accuracy": "accuracy, last", "best_accuracy": "accuracy, best"}
-BEST_OF_ROUNDS = "best: of all rounds, chosen on the test examples that it is measured on, so that it is flattered"
+BEST_OF_ROUNDS = "best: of all rounds, chosen on the examples that it is measured on, so that it is flattered"
 TESTED = ACCURACIES | {"worst_decile": "worst decile of clients"}
 """Measures in [0, 1] that are tested -> their headings"""
 ASKED = ("virtual_seconds", "bytes")

@@ -200,3 +200,11 @@ def test_a_wrong_option_is_answered_in_plain_words(
 ) -> None:
     assert main.run_command(["run", "digits", *word]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_words_of_earlier_versions_name_what_is_in_their_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run_command(["study", "tune", "digits", "train.lr=0.1,0.2"]) == 2
+    now = "sweep: budgets are its --at NAME=AMOUNTS, and tuning its --judge validation"
+    assert capsys.readouterr() == ("", f"fedbr: study: is now {now}\n")
+    with pytest.raises(AttributeError, match=r"it is now fedbr\.sweep\(\.\., judge=\"validation\"\)"):
+        fedbr.tune  # noqa: B018
