@@ -10,11 +10,10 @@ from typing import IO, Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
+from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
 from edge.protocol.plugins import display_name
 from scenarios.config.errors import ReportError
-from scenarios.config.quantities import scenario_text
 from scenarios.report import drawn_times, labels
 from scenarios.report.columns import (
     BYTES,
@@ -130,6 +129,20 @@ def print_location(page: Path, stream: IO[str] | None = None) -> None:
 def print_path(name: str, path: Path | str, stream: IO[str] | None = None) -> None:
     """Print where a file is, on one line however long."""
     console_on(stream).print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_columns(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table below a title; columns that the terminal has no room for stand in another table below."""
+    cells = [list(row) for row in rows]
+    if not cells:
+        return
+    needed = widths([list(columns), *cells] if columns else cells)
+    for group in column_groups(needed, console.width - GAP, GAP):
+        header = [columns[index] for index in group] if columns else []
+        chosen = ([row[index] for index in group] for row in cells)
+        fits = sum(needed[index] + GAP for index in group) <= console.width
+        console.print(f"\n{title}", style="bold", markup=False, highlight=False)
+        console.print(aligned(header, chosen, fits=fits))
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -353,170 +366,3 @@ def _listed(cells: Iterable[str]) -> list[str]:
     """Texts with a line per item where there are several runs, so that columns stay narrow."""
     texts = list(cells)
     return texts if len(texts) == 1 else [text.replace(", ", ",\n") for text in texts]
-
-
-# --- fedbr check ------------------------------------------------------------------------------------------------------
-
-
-def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: bool = False) -> None:
-    """Print what the run costs, then its blocks, the cost of each alpha and the estimate in detail.
-
-    ``keys``: and all keys of the resolved scenario.
-    """
-    console, estimate = console_on(stream), result["estimate"]
-    plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-    if "costs" in result:
-        rounds = f"{result['costs']['rounds']:,} round{'s' if result['costs']['rounds'] > 1 else ''}"
-        rows = cost_rows(result["costs"], estimate)
-        _print_columns(console, f"costs, if {_until(estimate)}", ("", "a round", rounds), rows)
-        for note in cost_notes(result["costs"], estimate):
-            console.print(note, **plain)
-    data = estimate["data"]
-    console.print(f"warning: {data['warning']}" if data["warning"] else f"data: {data['found']}", **plain)
-    if data.get("get"):
-        console.print(f"to get it: {data['get']}", **plain)
-    for refused in estimate["refused_clients"]:
-        console.print(f"warning: {refused['clients']} clients cannot take part: {refused['why']}", **plain)
-    passes = ("flops_forward", "flops_weight_gradient", "flops_input_gradient")
-    flops = Column.of(FLOPS, (block[key] for block in result["blocks"] for key in passes))
-    blocks = (
-        [
-            block["name"],
-            *(f"{block[name]:,}" for name in ("params", "buffers", "nbytes")),
-            percent(block["share"]),
-            *(flops.text(block[key]).removesuffix("FLOP") for key in passes),
-        ]
-        for block in result["blocks"]
-    )
-    _print_columns(console, "blocks", BLOCK_COLUMNS, blocks)
-    console.print(BLOCK_NOTES, highlight=False, style="dim")
-    if result.get("submodels"):
-        parts = (
-            [
-                *(f"{row['rate']:g}", "-" if row["clients"] is None else f"{row['clients']:,}", f"{row['params']:,}"),
-                *(f"{row['mib']:.3f}", f"{row['message_down_nbytes']:,}", format_flops(row["flops_per_example"])),
-                format_bytes(row["training_nbytes"]),
-            ]
-            for row in result["submodels"]
-        )
-        _print_columns(console, "parts of the model that clients hold", PART_COLUMNS, parts)
-    alphas = (
-        [
-            *(str(row["alpha"]), f"{row['payload_nbytes']:,}", f"{row['message_nbytes']:,}", percent(row["share"])),
-            *(percent(row["nominal_share"]), f"{row['flops_ratio']:.3f}"),
-            *(f"{row['ratio_3f']:.4f}", f"{row['eq2']:.4f}"),
-        ]
-        for row in result["alphas"]
-    )
-    if result["alphas"]:
-        _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, alphas)
-        console.print(ALPHA_NOTES, highlight=False, style="dim")
-    _print_columns(console, f"estimate, if {_until(estimate)}", (), estimate_rows(estimate))
-    if keys:
-        console.print(f"\n{scenario_text(result['scenario'])}", **plain)
-
-
-def _until(estimate: Mapping[str, Any]) -> str:
-    return "a budget ends the run" if estimate["ended_by"] else "the run lasts all its rounds"
-
-
-BLOCK_COLUMNS = ("block", "parameters", "buffers", "bytes", "share", "forward", "weight", "input")
-BLOCK_NOTES = "forward, weight, input: FLOPs per example of the pass and its two gradients"
-ALPHA_COLUMNS = ("alpha", "payload B", "message B", "share", "alpha/M", "FLOPs", "3F", "Eq. 2")
-PART_COLUMNS = ("rate", "clients", "parameters", "MiB", "message B", "FLOPs", "training")
-ALPHA_NOTES = (
-    "payload: the numbers alone; message: with its header, as it is charged\n"
-    "FLOPs: executed, relative to a plain step; 3F: relative to three forward passes,\n"
-    "as papers count; Eq. 2: FedBR's nominal cost"
-)
-
-
-def _print_columns(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table below a title; columns that the terminal has no room for stand in another table below."""
-    cells = [list(row) for row in rows]
-    if not cells:
-        return
-    needed = widths([list(columns), *cells] if columns else cells)
-    for group in column_groups(needed, console.width - GAP, GAP):
-        header = [columns[index] for index in group] if columns else []
-        chosen = ([row[index] for index in group] for row in cells)
-        fits = sum(needed[index] + GAP for index in group) <= console.width
-        console.print(f"\n{title}", style="bold", markup=False, highlight=False)
-        console.print(aligned(header, chosen, fits=fits))
-
-
-def cost_rows(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """(name, of a round, of all rounds), if the run lasts all of them."""
-
-    def seconds(amount: float | None) -> str:
-        return UNKNOWN if amount is None else format_seconds(amount)
-
-    virtual = (seconds(each) for each in (costs["virtual_seconds_per_round"], estimate["virtual_seconds"]))
-    one_round, whole = (text if text == UNKNOWN else f"about {text}" for text in virtual)
-    yield "virtual time", one_round, whole
-    yield "bytes", format_bytes(costs["bytes_per_round"]), format_bytes(estimate["bytes"])
-    if estimate["joules"] is not None:
-        joules = estimate["per_round"]["joules"], estimate["joules"]
-        one_round, whole = (f"about {format_joules(each)}" for each in joules)
-        yield "energy", one_round, whole
-    yield "wall time here", seconds(costs["wall_seconds_per_round"]), seconds(costs["wall_seconds"])
-
-
-def cost_notes(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator[str]:
-    """The budget that ends the run, the basis of times, and what a run takes of this machine."""
-    workers = f"{costs['workers']} worker{'s' if costs['workers'] > 1 else ''}"
-    if estimate["ended_by"]:
-        after = estimate["rounds"]
-        ends = f"ends the run after {after:,} rounds" if after else "is too small for one round: run refuses it"
-        if estimate["ended_by"] == "clients":
-            yield f"rounds: after {after:,} no client can take part any more"
-        else:
-            yield f"budget: budget.{estimate['ended_by']} {ends}"
-    played = estimate["rounds_played"]
-    if played < estimate["rounds"]:
-        varied = f"; {', '.join(estimate['varied_by'])} let rounds differ" if estimate["varied_by"] else ""
-        yield f"forecast: {played:,} rounds played without training, the others at the pace of the later half{varied}"
-    else:
-        yield "forecast: all rounds played, without training"
-    if estimate["virtual_seconds"] is None:
-        yield f"virtual time: {UNKNOWN} {estimate['untimed'] or 'without the data set'}"
-    if costs["wall_seconds"] is None:
-        yield f"wall time: {UNKNOWN}, since no run of this kind is in --out; --measure finds it in a few rounds"
-    else:
-        basis = "measured just now" if costs["wall_from"] is None else f"as in {costs['wall_from']}"
-        yield f"wall time: {basis}, with {workers} on {costs['device']}"
-    yield f"disk: about {format_bytes(costs['disk_nbytes'])}"
-    coordinator, worker = (format_bytes(costs[f"{who}_nbytes"]) for who in ("coordinator", "worker"))
-    yield f"memory: about {coordinator} for the coordinator, and {worker} for each of {workers}"
-
-
-def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The estimate of the run, with units."""
-    yield "message down, one visit", _span(estimate["message_down_nbytes"])
-    yield "message up, one visit", format_bytes(estimate["message_up_nbytes"])
-    yield "bytes, real", format_bytes(estimate["bytes"])
-    if "evaluation_visits" in estimate:
-        evaluation = estimate["evaluation_visits"]
-        visits = f"{evaluation['evaluations']:,} x {evaluation['clients']:,} visits"
-        yield "of these, evaluations", f"{format_bytes(evaluation['bytes'])}, {visits}"
-    yield "bytes, nominal", format_bytes(estimate["nominal_bytes"])
-    if "wan_bytes" in estimate:
-        price = f", price {estimate['price']:.4g}" if estimate["price"] else ""
-        yield "bytes above aggregators", f"{format_bytes(estimate['wan_bytes'])}{price}"
-    for name, key, show in (
-        ("FLOPs", "flops", format_flops),
-        ("virtual time", "virtual_seconds", format_seconds),
-        ("energy", "joules", format_joules),
-    ):
-        value, unknown = estimate[key], f"{UNKNOWN} {estimate['untimed'] or 'without the data set'}"
-        about = "expected, about" if key == "flops" and estimate["flops_expected"] else "about"
-        yield name, unknown if value is None else f"{about} {show(value)}"
-    kept = estimate["state_disk_nbytes"]
-    yield "disk for client state", format_bytes(kept) if kept else "none"
-    if estimate["vectors_disk_nbytes"]:
-        yield "disk for vectors per client", format_bytes(estimate["vectors_disk_nbytes"])
-
-
-def _span(pair: Sequence[float]) -> str:
-    low, high = (format_bytes(amount) for amount in pair)
-    return low if low == high else f"{low} to {high}"
