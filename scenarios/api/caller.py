@@ -7,7 +7,7 @@ runs, and gives what the command prints with ``--json``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,6 +44,7 @@ from scenarios.run.setup import RunInputs
 
 if TYPE_CHECKING:
     from scenarios.studies.conformance import Conformance
+    from scenarios.studies.measure import MeasuredModels
     from scenarios.studies.stress import StressPlan, StressResult
     from scenarios.studies.verify import Verification
 
@@ -144,10 +145,10 @@ class Caller:
         self,
         folder: Path,
         metrics: str,
-        options: Mapping[str, Any],
+        options: KeyValues,
         request: MeasureRequest,
         tell: Callable[[int, int], None] = lambda done, tasks: None,
-    ) -> dict[str, Any]:
+    ) -> MeasuredModels:
         """Measure metrics of a stored checkpoint's models; ``options``: of metrics, by key."""
         from scenarios.studies import measure as study
 

@@ -435,6 +435,6 @@ def on_test(scored: Scored, host: Host, launcher: WorkerLauncher, stopped: Calla
         asked = measure.plan(loaded, folder, ACCURACY, {}, rounds, "evaluated")
         plan = replace(asked, evaluation=replace(asked.evaluation, split="test"))
         measured = measure.measure(plan, folder, host, launcher, stopped, lambda done, tasks: None)
-        values = [each[ACCURACY] for each in measured["by_client"].values() if each.get(ACCURACY) is not None]
+        values = [value for each in measured.by_client.values() if (value := each.get(ACCURACY)) is not None]
         scores.append(float(np.mean(values)) if values else None)
     return ScoreOnTest(list(scored), [each[2] for each in scored.values()], **asdict(Mean.of(scores)))

@@ -15,6 +15,7 @@ import matplotlib
 import numpy as np
 import pyarrow.parquet
 import pytest
+from msgspec import to_builtins
 
 from coordinator.methods.gmbs import CHOICES, ChoiceRow
 from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, VisitRow
@@ -293,7 +294,7 @@ def test_the_accuracies_of_clients_have_columns_figures_and_files(tmp_path: Path
     assert page.rows[header + 2][0] != "fedprox", "it has no such values"
     assert {"client_values-caption", "class_accuracy-caption"} <= set(page.ids)
     assert client_values.class_accuracy(open_runs([with_values])[0].evaluations) == {0: 0.875, 1: 0.75}
-    assert client_values.summary(values) == {
+    assert to_builtins(client_values.summary(values)) == {
         "clients_accuracy": 0.45, "worst_decile": 0.0, "spread": pytest.approx(0.0825**0.5)
     }  # fmt: skip
     assert client_values.over_clients([0.3, 0.1, *[0.5] * 18]).worst_decile == 0.2
