@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import to_builtins
 
 from coordinator.methods import fedper
 from coordinator.records.schema import RoundRow, VisitRow
@@ -403,7 +404,7 @@ def test_the_command_prints_one_object_or_ends_with_code_2(
     plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run_command(["replay", str(plain), *SLOW_LINK, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == replay(plain, parse_all(SLOW_LINK))
+    assert json.loads(capsys.readouterr().out) == to_builtins(replay(plain, parse_all(SLOW_LINK)))
     assert main.run_command(["replay", str(plain), "rounds.policy=over_select"]) == 2
     assert capsys.readouterr().err.startswith("fedbr: round 1: client 1 would take part")
     with pytest.raises(ReportError, match="is not a run folder"):

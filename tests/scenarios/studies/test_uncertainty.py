@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import asdict
 
 import fedbr
@@ -408,7 +409,7 @@ def test_the_command_keeps_the_times_for_reports_and_tables(
     assert {path.name for path in alone.iterdir()} == before
     assert main.run_command(["replay", str(alone), "--draws", "20", "--seed", "3", "--json"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert json.loads(printed[-1]) == found.result()
+    assert json.loads(printed[-1]) == to_builtins(found.result())
     assert {path.name for path in alone.iterdir()} - before == {"uncertainty.json"}
     summary = json.loads(read(alone / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")[0][0])
     times = drawn_times.read(alone, summary["model_sha256"])
