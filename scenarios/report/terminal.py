@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from coordinator.rounds.amounts import PRICE, WAN_BYTES
 from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
 from edge.protocol.plugins import display_name
@@ -31,14 +33,16 @@ from scenarios.report.columns import (
     widths,
 )
 from scenarios.report.drawn_times import TimesOverSeeds
+from scenarios.report.readings import quantity
 from scenarios.report.tables import Table
 from scenarios.run import own_method, visits
 from scenarios.run.progress import percent, to_target
 from scenarios.run.run_folder import RunFolder
-from scenarios.run.run_records import read_scenario
+from scenarios.run.run_records import AggregatorsRecord, CommonBudgets, SummaryRecord, read_scenario
 from scenarios.run.visits import counted
 
-Summary = Mapping[str, Any]
+Summary = Mapping[str, object]
+"""As ``run --json`` prints it; `SummaryRecord` has its fields"""
 Row = tuple[str, list[str]]
 """(name, one cell per run)"""
 RUNS_PER_TABLE = 4
@@ -51,21 +55,23 @@ UNKNOWN = "unknown"
 def print_summary(result: Summary, page: Path | None, stream: IO[str] | None = None) -> None:
     """Print the summary of one run."""
     console = console_on(stream)
-    _print_runs(console, [result], {})
-    for name, value in ((result.get("evaluation") or {}).get("values") or {}).items():
+    run = SummaryRecord.model_validate(result)
+    _print_runs(console, [run], CommonBudgets())
+    for name, value in (run.evaluation.values if run.evaluation else {}).items():
         console.print(f"{name}: {UNKNOWN if value is None else format(value, '.6g')}", markup=False, highlight=False)
     # The source of the data says if they are lossy or a subset.
-    for name, place in (("data", result.get("data")), ("run folder", result["run_dir"]), ("report", page)):
+    for name, place in (("data", run.data), ("run folder", run.run_dir), ("report", page)):
         if place:
             print_path(name, place, stream)
 
 
-def print_comparison(result: Mapping[str, Any], page: Path, stream: IO[str] | None = None) -> None:
+def print_comparison(result: Summary, page: Path, stream: IO[str] | None = None) -> None:
     """Print the summaries of a comparison side by side."""
     console = console_on(stream)
-    _print_runs(console, result["runs"], result)
-    if result["runs"][0].get("data"):
-        print_path("data", result["runs"][0]["data"], stream)
+    runs = TypeAdapter(list[SummaryRecord]).validate_python(result["runs"])
+    _print_runs(console, runs, CommonBudgets.model_validate(result))
+    if runs[0].data:
+        print_path("data", runs[0].data, stream)
     print_location(page, stream)
 
 
@@ -148,20 +154,20 @@ def print_columns(console: Console, title: str, columns: Sequence[str], rows: It
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _print_runs(console: Console, runs: Sequence[Summary], comparison: Mapping[str, Any]) -> None:
+def _print_runs(console: Console, runs: Sequence[SummaryRecord], common: CommonBudgets) -> None:
     """Print a column per method, a few per table, so that no line is wider than a terminal."""
     for first in range(0, len(runs), RUNS_PER_TABLE):
-        _print_group(console, runs[first : first + RUNS_PER_TABLE], comparison)
+        _print_group(console, runs[first : first + RUNS_PER_TABLE], common)
     console.print()
 
 
-def _print_group(console: Console, group: Sequence[Summary], comparison: Mapping[str, Any]) -> None:
+def _print_group(console: Console, group: Sequence[SummaryRecord], common: CommonBudgets) -> None:
     """Print one table, or two where the terminal is too narrow for it."""
-    names, rows = [method_name(run) for run in group], run_rows(group, comparison)
+    names, rows = [method_name(run) for run in group], _rows(group, common)
     needed = widths([["method", *names], *([name, *cells] for name, cells in rows)])
     if len(group) > 1 and sum(needed) + 3 * len(group) > console.width:
         for part in (group[: len(group) // 2], group[len(group) // 2 :]):
-            _print_group(console, part, comparison)
+            _print_group(console, part, common)
         return
     table = RichTable(show_edge=False, header_style="bold", pad_edge=False)
     table.add_column("method", no_wrap=True)
@@ -173,109 +179,120 @@ def _print_group(console: Console, group: Sequence[Summary], comparison: Mapping
     console.print(table)
 
 
-def method_name(run: Summary) -> str:
+def method_name(run: SummaryRecord) -> str:
     """The method, with lines of their own for a server optimizer that is not plain, and for a last round cut short."""
-    file = Path(run["run_dir"]) / "scenario.toml"
+    file = Path(run.run_dir) / "scenario.toml"
     server = read_scenario(file)[1].get(labels.SERVER) if file.is_file() else None
-    name = str(run["method"]) + (f"\nserver={server}" if server not in (None, labels.PLAIN) else "")
-    return display_name(name) + (f"\nround {run['cut_round']['round']} cut" if run.get("cut_round") else "")
+    name = run.method + (f"\nserver={server}" if server not in (None, labels.PLAIN) else "")
+    return display_name(name) + (f"\nround {run.cut_round.round} cut" if run.cut_round else "")
 
 
-def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row]:
-    """The rows of the table of runs; with a comparison, also accuracies at the common bytes and time."""
-    target, drawn = runs[0]["target_accuracy"], _drawn(runs)
+def run_rows(runs: Sequence[Summary]) -> list[Row]:
+    """The rows of the table of runs."""
+    return _rows([SummaryRecord.model_validate(run) for run in runs], CommonBudgets())
+
+
+def _rows(runs: Sequence[SummaryRecord], common: CommonBudgets) -> list[Row]:
+    """The rows; of a comparison, also accuracies at the common bytes and time."""
+    target, drawn = runs[0].target_accuracy, _drawn(runs)
     scopes = ["-" if each is None else drawn_times.scope(len(each.by_seed)) for each in drawn]
-    bases = [visits.shares(run.get("seconds_by_basis")) for run in runs]
-    tiers: list[Summary] = [run.get("aggregators") or {} for run in runs]
-    has_nominal = own_method.shows_nominal(str(run["method"]) for run in runs)
+    bases = [visits.shares(run.seconds_by_basis) for run in runs]
+    tiers = [run.aggregators for run in runs]
+    has_nominal = own_method.shows_nominal(run.method for run in runs)
     rows: list[Row] = [
         ("accuracy, final", _cells(runs, "accuracy", PERCENT)),
         ("accuracy, best", _cells(runs, "best_accuracy", PERCENT)),
         ("rounds", _cells(runs, "rounds", COUNT)),
     ]
-    evaluations = [run.get("evaluation") or {} for run in runs]
+    evaluations = [run.evaluation for run in runs]
     for name, key in (("clients, mean", "clients_accuracy"), ("clients, worst decile", "worst_decile")):
-        if any(key in values for values in evaluations):
-            rows.append((name, cells(PERCENT, [values.get(key) for values in evaluations], missing="-")))
-    classes = [values.get("by_device") or {} for values in evaluations]
-    for device in dict.fromkeys(device for of_run in classes for device in of_run):
-        means = [of_run.get(device, {}).get("mean") for of_run in classes]
+        accuracies = [getattr(each, key, None) for each in evaluations]
+        if any(accuracy is not None for accuracy in accuracies):
+            rows.append((name, cells(PERCENT, accuracies, missing="-")))
+    kinds = [each.by_device if each else {} for each in evaluations]
+    for device in dict.fromkeys(device for of_run in kinds for device in of_run):
+        means = [of_run[device].mean if device in of_run else None for of_run in kinds]
         rows.append((f"clients, {device}", cells(PERCENT, means, missing="-")))
-    own: list[Summary] = [each.get("accuracy") or {} for each in tiers]
+    own = [each.accuracy if each else None for each in tiers]
     for name, key in (("aggregators, mean", "mean"), ("aggregators, lowest", "lowest")):
         if any(own):
-            rows.append((name, cells(PERCENT, [each.get(key) for each in own], missing="-")))
+            rows.append((name, cells(PERCENT, [getattr(each, key, None) for each in own], missing="-")))
     rows += best_round_rows(runs)
     if target is not None:
-        rows += [
-            (f"virtual time to {100 * target:g} %", _times(runs, drawn, "time_to_target_s", NOT_REACHED)),
-            *_chances(runs, drawn),
-            ("bytes to it, real", _cells(runs, "bytes_to_target", BYTES, NOT_REACHED)),
-        ]
-        rows += [
-            (f"{heading} to it", _above_to_target(tiers, key, quantity))
-            for key, heading, quantity in TO_TARGET_ABOVE
-            if any(each.get(key) for each in tiers)
-        ]
-        if has_nominal:
-            reached = [to_target(RunFolder(Path(run["run_dir"])).trail, run["target_accuracy"]) for run in runs]
-            nominal = [None if point is None else point.nominal_nbytes for point in reached]
-            rows.append(("bytes to it, nominal", cells(BYTES, nominal, missing=NOT_REACHED)))
-    for key, amount, show in (
-        ("at_common_bytes", "bytes", format_bytes),
-        ("at_common_seconds", "seconds", format_seconds),
+        rows += _to_target(runs, target, drawn, has_nominal)
+    for budget, amount, show in (
+        (common.at_common_bytes, "bytes", format_bytes),
+        (common.at_common_seconds, "seconds", format_seconds),
     ):
-        if key in comparison:
-            common = comparison[key]
-            accuracies = [common["accuracy"][run["method"]] for run in runs]
-            rows.append((f"accuracy at {show(common[amount])}", cells(PERCENT, accuracies, missing="-")))
+        if budget is not None:
+            accuracies = [budget.accuracy[run.method] for run in runs]
+            rows.append((f"accuracy at {show(getattr(budget, amount))}", cells(PERCENT, accuracies, missing="-")))
     energy = []  # parts of it, the largest first; older summaries lack them
     for run in runs:
-        joules = sorted((run.get("joules_by_part") or {}).items(), key=lambda part: -float(part[1]))
-        shares = ", ".join(f"{name} {100 * amount / run['joules']:.0f} %" for name, amount in joules if amount)
+        joules = sorted(run.joules_by_part.items(), key=lambda part: -part[1])
+        shares = ", ".join(f"{name} {100 * amount / run.joules:.0f} %" for name, amount in joules if amount)
         energy.append(shares or UNKNOWN)
     return [
         *rows,
         ("virtual time", _times(runs, drawn, "virtual_seconds", "-")),
         *([("scope of intervals", scopes)] if any(drawn) else []),
-        ("bytes, real", cells(BYTES, [run["bytes_down"] + run["bytes_up"] for run in runs])),
+        ("bytes, real", cells(BYTES, [run.bytes_down + run.bytes_up for run in runs])),
         *([("bytes, nominal", _cells(runs, "nominal_bytes", BYTES))] if has_nominal else []),
         ("FLOPs, real", _cells(runs, "flops", FLOPS)),
         *([("FLOPs, nominal", _cells(runs, "nominal_flops", FLOPS))] if has_nominal else []),
         *([("above clients (WAN)", _listed(above_clients(tiers)))] if any(tiers) else []),
         ("energy", _cells(runs, "joules", JOULES)),
         ("energy went into", _listed(energy)),
-        *([("price", _listed(map(_paid, runs)))] if any(run.get("paid") for run in runs) else []),
+        *([("price", _listed(map(_paid, runs)))] if any(run.paid for run in runs) else []),
         ("waste", _listed(waste(runs))),
-        ("bottleneck", _listed(counted(run["bottlenecks"]) for run in runs)),
+        ("bottleneck", _listed(counted(run.bottlenecks) for run in runs)),
         (
             "time on assumed figures",
             [UNKNOWN if shares is None else percent(shares["assumed"]) for shares in bases],
         ),
         ("wall time", _cells(runs, "wall_seconds", SECONDS)),
-        ("stopped by", [str(run["stopped_by"]).replace("_", " ") for run in runs]),
+        ("stopped by", [run.stopped_by.replace("_", " ") for run in runs]),
     ]
 
 
-def _paid(run: Summary) -> str:
+def _to_target(
+    runs: Sequence[SummaryRecord], target: float, drawn: Sequence[TimesOverSeeds | None], has_nominal: bool
+) -> Iterator[Row]:
+    """The amounts until the target accuracy."""
+    tiers = [run.aggregators for run in runs]
+    yield f"virtual time to {100 * target:g} %", _times(runs, drawn, "time_to_target_s", NOT_REACHED)
+    yield from _chances(runs, drawn)
+    yield "bytes to it, real", _cells(runs, "bytes_to_target", BYTES, NOT_REACHED)
+    for key, heading, held in TO_TARGET_ABOVE:
+        amounts = [getattr(each, key, None) for each in tiers]
+        if any(amounts):
+            texts = cells(held, amounts, missing=NOT_REACHED)
+            yield f"{heading} to it", [text if run else "-" for run, text in zip(tiers, texts, strict=True)]
+    if has_nominal:
+        reached = [to_target(RunFolder(Path(run.run_dir)).trail, run.target_accuracy) for run in runs]
+        nominal = [None if point is None else point.nominal_nbytes for point in reached]
+        yield "bytes to it, nominal", cells(BYTES, nominal, missing=NOT_REACHED)
+
+
+def _paid(run: SummaryRecord) -> str:
     """ "0.31: data 0.3, energy 0.01; 9.3 a month of 30 runs"."""
-    paid = run.get("paid")
+    paid = run.paid
     if not paid:
         return "-"
-    month, total = paid["month"], paid["data"] + paid["energy"]
-    text = f"{total:.4g}: data {paid['data']:.4g}, energy {paid['energy']:.4g}; "
+    month, total = paid.month, paid.data + paid.energy
+    text = f"{total:.4g}: data {paid.data:.4g}, energy {paid.energy:.4g}; "
     text += f"{month['price']:.4g} a month of {month['runs']:g} runs"
-    if paid["plan_used"] is not None:
-        text += f", {100 * paid['plan_used']:.3g} % of the plan of {paid['busiest']}"
+    if paid.plan_used is not None:
+        text += f", {100 * paid.plan_used:.3g} % of the plan of {paid.busiest}"
     return text
 
 
-def above_clients(tiers: Sequence[Summary]) -> Iterator[str]:
+def above_clients(tiers: Sequence[AggregatorsRecord | None]) -> Iterator[str]:
     """Bytes, joules and price of each run's messages between aggregators and what is above them; "-" without any."""
-    joules = [run["joules"] + run["idle_joules"] if run else None for run in tiers]
-    prices = [run["price"] if run else None for run in tiers]
+    joules = [run.joules + run.idle_joules if run else None for run in tiers]
+    prices = [run.price if run else None for run in tiers]
     texts = [
-        cells(BYTES, [run.get("wan_bytes") for run in tiers]),
+        cells(BYTES, [run.wan_bytes if run else None for run in tiers]),
         cells(JOULES, joules),
         *([[f"price {text}" for text in cells(MONEY, prices)]] if any(prices) else []),
     ]
@@ -283,25 +300,19 @@ def above_clients(tiers: Sequence[Summary]) -> Iterator[str]:
         yield ", ".join(own) if run else "-"
 
 
-def _above_to_target(tiers: Sequence[Summary], key: str, quantity: Quantity) -> list[str]:
-    texts = cells(quantity, [run.get(key) for run in tiers], missing=NOT_REACHED)
-    return [text if run else "-" for run, text in zip(tiers, texts, strict=True)]
-
-
-TO_TARGET_ABOVE: tuple[tuple[str, str, Quantity], ...] = (
-    ("wan_bytes_to_target", "WAN bytes", BYTES),
-    ("price_to_target", "price", MONEY),
+TO_TARGET_ABOVE: tuple[tuple[str, str, Quantity], ...] = tuple(
+    (f"{amount.key}_to_target", amount.heading, quantity(amount)) for amount in (WAN_BYTES, PRICE)
 )
-"""Key of ``aggregators`` -> heading, what it holds"""
+"""Field of ``aggregators`` -> heading, what it holds"""
 
 
-def best_round_rows(runs: Sequence[Summary]) -> Iterator[Row]:
+def best_round_rows(runs: Sequence[SummaryRecord]) -> Iterator[Row]:
     """The values of runs at their best rounds, those that any of them has."""
-    best = [run.get("best_round") or {} for run in runs]
-    for name, key, quantity in BEST_ROUND:
-        values = [of_run.get(key) if of_run.get("selected_by") == VALIDATION else None for of_run in best]
+    best = [run.best_round for run in runs]
+    for name, key, held in BEST_ROUND:
+        values = [getattr(each, key) if each and each.selected_by == VALIDATION else None for each in best]
         if any(value is not None for value in values):
-            yield name, cells(quantity, values, missing="-")
+            yield name, cells(held, values, missing="-")
 
 
 BEST_ROUND: tuple[tuple[str, str, Quantity], ...] = (
@@ -314,52 +325,52 @@ BEST_ROUND: tuple[tuple[str, str, Quantity], ...] = (
 """Name of a row -> key of ``best_round``, what it holds."""
 
 
-def _drawn(runs: Sequence[Summary]) -> list[TimesOverSeeds | None]:
+def _drawn(runs: Sequence[SummaryRecord]) -> list[TimesOverSeeds | None]:
     """The times of each run in draws of its uncertain figures, if its folder has them; a damaged file is a warning."""
     found: list[TimesOverSeeds | None] = []
     for run in runs:
         try:
-            times = drawn_times.read(Path(run["run_dir"]), run["model_sha256"])
+            times = drawn_times.read(Path(run.run_dir), run.model_sha256)
         except ReportError as error:
             print(f"fedbr: warning: {error}", file=sys.stderr)
             times = None
-        found.append(None if times is None else TimesOverSeeds({run["seed"]: times}))
+        found.append(None if times is None else TimesOverSeeds({run.seed: times}))
     return found
 
 
-def _times(runs: Sequence[Summary], drawn: Sequence[TimesOverSeeds | None], key: str, missing: str) -> list[str]:
+def _times(runs: Sequence[SummaryRecord], drawn: Sequence[TimesOverSeeds | None], key: str, missing: str) -> list[str]:
     """Virtual times, with their intervals where there are draws; of several runs on a line of their own."""
     around = [
-        None if times is None else times.around(key, run["target_accuracy"])
+        None if times is None else times.around(key, run.target_accuracy)
         for run, times in zip(runs, drawn, strict=True)
     ]
-    texts = drawn_times.with_intervals([run[key] for run in runs], around, missing)
+    texts = drawn_times.with_intervals([getattr(run, key) for run in runs], around, missing)
     return texts if len(runs) == 1 else [text.replace(" (", "\n(") for text in texts]
 
 
-def _chances(runs: Sequence[Summary], drawn: Sequence[TimesOverSeeds | None]) -> Iterator[Row]:
+def _chances(runs: Sequence[SummaryRecord], drawn: Sequence[TimesOverSeeds | None]) -> Iterator[Row]:
     """The probability that the fastest run reaches the target before each other, where both have draws."""
-    reached = [index for index, run in enumerate(runs) if run["time_to_target_s"] is not None]
+    reached = {index: run.time_to_target_s for index, run in enumerate(runs) if run.time_to_target_s is not None}
     if not reached:
         return
-    first = min(reached, key=lambda index: runs[index]["time_to_target_s"])
+    first = min(reached, key=lambda index: reached[index])
     found = [drawn_times.chance(drawn[first], times) if index != first else None for index, times in enumerate(drawn)]
     if any(found):
         cells = ["-" if each is None else f"{100 * each.probability:.0f} %" for each in found]
-        yield f"P({runs[first]['method']} is faster)", cells
+        yield f"P({runs[first].method} is faster)", cells
 
 
-def waste(runs: Sequence[Summary]) -> Iterator[str]:
+def waste(runs: Sequence[SummaryRecord]) -> Iterator[str]:
     """The wasted bytes of each run and their share."""
-    column = Column.of(BYTES, (run["wasted_bytes"] for run in runs))
+    column = Column.of(BYTES, (run.wasted_bytes for run in runs))
     for run in runs:
-        spent = run["bytes_down"] + run["bytes_up"]
-        share = f", {percent(run['wasted_bytes'] / spent)}" if run["wasted_bytes"] else ""
-        yield column.text(run["wasted_bytes"]) + share
+        spent = run.bytes_down + run.bytes_up
+        share = f", {percent(run.wasted_bytes / spent)}" if run.wasted_bytes else ""
+        yield column.text(run.wasted_bytes) + share
 
 
-def _cells(runs: Sequence[Summary], key: str, quantity: Quantity, missing: str = "-") -> list[str]:
-    return cells(quantity, [run[key] for run in runs], missing=missing)
+def _cells(runs: Sequence[SummaryRecord], key: str, quantity: Quantity, missing: str = "-") -> list[str]:
+    return cells(quantity, [getattr(run, key) for run in runs], missing=missing)
 
 
 def _listed(cells: Iterable[str]) -> list[str]:

@@ -106,11 +106,11 @@ class Examination:
         host = replace(self.host, out=folder, run_id=name, workers=workers)
         return self._ended(runner.run(loaded, host, self.launcher, self.stopped, True))
 
-    def _ended(self, result: Mapping[str, Any]) -> Path:
+    def _ended(self, result: Mapping[str, object]) -> Path:
         """The folder of a run; Stopped if the user has stopped it, since nothing of it can be judged."""
         if self.stopped():
             raise Stopped
-        return Path(result["run_dir"])
+        return Path(str(result["run_dir"]))
 
     def _interrupted(self, loaded: Loaded, folder: Path) -> Path:
         """A run that is stopped after each of its rounds, and resumed: a state that is lost may be back at its start

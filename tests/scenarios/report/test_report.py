@@ -31,6 +31,7 @@ from scenarios.run.environment import Environment
 from scenarios.run.progress import to_target
 from scenarios.run.run_finder import found
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.run_records import SummaryRecord
 
 BLOCKS = [
     {"name": "stem", "params": 98, "buffers": 2, "nbytes": 400, "flops_forward": 3e6},
@@ -429,7 +430,8 @@ def test_the_best_validation_round_is_in_the_report_and_in_the_final_table(tmp_p
 
     best = RunFolder(with_all).best_round
     assert best is not None
-    assert dict(terminal.best_round_rows([{"best_round": vars(best)}, {}])) == {
+    ended = SummaryRecord.model_validate({"rounds": 2, "stopped_by": "rounds", "best_round": vars(best)})
+    assert dict(terminal.best_round_rows([ended, ended.model_copy(update={"best_round": None})])) == {
         "best validation round": ["2", "-"],
         "accuracy then, validation": ["62.50 %", "-"],
         "accuracy then, clients": ["75.00 %", "-"],

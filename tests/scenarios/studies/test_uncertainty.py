@@ -416,7 +416,7 @@ def test_the_command_keeps_the_times_for_reports_and_tables(
     assert times is not None and times == found.times[0]
     around = over(times).to_end
     (text,) = with_intervals([summary["virtual_seconds"]], [around])
-    rows = dict(terminal.run_rows([summary], {}))
+    rows = dict(terminal.run_rows([summary]))
     assert (rows["virtual time"], rows["scope of intervals"]) == ([text], ["given this training"])
     page = html.build([alone], tmp_path / "page.html", "title").read_text()
     (text,) = with_intervals([around.median], [around])
@@ -438,12 +438,12 @@ def test_tables_of_several_runs_have_intervals_and_the_probability_that_the_fast
         drawn_times.write(tmp_path / method, drawn(values, [180.0] * 3, model_sha256=summary["model_sha256"]))
         changed = {"run_dir": str(tmp_path / method), "method": method, "time_to_target_s": min(values)}
         runs.append(summary | changed | {"target_accuracy": 0.8, "virtual_seconds": 180.0})
-    rows = dict(terminal.run_rows(runs, {}))
+    rows = dict(terminal.run_rows(runs))
     assert rows["P(fedmlb is faster)"] == ["67 %", "-"]
     assert rows["virtual time to 80 %"] == ["2.00 min\n(2.02 to 2.62)", "1.50 min\n(1.52 to 2.12)"]
     assert rows["virtual time"][0] == "3 min\n(3 to 3)"
     (tmp_path / "fedavg" / "uncertainty.json").write_text("{")
-    rows = dict(terminal.run_rows(runs, {}))
+    rows = dict(terminal.run_rows(runs))
     assert "P(fedmlb is faster)" not in rows
     assert rows["virtual time to 80 %"][0] == "2.00 min"
     assert "fedavg/uncertainty.json is damaged" in capsys.readouterr().err
