@@ -9,6 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from msgspec import to_builtins
+
 from scenarios.api import values
 from scenarios.api.callbacks import Callbacks
 from scenarios.api.caller import Caller
@@ -354,9 +356,10 @@ def audit(
     with calling():
         name = str(twin.folder) if isinstance(twin, Run) else twin
         audited = study.audit(folders_of(runs), target, name)
-        result = audited.result()
+        found = audited.result()
         if output is not None:
-            study.write_page(audited, result, place("output", output))
+            study.write_page(audited, found, place("output", output))
+        result: dict[str, Any] = to_builtins(found)
         return result
 
 

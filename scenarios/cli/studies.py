@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from scenarios.experiment.experiment import Experiment
     from scenarios.experiment.run_set import RunSet
     from scenarios.run.host import Host, Piece
+    from scenarios.studies.forecast.duration import StudyDuration
 
 
 def run_experiment(
@@ -44,16 +45,18 @@ def run_experiment(
 
     ``estimated``: the expected duration is measured and printed first. With --estimate nothing of it is run.
     """
+    from msgspec import to_builtins
+
     from scenarios.experiment import run_set
     from scenarios.experiment.experiment import write
     from scenarios.run.host import piece_seconds
     from scenarios.studies.forecast import duration
 
-    planned, expected = experiment.run_set, dict[str, Any]()
+    planned, expected = experiment.run_set, None
     piece_seconds(request.time_limit)  # refused before minutes are spent on an estimate
     if output.estimate:
-        expected = estimate_of(planned, request, output)
-        emit(expected, output.as_json, lambda: show_estimate(expected, sys.stdout))
+        only = estimate_of(planned, request, output)
+        emit(only, output.as_json, lambda: show_estimate(only, sys.stdout))
         raise typer.Exit(FINISHED)
     if estimated and run_set.pending(planned, request.out, planned.device(request.device)):
         expected = estimate_of(planned, request, output)
@@ -61,12 +64,14 @@ def run_experiment(
             show_estimate(expected, sys.stderr)
     experiment, _, result = output.caller().experiment(experiment, request)
     planned = experiment.run_set
-    result |= {key: expected[key] for key in ("estimate", "estimated_seconds") if key in expected}
+    if expected is not None:
+        estimate = to_builtins(expected.estimate)
+        result |= {"estimate": estimate, "estimated_seconds": expected.estimated_seconds}
     stopped, folder = run_set.is_interrupted(result, planned), run_set.folder_of(result)
     if stopped:
         begun = replace(planned, run_id=folder.name)
         on = begun.device(request.device)
-        left = duration.runs_left(begun, request.out, on, duration.durations(expected))
+        left = duration.runs_left(begun, request.out, on, expected.estimate.durations if expected else ())
         result["left"] = asdict(left)
     page = report_or_warning(lambda: write(experiment, result, output.report and not stopped)) or folder
     emit(result, output.as_json, lambda: experiment.show(result, page), in_files=True)
@@ -80,20 +85,20 @@ def run_experiment(
     raise typer.Exit(STOPPED if stopped else FINISHED)
 
 
-def estimate_of(planned: RunSet, request: ExperimentRequest, output: ExperimentOutput) -> dict[str, Any]:
+def estimate_of(planned: RunSet, request: ExperimentRequest, output: ExperimentOutput) -> StudyDuration:
     """The expected duration of runs on this machine (`duration.result`), measured in short runs."""
     from scenarios.api.caller import Caller
     from scenarios.run.session import Session
     from scenarios.studies.forecast import duration
 
-    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+    def work(host: Host, launcher: Any, stopped: Piece) -> StudyDuration:
         host = replace(host, out=request.out)
         return duration.result(planned, host, duration.forecast(planned, host, launcher, stopped, output.tell))
 
     return Caller(quiet=True).call(Session(request.workers, request.device), [run.loaded for run in planned.runs], work)
 
 
-def show_estimate(found: dict[str, Any], stream: IO[str]) -> None:
+def show_estimate(found: StudyDuration, stream: IO[str]) -> None:
     from scenarios.report import terminal
     from scenarios.studies.forecast import duration
 
@@ -120,7 +125,7 @@ def check_plugin(
 
     result = Caller(quiet=True).check_plugin(name, parsed(overrides or []), request)
     emit(result, output.as_json, lambda: study.show(result))
-    raise typer.Exit(FINISHED if result["holds"] else FAILED)
+    raise typer.Exit(FINISHED if result.holds else FAILED)
 
 
 def compare(scenario: ScenarioName, words: Words = None, *, request: CompareRequest, output: ExperimentOutput) -> None:
