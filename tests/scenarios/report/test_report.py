@@ -32,6 +32,7 @@ from scenarios.run.progress import to_target
 from scenarios.run.run_finder import found
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import SummaryRecord
+from tests.brief import brief_figures
 
 BLOCKS = [
     {"name": "stem", "params": 98, "buffers": 2, "nbytes": 400, "flops_forward": 3e6},
@@ -200,8 +201,10 @@ def page(reported: Reported) -> Page:
     return Page(reported.report.read_text())
 
 
-def page_of(folder: Path, runs: list[Path]) -> Page:
-    return Page(html.build(runs, folder / "report.html", "Runs").read_text())
+def page_of(folder: Path, runs: list[Path], *names: str, title: str = "Runs") -> Page:
+    """The page of runs with the figures of these names alone: all of them take seconds to draw."""
+    with brief_figures(*names):
+        return Page(html.build(runs, folder / "report.html", title).read_text())
 
 
 def test_the_page_says_in_reading_order_what_each_method_reached_and_cost_and_what_is_unfinished(page: Page) -> None:
@@ -228,7 +231,8 @@ def test_the_page_says_of_what_data_its_figures_are(runs: list[Path], tmp_path: 
     file = runs[0] / "environment.json"
     environment = json.loads(file.read_text()) | {"data": {"name": "tinyimagenet", "source": source}}
     file.write_text(json.dumps(environment))
-    page = html.build(runs[:1], tmp_path / "report.html", "A subset").read_text()
+    with brief_figures():
+        page = html.build(runs[:1], tmp_path / "report.html", "A subset").read_text()
     head = page.partition("</header>")[0]
     assert f"<dt>data from</dt><dd>{source}</dd>" in head
 
@@ -289,7 +293,7 @@ def test_the_accuracies_of_clients_have_columns_figures_and_files(tmp_path: Path
     rows = [Commit(round_row(0, 10.0, 0.4, **idle)), Commit(round_row(1, 20.0, 0.5, **idle), evaluations=values)]
     with_values = make_run(tmp_path / "a", "fedavg", rows)
     without = make_run(tmp_path / "b", "fedprox", rows[:1])
-    page = page_of(tmp_path, [with_values, without])
+    page = page_of(tmp_path, [with_values, without], "client_values", "class_accuracy")
     header = page.rows.index(["last evaluation", "clients", "mean", "worst decile", "spread"])
     assert page.rows[header + 1] == ["fedavg", "10", "45.00 %", "0.00 %", "28.72 %"]
     assert page.rows[header + 2][0] != "fedprox", "it has no such values"
@@ -307,7 +311,7 @@ def test_the_accuracies_of_clients_have_columns_figures_and_files(tmp_path: Path
     ]
     html.parquet_table([with_values], tmp_path / "rounds.parquet")
     assert pyarrow.parquet.read_table(tmp_path / "rounds-evaluations.parquet").num_rows == len(lines) - 1 == 13
-    alone = page_of(tmp_path, [without])
+    alone = page_of(tmp_path, [without], "client_values")
     html.csv_table([without], tmp_path / "other.csv")
     assert "client_values-caption" not in alone.ids
     assert not (tmp_path / "other-evaluations.csv").exists()
@@ -334,7 +338,7 @@ def test_the_accuracies_of_clients_are_shown_by_kind_of_device(tmp_path: Path) -
         make_run(tmp_path / "a", "fedavg", commits(0.0, 0.5), **classes),
         make_run(tmp_path / "b", "fedavg", commits(0.5, 0.75), seed=1, **classes),
     ]
-    page = page_of(tmp_path, runs)
+    page = page_of(tmp_path, runs, "client_values", "client_devices")
     head = ["device", "clients", "mean", "worst decile", "spread"]
     # Of the first seed.
     last, best = (page.rows.index([heading, *head]) for heading in ("last evaluation", "best validation round"))
@@ -358,8 +362,10 @@ def test_the_accuracies_of_clients_are_shown_by_kind_of_device(tmp_path: Path) -
     for number, run in enumerate(many):
         with (run / "scenario.toml").open("a") as file:
             file.write(f"[train]\nlr = 0.0{number + 1}\n")
-    assert "client_devices-caption" in page_of(tmp_path, many).ids
-    alone = page_of(tmp_path, [make_run(tmp_path / "c", "fedavg", commits(0.5, 0.5))])
+    assert "client_devices-caption" in page_of(tmp_path, many, "client_values", "client_devices").ids
+    alone = page_of(
+        tmp_path, [make_run(tmp_path / "c", "fedavg", commits(0.5, 0.5))], "client_values", "client_devices"
+    )
     assert "client_devices-caption" not in alone.ids and "device" not in [cell for row in alone.rows for cell in row]
 
 
@@ -379,9 +385,8 @@ def test_visits_and_accuracies_are_shown_by_the_rate_of_parts(tmp_path: Path) ->
         replace(first, visits=VisitColumns.of(made[:2]), evaluations=parts[:1]),
         replace(second, visits=VisitColumns.of(made[2:]), evaluations=parts[1:]),
     ]
-    page = page_of(
-        tmp_path, [make_run(tmp_path / "a", "heterofl", rounds), make_run(tmp_path / "b", "fedavg", rounds[:0])]
-    )
+    runs = [make_run(tmp_path / "a", "heterofl", rounds), make_run(tmp_path / "b", "fedavg", rounds[:0])]
+    page = page_of(tmp_path, runs, "rates", "metrics")
     header = page.rows.index(
         ["method", "rate", "clients", "visits", "wasted", "seconds", "bytes", "device FLOPs", "joules"]
     )
@@ -393,7 +398,7 @@ def test_visits_and_accuracies_are_shown_by_the_rate_of_parts(tmp_path: Path) ->
     assert "rates-caption" in page.ids and "metrics-caption" not in page.ids
     query = open_runs([tmp_path / "a"])[0].query
     assert visits.rates_by_round(query) == {1: {0: 1}, 0.5: {0: 1, 1: 1}}
-    assert "rates" not in page_of(tmp_path, [tmp_path / "b"]).ids
+    assert "rates" not in page_of(tmp_path, runs[1:], "rates").ids
 
 
 def test_the_best_validation_round_is_in_the_report_and_in_the_final_table(tmp_path: Path) -> None:
@@ -417,7 +422,7 @@ def test_the_best_validation_round_is_in_the_report_and_in_the_final_table(tmp_p
     ]
     with_all = make_run(tmp_path / "a", "fedavg", rounds)
     without = make_run(tmp_path / "b", "fedprox", [replace(rounds[0], evaluations=every[0][:2])])
-    page = page_of(tmp_path, [with_all, without])
+    page = page_of(tmp_path, [with_all, without], "client_values", "adaptation")
     header = next(index for index, row in enumerate(page.rows) if row[:1] == ["best validation round"])
     assert page.rows[header][1:] == [
         *("round", "virtual time", "bytes, real", "validation", "mean", "mean before adaptation", "worst decile"),
@@ -477,7 +482,7 @@ def test_a_round_in_which_nobody_counted_is_a_round_and_all_are_put_down_to_what
 
 
 def test_the_page_names_who_was_waited_for_and_what_was_spent_in_vain(troubled: Path, tmp_path: Path) -> None:
-    page = page_of(tmp_path, [troubled])
+    page = Page(html.build([troubled], tmp_path / "report.html", "Runs").read_text())
     assert page.row("client 1") == ["client 1", "pi", "lte", "2", "3", "18 s", "compute 2"]
     assert page.row("client 0") == ["client 0", "pi", "lte", "1", "3", "9 s", "waiting 1"]
     row = next(row for row in page.rows if row[:1] == ["fedavg"] and len(row) == 9)
@@ -527,7 +532,7 @@ def test_the_page_shows_the_shares_and_leaves_out_runs_that_do_not_know_them(tmp
     older = make_run(tmp_path / "b", "fedprox", fedavg_rounds())
     page = page_of(tmp_path, [knows, older])
     assert ["fedavg", "31.25 %", "0.00 %", "43.75 %", "25.00 %"] in page.rows
-    alone = Page(html.build([older], tmp_path / "older.html", "One").read_text())
+    alone = page_of(tmp_path, [older])
     assert "bases" in page.ids and "bases" not in alone.ids
 
 
@@ -542,8 +547,8 @@ def test_only_runs_that_wait_for_nobody_show_how_stale_updates_were(runs: list[P
     streamed = make_run(tmp_path / "stream", "fedprox", rounds)
     with (streamed / "scenario.toml").open("a") as file:
         file.write('[rounds]\npolicy = "fedbuff"\n')
-    page = page_of(tmp_path, [*runs, streamed])
-    alone = Page(html.build([streamed], tmp_path / "alone.html", "One").read_text())
+    page = page_of(tmp_path, [*runs, streamed], "staleness", "client_staleness")
+    alone = page_of(tmp_path, [streamed], "timing")
 
     assert visits.staleness(open_runs([streamed])[0].query) == {0: 2, 1: 2, 2: 2}
     assert "staleness" in page.ids
@@ -595,7 +600,7 @@ def test_runs_of_one_method_are_told_apart_and_a_large_partition_is_cut(tmp_path
     labels = [run.label for run in open_runs(seeds)]
     assert labels == ["fedavg, seed 0", "fedavg, seed 1, run-1-1", "fedavg, seed 1, run-1-2"]
     run = make_run(tmp_path / "run", "fedavg", [], clients=101)
-    page = page_of(tmp_path, [run])
+    page = page_of(tmp_path, [run], "partition")
     assert "the first 100 of 101 clients are shown" in page.text
 
 
@@ -608,14 +613,14 @@ def test_a_partition_is_drawn_with_the_examples_of_each_split(tmp_path: Path) ->
         folder = make_run(tmp_path / name, "fedavg", [], partition=partition | more)
         drawn = figures.draw(ShownRuns(grouped(open_runs([folder]))), ["partition"])["partition"]
         assert [split for split in ("training", "validation", "test") if f">{split}</text>" in drawn] == splits
-        page = page_of(tmp_path, [folder])
+        page = page_of(tmp_path, [folder], "partition")
         assert ("Clients without test examples: 1 of 3." in page.text) == (name == "new")
     run = open_runs([folder])[0]
     assert (run.examples("train"), run.examples("test"), run.left_out) == ([20, 5, 7], [4, 0, 2], 1)
 
 
 def test_names_from_outside_are_text_and_never_markup(runs: list[Path], tmp_path: Path) -> None:
-    page = Page(html.build(runs, tmp_path / "report.html", "<script>alert(1)</script>").read_text())
+    page = page_of(tmp_path, runs, title="<script>alert(1)</script>")
     assert "<script>alert(1)</script>" in page.text  # as characters: a real tag would not be in the text
     assert page.row("worker died") == ["worker died", "worker-1", "signal 9 <killed>", "2.50"]
 
@@ -643,7 +648,8 @@ def test_a_compare_folder_is_reported_whole_and_into_itself_even_when_it_was_mov
     (study / "compare.json").write_text(json.dumps(stated))
     whole, alone = found([study]), found([runs[0]])
     assert (whole.folders, whole.comparison, alone.folders, alone.comparison) == (runs, stated, [runs[0]], None)
-    path = html.from_folder(study, None, tmp_path / "rounds.csv", tmp_path / "rounds.parquet")
+    with brief_figures():
+        path = html.from_folder(study, None, tmp_path / "rounds.csv", tmp_path / "rounds.parquet")
     assert path == study / "report.html"
     page = Page(path.read_text())
     assert page.text.startswith("digits: fedavg, fedbr ")
