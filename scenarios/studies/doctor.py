@@ -69,7 +69,7 @@ class OpenFiles(Struct, frozen=True):
     hard: int
 
 
-class Sockets(Struct, frozen=True):
+class SocketFolder(Struct, frozen=True):
     folder: str
     problem: str | None
     """Why its sockets cannot be used"""
@@ -91,7 +91,7 @@ class MachineFacts(Struct, frozen=True):
     cache: Cache
     free_disk_bytes: int
     open_files: OpenFiles
-    sockets: Sockets
+    sockets: SocketFolder
 
 
 def examine() -> MachineFacts:
@@ -117,7 +117,7 @@ def examine() -> MachineFacts:
         cache=Cache(str(cache), folder_nbytes(cache)),
         free_disk_bytes=shutil.disk_usage(Path.cwd()).free,
         open_files=OpenFiles(soft, hard),
-        sockets=Sockets(str(place), socket_problem(place)),
+        sockets=SocketFolder(str(place), socket_problem(place)),
     )
 
 
@@ -158,7 +158,7 @@ def rows(facts: MachineFacts) -> Iterator[tuple[str, str]]:
 # --- calibration ------------------------------------------------------------------------------------------------------
 
 
-class Measurement(Struct, frozen=True):
+class MeasuredSteps(Struct, frozen=True):
     """Steps of one network at one batch size, as `edge.profile.fit.Measurement`."""
 
     model: str
@@ -173,7 +173,7 @@ class Measurement(Struct, frozen=True):
     """Kind -> how many, per example and per step"""
 
 
-class Prediction(Measurement, frozen=True):
+class Prediction(MeasuredSteps, frozen=True):
     """A measurement beside the step of a device as runs take it."""
 
     predicted_seconds: float
@@ -193,7 +193,7 @@ class Measured(Struct, frozen=True):
     codecs: Codecs
     torch: str
     """Its version"""
-    measurements: list[Measurement]
+    measurements: list[MeasuredSteps]
 
 
 class CalibratedRow(Struct, frozen=True):
@@ -312,7 +312,7 @@ def step(one: Prediction) -> MeasuredStep:
     return MeasuredStep(one.model, one.fitted, one.batch, one.flops, *times, one.width)
 
 
-def predicted(device: Device, measurements: Sequence[Measurement]) -> list[Prediction]:
+def predicted(device: Device, measurements: Sequence[MeasuredSteps]) -> list[Prediction]:
     """Each measurement beside a step on this device."""
     rows = []
     for one in measurements:

@@ -40,11 +40,11 @@ from scenarios.studies import measure, uncertainty
 from scenarios.studies.decide import analysis_file, evidence, halving, variations
 from scenarios.studies.decide.analysis_file import AnalysisRecord, Asked
 from scenarios.studies.decide.answer import (
-    Axis,
-    Chance,
+    ChanceOfBetter,
     Change,
     Choice,
     Findings,
+    LabelledAxis,
     Place,
     Point,
     ScoreOnTest,
@@ -167,13 +167,13 @@ class Analysis:
 
     # --- the probability ----------------------------------------------------------------------------------------------
 
-    def over_seeds(self) -> Chance:
+    def over_seeds(self) -> ChanceOfBetter:
         """The probability that the choice is better than what comes second, over seeds alone."""
         return self._chance(
             [{s: [self.objective.value(trail)] for s, trail in each.trails.items()} for each in self.finalists]
         )
 
-    def drawn(self, draws: int, stopped: Callable[[], bool]) -> tuple[Chance, list[UncertainFigure]] | None:
+    def drawn(self, draws: int, stopped: Callable[[], bool]) -> tuple[ChanceOfBetter, list[UncertainFigure]] | None:
         """The same over seeds and draws of the uncertain figures, and the figures that it rests on.
 
         None if in more draws than `uncertainty.MOST_LEFT_OUT_PERCENT` of them a finalist would train other visits, or
@@ -197,7 +197,7 @@ class Analysis:
                     values[-1][seed].append(math.nan if trails is None else self.objective.value(trails[seed]))
         return self._chance(values), self._rests_on(values[:2], settings)
 
-    def _chance(self, values: Sequence[Mapping[int, Sequence[float | None]]]) -> Chance:
+    def _chance(self, values: Sequence[Mapping[int, Sequence[float | None]]]) -> ChanceOfBetter:
         """``values``: of each finalist, by seed and draw; NaN: nobody knows it in this draw, which is left out.
 
         The seeds that choose a finalist flatter it. So ``probability`` is that with which, of the two finalists that
@@ -221,7 +221,7 @@ class Analysis:
                 left_out[seed] = share
         chance = drawn_times.over_seeds(left_out, count) if len(left_out) > 1 else None
         draws = max((len(each) for each in values[0].values()), default=0)
-        return Chance(
+        return ChanceOfBetter(
             than=names[1],
             probability=None if chance is None else chance.probability,
             low=None if chance is None else chance.low,
@@ -311,7 +311,7 @@ class Analysis:
             for each in self.finalists
         }
 
-    def flips(self, stopped: Callable[[], bool]) -> dict[str, Axis]:
+    def flips(self, stopped: Callable[[], bool]) -> dict[str, LabelledAxis]:
         """Name of an axis -> its values, each with the finalist that would be chosen there."""
         axes = {}
         for name, (change, values, words) in variations.AXES.items():
@@ -321,10 +321,10 @@ class Analysis:
                     raise Stopped
                 is_own = value == variations.OWN.get(name)
                 points.append(Point(value, *astuple(self.best_on(partial(_changed, change, value), is_own))))
-            axes[name] = Axis(words, points)
+            axes[name] = LabelledAxis(words, points)
         return axes
 
-    def budget_flip(self) -> Axis:
+    def budget_flip(self) -> LabelledAxis:
         """The same for all budgets together, from the runs as they are."""
         points = []
         trails = {each.name: each.trails for each in self.finalists}
@@ -333,7 +333,7 @@ class Analysis:
                 self.objective, budgets={key: factor * limit for key, limit in self.objective.budgets.items()}
             )
             points.append(Point(factor, *astuple(best_of(own, trails, self._open(own, trails)))))
-        return Axis("all budgets ×", points)
+        return LabelledAxis("all budgets ×", points)
 
     def map(self, stopped: Callable[[], bool]) -> list[Place]:
         """The finalist that would be chosen, over rates of links and speeds of devices."""

@@ -16,7 +16,7 @@ Number = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
 Count = Annotated[int, Meta(ge=0)]
 
 
-class Chance(Struct, frozen=True):
+class ChanceOfBetter(Struct, frozen=True):
     """How probably the chosen candidate is better than what comes second."""
 
     than: str
@@ -62,7 +62,7 @@ class Point(Struct, frozen=True):
     unknown: list[str]
 
 
-class Axis(Struct, frozen=True):
+class LabelledAxis(Struct, frozen=True):
     words: str
     points: list[Point]
 
@@ -106,9 +106,9 @@ class Findings(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
 
     not_replayed: dict[str, str]
     """Finalist -> why it cannot be replayed"""
-    probability: Chance | None = None
+    probability: ChanceOfBetter | None = None
     rests_on: list[UncertainFigure] | None = None
-    flips: dict[str, Axis] | None = None
+    flips: dict[str, LabelledAxis] | None = None
     map: list[Place] | None = None
     robust: list[Change] | None = None
     test: ScoreOnTest | None = None
@@ -144,7 +144,7 @@ class CandidateRow(Struct, frozen=True):
     """By name of an amount"""
 
 
-class Difference(Struct, frozen=True):
+class FinalistDifference(Struct, frozen=True):
     """The `Mean` of differences, paired by seed."""
 
     seeds: list[int]
@@ -154,11 +154,11 @@ class Difference(Struct, frozen=True):
     values: list[float | None]
 
 
-class Comparison(Struct, frozen=True):
+class FinalistComparison(Struct, frozen=True):
     """A finalist against the chosen one."""
 
     name: str
-    difference: Difference
+    difference: FinalistDifference
     reached: int
     p: float | None
     p_corrected: float | None
@@ -201,7 +201,7 @@ class EndedRun(Struct, frozen=True):
     stopped_by: str
 
 
-class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DecisionAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer; without ``chosen`` if the decision was interrupted."""
 
     scenario: str
@@ -215,15 +215,15 @@ class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     chosen: str | None = None
     finalists: list[str] | None = None
     """The best first"""
-    tests: list[Comparison] | None = None
+    tests: list[FinalistComparison] | None = None
     ties: list[str] | None = None
     nearest: Nearest | None = None
     seconds_by_basis: dict[str, float] | None = None
     """Basis of figures -> the chosen candidate's virtual seconds that rest on it"""
     not_replayed: dict[str, str] | None = None
-    probability: Chance | None = None
+    probability: ChanceOfBetter | None = None
     rests_on: list[UncertainFigure] | None = None
-    flips: dict[str, Axis] | None = None
+    flips: dict[str, LabelledAxis] | None = None
     map: list[Place] | None = None
     test: ScoreOnTest | None = None
     robust: list[Change] | None = None

@@ -40,12 +40,12 @@ from scenarios.run.setup import RunInputs, on_device
 from scenarios.studies.decide import analysis, analysis_file, evidence, halving, pages, variations
 from scenarios.studies.decide.analysis import Finalist
 from scenarios.studies.decide.answer import (
-    Answer,
     CandidateRow,
     Change,
-    Comparison,
-    Difference,
+    DecisionAnswer,
     Effort,
+    FinalistComparison,
+    FinalistDifference,
     Nearest,
     Sought,
 )
@@ -349,11 +349,11 @@ class Decision(Experiment):
         """The keys of ``decide --json``."""
         return {**msgspec.to_builtins(self.answer(done)), **done}
 
-    def answer(self, done: Result) -> Answer:
+    def answer(self, done: Result) -> DecisionAnswer:
         """The answer of these runs."""
         walk = self.walk(done)
         order, objective = self.finalists(walk), self.objective
-        answer = Answer(
+        answer = DecisionAnswer(
             scenario=self.scenario,
             overrides=words({**self.overrides, **self.held_out}),
             objective=Sought(objective.text, objective.target, objective.cost, dict(objective.budgets)),
@@ -445,7 +445,7 @@ class Decision(Experiment):
             },
         )
 
-    def _tests(self, order: Sequence[str], walk: Walk) -> list[Comparison]:
+    def _tests(self, order: Sequence[str], walk: Walk) -> list[FinalistComparison]:
         """The other finalists against the first one."""
         objective = self.objective
         by_name = {
@@ -459,9 +459,9 @@ class Decision(Experiment):
         for name in order[1:]:
             pair, p = against[name], against[name]["p_holm"]
             tests.append(
-                Comparison(
+                FinalistComparison(
                     name=name,
-                    difference=Difference(**{key: pair[key] for key in Difference.__struct_fields__}),
+                    difference=FinalistDifference(**{key: pair[key] for key in FinalistDifference.__struct_fields__}),
                     reached=sum(value is not None for value in by_name[name].values()),
                     p=pair["p"],
                     p_corrected=p,

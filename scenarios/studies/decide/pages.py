@@ -17,7 +17,7 @@ from scenarios.report import run_reader, tables, terminal
 from scenarios.report.columns import COUNT, PERCENT, POINTS, Column
 from scenarios.report.readings import quantity
 from scenarios.report.tables import Cell, Number, Table, TableColumn
-from scenarios.studies.decide.answer import Answer, CandidateRow, Change, Nearest, Point, Sought
+from scenarios.studies.decide.answer import CandidateRow, Change, DecisionAnswer, Nearest, Point, Sought
 from scenarios.studies.decide.objective import shown as amount_text
 
 READ_AS = (
@@ -31,18 +31,18 @@ TESTED = (
 )
 
 
-def read(result: Result) -> Answer:
+def read(result: Result) -> DecisionAnswer:
     """The answer in a result."""
-    return msgspec.convert(result, Answer)
+    return msgspec.convert(result, DecisionAnswer)
 
 
-def numbered(answer: Answer) -> dict[str, str]:
+def numbered(answer: DecisionAnswer) -> dict[str, str]:
     """Name of a candidate -> what it is called in tables and figures: ``3 fedavg kind=sign``."""
     labels = sweep_tables.labels([msgspec.structs.asdict(row) for row in answer.candidates])
     return dict(zip((row.name for row in answer.candidates), labels, strict=True))
 
 
-def lead(answer: Answer) -> str:
+def lead(answer: DecisionAnswer) -> str:
     """The answer in sentences."""
     chosen = next((row for row in answer.candidates if row.name == answer.chosen), None)
     if chosen is None:
@@ -104,12 +104,12 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
-def all_tables(answer: Answer) -> list[Table]:
+def all_tables(answer: DecisionAnswer) -> list[Table]:
     """The tables of the page."""
     return [*_candidates(answer), *_finalists(answer), *_rests_on(answer), *_flips(answer), _effort(answer)]
 
 
-def _candidates(answer: Answer) -> Iterator[Table]:
+def _candidates(answer: DecisionAnswer) -> Iterator[Table]:
     labels, objective, nearest = numbered(answer), answer.objective, answer.nearest
     common = (amount.name for amount in (VIRTUAL_SECONDS, BYTES, ENERGY))
     costs = list(dict.fromkeys([objective.cost, *common, *objective.budgets]))
@@ -147,7 +147,7 @@ def _candidates(answer: Answer) -> Iterator[Table]:
     yield Table(f"candidates: {objective.text}", columns, rows, [READ_AS, *missing])
 
 
-def _finalists(answer: Answer) -> Iterator[Table]:
+def _finalists(answer: DecisionAnswer) -> Iterator[Table]:
     labels, objective = numbered(answer), answer.objective
     if answer.chosen is None or not answer.tests:
         return
@@ -175,7 +175,7 @@ def _probability(p: float | None) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _rests_on(answer: Answer) -> Iterator[Table]:
+def _rests_on(answer: DecisionAnswer) -> Iterator[Table]:
     if answer.rests_on:
         columns = [
             TableColumn("figure"),
@@ -191,7 +191,7 @@ def _rests_on(answer: Answer) -> Iterator[Table]:
         yield Table("figures that the lead over the second finalist rests on", columns, rows)
 
 
-def _flips(answer: Answer) -> Iterator[Table]:
+def _flips(answer: DecisionAnswer) -> Iterator[Table]:
     labels, rows, none = numbered(answer), list[list[Cell]](), _none(answer)
     axes = answer.flips or {}
     for axis in axes.values():
@@ -210,7 +210,7 @@ def _flips(answer: Answer) -> Iterator[Table]:
         yield Table("robustness", [TableColumn("change"), TableColumn("the answer", is_left=True)], robust)
 
 
-def _none(answer: Answer) -> str:
+def _none(answer: DecisionAnswer) -> str:
     has_target = answer.objective.target is not None
     return "none reaches the target" if has_target else "none is evaluated within the budgets"
 
@@ -233,7 +233,7 @@ def stretches(points: Sequence[Point]) -> list[tuple[float, float, Point]]:
     return spans
 
 
-def _effort(answer: Answer) -> Table:
+def _effort(answer: DecisionAnswer) -> Table:
     effort = answer.effort
     rows: list[list[Cell]] = [["this decision", effort.runs, effort.rounds]]
     if effort.changed_runs:
@@ -242,7 +242,7 @@ def _effort(answer: Answer) -> Table:
     return Table("training", [TableColumn(""), TableColumn("runs", COUNT), TableColumn("rounds", COUNT)], rows)
 
 
-def page(title: str, answer: Answer) -> ExperimentPage:
+def page(title: str, answer: DecisionAnswer) -> ExperimentPage:
     """The page: the answer, figures, tables, and the report of the finalists' runs."""
     facts = {"scenario": answer.scenario, "sought": answer.objective.text}
     facts |= {"all runs": " ".join(answer.overrides)} if answer.overrides else {}
@@ -260,7 +260,7 @@ def page(title: str, answer: Answer) -> ExperimentPage:
     return ExperimentPage(title, text, facts, list(figures(answer, groups)), all_tables(answer), groups=groups)
 
 
-def _facts_of_chosen(answer: Answer) -> dict[str, str]:
+def _facts_of_chosen(answer: DecisionAnswer) -> dict[str, str]:
     """The facts about the chosen candidate alone: its score on test examples, and what its times rest on."""
     facts = dict[str, str]()
     test = answer.test
@@ -276,13 +276,13 @@ def _facts_of_chosen(answer: Answer) -> dict[str, str]:
     return facts
 
 
-def figures(answer: Answer, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
+def figures(answer: DecisionAnswer, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
     """(name, HTML, caption): cost against accuracy of the candidates, and the map of answers on changed fleets."""
     yield from _cost_figure(answer, groups)
     yield from _flips_figure(answer, groups)
 
 
-def _cost_figure(answer: Answer, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
+def _cost_figure(answer: DecisionAnswer, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
     """Nothing unless two candidates have a cost and an accuracy."""
     objective, labels = answer.objective, numbered(answer)
     points: dict[str, tuple[float, float]] = {}
@@ -312,7 +312,7 @@ def _cost_figure(answer: Answer, groups: Sequence[run_reader.RunGroup]) -> Itera
     yield "candidates", inline("candidates", lambda: cost_map(ShownRuns(groups), drawn)), caption
 
 
-def against_fedavg(answer: Answer) -> str:
+def against_fedavg(answer: DecisionAnswer) -> str:
     """How much less the chosen candidate takes to the target than plain FedAvg; empty where that is not known."""
     objective, rows = answer.objective, answer.candidates
     chosen = next((row for row in rows if row.name == answer.chosen and answer.nearest is None), None)
@@ -338,7 +338,7 @@ def _is_plain_fedavg(row: CandidateRow) -> bool:
     return row.method == "fedavg" and all(value == "none" for value in codecs)
 
 
-def _flips_figure(answer: Answer, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
+def _flips_figure(answer: DecisionAnswer, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
     """Nothing unless the map has two known places."""
     labels, places = numbered(answer), answer.map or []
     known = [each for each in places if not each.unknown]
@@ -361,13 +361,13 @@ def _flips_figure(answer: Answer, groups: Sequence[run_reader.RunGroup]) -> Iter
     yield "flips", inline("flips", lambda: choice_map(ShownRuns(groups), drawn)), caption
 
 
-def markdown(answer: Answer) -> str:
+def markdown(answer: DecisionAnswer) -> str:
     """The answer and its tables."""
     facts = "".join(f"* {name}: {value}\n" for name, value in _facts_of_chosen(answer).items())
     return "\n\n".join(filter(None, [lead(answer), facts.rstrip(), tables.markdown(all_tables(answer))]))
 
 
-def show(answer: Answer, page: Path) -> None:
+def show(answer: DecisionAnswer, page: Path) -> None:
     """Print the answer and its tables."""
     for table in all_tables(answer):
         terminal.print_table(table)

@@ -8,17 +8,17 @@ from msgspec.structs import replace
 
 from scenarios.run.progress import Mean
 from scenarios.studies.decide import pages
-from scenarios.studies.decide.answer import Answer, CandidateRow, Effort, Place, Sought
+from scenarios.studies.decide.answer import CandidateRow, DecisionAnswer, Effort, Place, Sought
 
 
-def decided(**places: tuple[str | None, list[str]]) -> Answer:
+def decided(**places: tuple[str | None, list[str]]) -> DecisionAnswer:
     """An answer with two candidates and a map of four places."""
     names = {"a": "method=fedavg", "b": "method=fedbr"}
     found = []
     for (links, devices), (chosen, unknown) in zip(product((0.5, 1.0), repeat=2), places.values(), strict=True):
         name = None if chosen is None else names[chosen]
         found.append(Place(links, devices, name, [names[each] for each in unknown]))
-    return Answer(
+    return DecisionAnswer(
         scenario="digits",
         overrides=[],
         objective=Sought("", 0.9, "bytes", {"bytes": 50e6}),
@@ -62,7 +62,7 @@ def test_a_map_whose_own_place_alone_is_known_is_left_out() -> None:
     assert list(pages.figures(decided(w=opened, x=opened, y=opened, z=("b", [])), [])) == []
 
 
-def with_costs(fedavg_reached: int = 2) -> Answer:
+def with_costs(fedavg_reached: int = 2) -> DecisionAnswer:
     """A decision between FedAvg at 40 MB and FedBR at 23 MB to 90 %."""
     rows = [row("method=fedavg", [40e6, 40e6], fedavg_reached), row("method=fedbr", [22.8e6, 22.8e6], 2)]
     answer = decided(w=("a", []), x=("a", []), y=("b", []), z=("b", []))

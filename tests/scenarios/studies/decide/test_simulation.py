@@ -19,7 +19,7 @@ from scenarios.experiment.grid import grid_of
 from scenarios.run.progress import ProgressPoint, Trail
 from scenarios.studies.decide import decision
 from scenarios.studies.decide.analysis import Analysis, Finalist
-from scenarios.studies.decide.answer import Chance, Comparison
+from scenarios.studies.decide.answer import ChanceOfBetter, FinalistComparison
 from scenarios.studies.decide.candidates import Candidate
 from scenarios.studies.decide.decision import Decision
 from scenarios.studies.decide.halving import Rung
@@ -68,8 +68,8 @@ def planned(candidates: int, seeds: int) -> Decision:
 
 class Simulated(NamedTuple):
     chosen: str
-    tests: list[Comparison]
-    chance: Chance | None
+    tests: list[FinalistComparison]
+    chance: ChanceOfBetter | None
     """That the choice is better than what comes second"""
 
 
