@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coordinator.rounds.amounts import AMOUNTS, Amount
+from coordinator.rounds.amounts import BY_NAME, PRICE, Amount
+from costmodel.config import FleetConfig
 from costmodel.units import Quantity
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
@@ -18,10 +19,10 @@ from scenarios.experiment.experiment import ExperimentRow, Result
 from scenarios.experiment.run_set import missing_note
 from scenarios.report import bands
 from scenarios.report.columns import PERCENT
+from scenarios.report.run_reader import RunGroup
 from scenarios.report.tables import Cell, Number, Table, TableColumn, csv_text
 from scenarios.run.progress import Trail, at_budget, with_interval
 
-BY_NAME = {amount.name: amount for amount in AMOUNTS}
 EXAMPLE = 'bytes="1 MB,2 MB"'
 AT = Argument("at")
 READ_AS = "accuracy when last evaluated within the amount, mean ± half of the 95 % interval over seeds"
@@ -72,6 +73,20 @@ def _values(amount: Amount, given: Quantity | Sequence[Quantity]) -> list[float]
     if not values:
         raise ScenarioError(AT, f": {amount.name}: write values, for example {EXAMPLE}")
     return sorted(values)
+
+
+def spends(fleet: FleetConfig, amount: Amount) -> bool:
+    """Whether runs on a fleet have such an amount."""
+    has_price = amount is PRICE and fleet.price.are_known
+    return amount.scope != "tiers" or fleet.tiers.count > 0 or has_price
+
+
+def check(at: At, fleets: Sequence[FleetConfig]) -> None:
+    """ScenarioError for an amount that runs on none of these fleets have."""
+    for name in at:
+        if not any(spends(fleet, BY_NAME[name]) for fleet in fleets):
+            keys = "fleet.price.gb, fleet.price.kwh or fleet.tiers" if BY_NAME[name] is PRICE else "fleet.tiers"
+            raise ScenarioError(AT, f": {name}: no run has any; choose {keys}")
 
 
 def needs(at: At) -> dict[str, float]:
@@ -138,13 +153,14 @@ def curves(at: At, rows: Sequence[ExperimentRow], trails: Trails, labels: Mappin
     ]
 
 
-def figure(at: At, drawn: Sequence[bands.Band]) -> tuple[str, str, str]:
+def figure(at: At, drawn: Sequence[bands.Band], runs: Sequence[RunGroup]) -> tuple[str, str, str]:
     """(name, inline SVG, caption) of these curves."""
     caption = (
         "Accuracy when last evaluated, mean over seeds; the band is one sample deviation to either side. Dashed "
         "lines are amounts that were reached. A curve ends where the first of its runs ends."
     )
-    return "bands", bands.draw(drawn, {BY_NAME[name].kind: values for name, values in at.items()}), caption
+    limits = {BY_NAME[name].kind: values for name, values in at.items()}
+    return "bands", bands.draw(drawn, limits, runs=runs), caption
 
 
 def files(result: Result, drawn: Sequence[bands.Band]) -> dict[str, str]:

@@ -44,7 +44,7 @@ def judged(grid: Grid, judge: str) -> Grid:
         raise ScenarioError(Argument("judge", repr(judge)), why, given=judge, choices=JUDGES)
     if judge == TEST:
         return grid
-    for key in (*grid.overrides, *(axis.key for axis in grid.axes)):
+    for key in (*grid.overrides, *(axis.key for axis in grid.axes), *(key for point in grid.listed for key in point)):
         if key in NOT_CHOSEN:
             why = f": evaluates clients' models on their validation examples alone; leave out {key}"
             raise ScenarioError(Argument("judge", VALIDATION), why)
@@ -52,9 +52,9 @@ def judged(grid: Grid, judge: str) -> Grid:
     return replace(grid, overrides={**grid.overrides, "eval.on": "clients"})
 
 
-def check(loaded: Loaded) -> None:
+def check(scenarios: Sequence[Loaded]) -> None:
     """ScenarioError for a scenario that holds out no validation examples."""
-    if not loaded.scenario.data.validation:
+    if not all(loaded.scenario.data.validation for loaded in scenarios):
         raise ScenarioError("data.validation = 0: settings are chosen on validation examples; set data.validation=0.2")
 
 

@@ -38,7 +38,7 @@ KIND = "sweep"
 WORST = "worst_decile"
 SEEDS = 3
 LEAD = (
-    "Each cell ran once per seed, to its limit; no target stopped it. Bytes are counted on the messages, down and up, "
+    "Each cell ran once per seed, to {end}; no target stopped it. Bytes are counted on the messages, down and up, "
     "of all clients; time and energy are the simulated fleet's."
 )
 
@@ -118,7 +118,8 @@ class Sweep(Experiment):
         """Which row is best, its differences from the baseline, all tables, and the report of the runs."""
         common = {"all runs": " ".join(result["overrides"])} if result.get("overrides") else {}
         title = f"{self.run_set.name}: {', '.join(result['axes']) or ('rows' if len(self.rows) > 1 else 'seeds')}"
-        lead = f"{judged.LEAD} {LEAD}" if "chosen" in result else LEAD
+        lead = LEAD.format(end="the largest amount that is asked for, or its limit" if self.at else "its limit")
+        lead = f"{judged.LEAD} {lead}" if "chosen" in result else lead
         facts = {"scenario": result["scenario"], **common, "seeds": ", ".join(map(str, result["seeds"]))}
         rows = result["rows"]
         if not rows:
@@ -149,7 +150,7 @@ class Sweep(Experiment):
         runs = ShownRuns(by_row)
         names = {row["name"]: label for label, row in labels.items()}
         means = {label: row["accuracy"] for label, row in labels.items()}
-        panels = [DotPanel("Final accuracy", f"{self.judge} accuracy", PERCENT, means)]
+        panels = [DotPanel("Final accuracy", runs.accuracy, PERCENT, means)]
         if any(pair["mean"] is not None for pair in result["tests"][0]["pairs"]):
             pairs = statistics.against(result["tests"][0]["pairs"], baseline)
             differences = {names[name]: each for name, each in pairs.items()}
@@ -170,7 +171,7 @@ class Sweep(Experiment):
             grid = GridMap("Final accuracy", across, down, PERCENT, by_place)
             yield "grid", inline("grid", lambda: grid_maps(runs, [grid])), "The same means over both axes of the grid."
         if self.at:
-            yield at_amounts.figure(self.at, self._curves_at(result))
+            yield at_amounts.figure(self.at, self._curves_at(result), by_row)
 
     def _trails_at(self, runs: Sequence[Result]) -> at_amounts.Trails:
         return self.trails(runs, of_devices=at_amounts.are_of_devices(self.at))
@@ -226,7 +227,8 @@ def plan(
             Argument("seeds", "1"), ": nothing varies; name values of a key, such as train.lr with 0.05 and 0.1"
         )
     if judge == judged.VALIDATION:
-        judged.check(scenarios[0])
+        judged.check(scenarios)
+    at_amounts.check(limits, [loaded.scenario.fleet for loaded in scenarios])
     run_set = RunSet(KIND, scenarios[0].name, (), run_id or default_run_id(grid, scenarios, judge))
     goals = check_targets(targets) or default_targets(scenarios[0])
     sweep = Sweep(grid.scenario_name, given, tuple(rows), numbers, run_set, goals, grid.varies)

@@ -28,7 +28,7 @@ from scenarios.config.load import Loaded
 from scenarios.config.overrides import KeyValues, shown, words
 from scenarios.config.quantities import scenario_text
 from scenarios.config.tables import set_value
-from scenarios.experiment import statistics
+from scenarios.experiment import at_amounts, statistics
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result, Stopped
 from scenarios.experiment.grid import Grid, cell_name, folder_name, label
 from scenarios.experiment.judged import on_validation
@@ -603,8 +603,7 @@ def plan(
             raise ScenarioError(f"{key}: all candidates have the same data and target; name one value for all")
     if PRICE.name in (objective.cost, *objective.budgets):
         for row, loaded in zip(rows, scenarios, strict=True):
-            fleet = loaded.scenario.fleet
-            if not (fleet.tiers.count or fleet.price.are_known):
+            if not at_amounts.spends(loaded.scenario.fleet, PRICE):
                 raise ScenarioError(
                     f"{row.name}: has no price: choose fleet.price.gb, fleet.price.kwh or, of aggregators, "
                     "fleet.tiers.price"

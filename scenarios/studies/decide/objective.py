@@ -10,8 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.rounds.amounts import BY_NAME as AMOUNTS
-from coordinator.rounds.amounts import VIRTUAL_SECONDS, WAN_BYTES
+from coordinator.rounds.amounts import BY_NAME, NOMINAL_BYTES, VIRTUAL_SECONDS, WAN_BYTES
 from costmodel import units
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
@@ -19,6 +18,8 @@ from scenarios.config.schema import fraction
 from scenarios.run.progress import ProgressPoint, Trail
 
 BUDGET = 'bytes="2 GB"'
+AMOUNTS = {name: amount for name, amount in BY_NAME.items() if amount is not NOMINAL_BYTES}
+"""Those that decisions weigh: nobody pays for nominal bytes"""
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,10 @@ def test_the_best_validation_accuracy_chooses_and_no_test_example_is_evaluated(
         assert tomllib.loads((folder / "scenario.toml").read_text())["eval"]["split"] == "validation"
         best = read(folder / "ledger.sqlite", "SELECT max(accuracy) FROM rounds")[0][0]
         assert best in (slow, fast)
-    assert main.run_command(["sweep", *words]) == 0
+    assert main.run_command(["sweep", *words, "--report"]) == 0
     assert "fedbr run digits " in capsys.readouterr().out
+    page = (tmp_path / "digits" / "t" / "report.html").read_text()
+    assert ("validation accuracy" in page, "test accuracy" in page) == (True, False)
 
 
 def chosen(planned: Sweep, failed: dict[str, str], runs: list[dict[str, Any]]) -> dict[str, Any]:

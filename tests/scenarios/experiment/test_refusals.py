@@ -62,6 +62,7 @@ REFUSALS = (
         "judged train.lr=0.1,1",
         "data.validation = 0: settings are chosen on validation examples; set data.validation=0.2",
     ),
+    ("judged data.validation=0,0.2", "data.validation = 0: settings are chosen on validation examples; set data."),
     (
         "judged data.validation=0.2 eval.split=test train.lr=0.1,1",
         "--judge validation: evaluates clients' models on their validation examples alone; leave out eval.split",
@@ -70,6 +71,8 @@ REFUSALS = (
     ("at 'byte=1 MB'", "--at: unknown amount 'byte', did you mean 'bytes'?"),
     ("at 'bytes=1 mB'", "--at: bytes: '1 mB' is not bytes: unknown unit 'mB', did you mean 'MB'?"),
     ("at seconds=5", "--at: seconds: '5' is a duration without a unit: add one of us, ms, s, min, h, d"),
+    ("at price=1", "--at: price: no run has any; choose fleet.price.gb, fleet.price.kwh or fleet.tiers"),
+    ("at 'wan_bytes=1 MB'", "--at: wan_bytes: no run has any; choose fleet.tiers"),
     ("at 'bytes=0 B'", "--at: bytes = '0 B': must be above 0"),
     ("at 'bytes=1 MB,1000 kB'", "--at: bytes = '1000 kB': is named twice"),
     ("at 'bytes=1 MB' 'bytes=2 MB'", "--at: bytes is named twice; write all its values as one list, --at bytes="),
