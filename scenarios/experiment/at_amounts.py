@@ -38,15 +38,15 @@ Trails = Mapping[str, Mapping[int, Trail]]
 
 def at_of(asked: Asked) -> At:
     """The amounts that are asked for; ScenarioError for a name or value that is none, or stands there twice."""
-    found: dict[str, list[float]] = {}
+    limits: dict[str, list[float]] = {}
     for name, values in asked.items() if isinstance(asked, Mapping) else map(_split, asked):
         if name not in BY_NAME:
             raise ScenarioError(AT, f": unknown amount {name!r}, {nearest(name, list(BY_NAME))}")
-        if name in found:
+        if name in limits:
             why = f": {name} is named twice; write all its values as one list, "
             raise ScenarioError(AT, why, Argument("at", EXAMPLE))
-        found[name] = _values(BY_NAME[name], values)
-    return found
+        limits[name] = _values(BY_NAME[name], values)
+    return limits
 
 
 def _split(word: str) -> tuple[str, str]:
@@ -56,8 +56,8 @@ def _split(word: str) -> tuple[str, str]:
     return name, values
 
 
-def _values(amount: Amount, given: Quantity | Sequence[Quantity]) -> list[float]:
-    several = given.replace('"', "").split(",") if isinstance(given, str) else given
+def _values(amount: Amount, asked: Quantity | Sequence[Quantity]) -> list[float]:
+    several = asked.replace('"', "").split(",") if isinstance(asked, str) else asked
     pieces = several if isinstance(several, Sequence) else [several]
     values: list[float] = []
     for piece in pieces:

@@ -75,7 +75,7 @@ class AuditRow(Struct, frozen=True):
 
 
 class AuditResult(Struct, frozen=True):
-    """What ``audit --json`` prints."""
+    """The output of ``audit --json``."""
 
     target_accuracy: float | None
     rows: list[AuditRow]

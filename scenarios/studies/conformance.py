@@ -49,7 +49,7 @@ class Finding(Struct, frozen=True):
 
 
 class Conformance(Struct, frozen=True):
-    """What ``check-plugin --json`` prints."""
+    """The output of ``check-plugin --json``."""
 
     plugin: str
     key: str

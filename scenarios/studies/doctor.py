@@ -76,7 +76,7 @@ class SocketFolder(Struct, frozen=True):
 
 
 class MachineFacts(Struct, frozen=True):
-    """What ``doctor --json`` prints."""
+    """The output of ``doctor --json``."""
 
     cores: int
     memory_bytes: int
@@ -228,7 +228,7 @@ class PredictionErrors(Struct, frozen=True):
 
 
 class Calibration(Struct, frozen=True):
-    """What ``doctor --calibrate --json`` prints."""
+    """The output of ``doctor --calibrate --json``."""
 
     device: str
     file: str

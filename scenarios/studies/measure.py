@@ -151,7 +151,7 @@ ByName = dict[str, float | None]
 
 
 class MeasuredModels(Struct, frozen=True):
-    """What ``measure --json`` prints."""
+    """The output of ``measure --json``."""
 
     run_dir: str
     method: str

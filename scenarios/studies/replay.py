@@ -74,7 +74,7 @@ class BottleneckCounts(Struct, frozen=True):
 
 
 class ReplayResult(Struct, frozen=True):
-    """What ``replay --json`` prints; pairs are (recorded, replayed)."""
+    """The output of ``replay --json``; pairs are (recorded, replayed)."""
 
     run_dir: str
     method: str

@@ -154,7 +154,7 @@ class PairInDraws(Struct, frozen=True):
 
 
 class DrawsResult(Struct, frozen=True):
-    """What ``replay --draws --json`` prints."""
+    """The output of ``replay --draws --json``."""
 
     draws: int
     seed: int

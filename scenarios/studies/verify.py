@@ -54,7 +54,7 @@ class Difference:
 
 
 class Verification(Struct, frozen=True):
-    """What ``verify --json`` prints."""
+    """The output of ``verify --json``."""
 
     run_dir: str
     rounds: int
