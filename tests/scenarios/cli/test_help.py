@@ -39,7 +39,7 @@ def test_help_has_every_command_under_a_heading_and_cuts_none(
         assert all(any(line.startswith(f"  {name} ") for line in lines) for name in commands)
     assert "Commands:" not in lines
     assert "..." not in text.partition("Runs:")[2]
-    assert "..." not in told(capsys, "study", "-h").partition("Commands:")[2]
+    assert "..." not in told(capsys, "flower", "-h").partition("Commands:")[2]
     assert max(map(len, lines)) <= 80
     assert told(capsys, "help") == text
     assert told(capsys, "help", "flower", "run") == told(capsys, "flower", "run", "-h")
@@ -76,11 +76,11 @@ def test_every_command_takes_v_and_those_with_progress_q(capsys: pytest.CaptureF
 
 def test_q_and_v_may_stand_before_the_command() -> None:
     group: Any = typer.main.get_command(main.app)
-    with group.make_context("fedbr", ["-q", "-v", "study", "tune"]) as whole:
+    with group.make_context("fedbr", ["-q", "-v", "flower", "run"]) as whole:
         main.options_of_all(whole, quiet=True, verbose=True)
         asked = whole.command.commands["run"].make_context("run", ["digits"], parent=whole).params
         assert (asked["scenario"], asked["quiet"], asked["verbose"]) == ("digits", True, True)
-        assert whole.default_map["study"]["budget"] == {"quiet": True, "verbose": True}
+        assert whole.default_map["flower"]["run"] == {"quiet": True, "verbose": True}
         assert whole.command.commands["explain"].make_context("explain", ["sync"], parent=whole).params["verbose"]
 
 
