@@ -9,7 +9,7 @@ C  ResNet-18 of width 16, 10 clients of 10 steps                     F  memory, 
 G  the coordinator alone, with sums and with updates                 H  steps with portable and with native numerics
 I  codecs: encoding and decoding of 250 kB and of 25 MB
 
-For G, a thousand clients of `digits` take part in each round, and the two workers answer at once (``fedbr stress``). So
+For G, a thousand clients of `digits` take part in each round, and the two workers answer at once (``fedbr check --stress``). So
 a round is the coordinator's work: selection, prices, the clock, messages, checks, the weighted sum, the server's step,
 and rows of the ledger. With ``aggregate.sum`` =
 ``fixed_point`` workers add updates up, and replies have numbers only; with ``client_order`` every update of 250 kB
@@ -265,7 +265,7 @@ def coordinator_alone(options: Options) -> Iterator[Line]:
     clients = 100 if options.quick else 1000
     fleet = ("method=fedavg", 'data.partition={kind="iid"}', "eval.every=100000")
     scale = (f"--{name}={number}" for name, number in (("clients", clients), ("participants", clients)))
-    command = [*FEDBR, "stress", "digits", *fleet, *scale, f"--workers={WORKERS}", "--json"]
+    command = [*FEDBR, "check", "--stress", "digits", *fleet, *scale, f"--workers={WORKERS}", "--json"]
     sums, updates = ("aggregate.sum=fixed_point",), ("aggregate.sum=client_order", "model.width=33")
     encoded = (*updates, 'codec.up={kind="quantize",bits=4}')
     spent: list[float] = []

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scenarios.api import flower
     from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
-    from scenarios.api.calls import RunList, check, check_plugin, diff, ls, measure, replay, resume, run, verify
+    from scenarios.api.calls import RunList, check, diff, ls, measure, replay, resume, run
     from scenarios.api.experiments import RunCollection, audit, budget, compare, decide, report, sweep, tune
     from scenarios.api.experiments import open_folder as open
     from scenarios.api.figures import DrawnFigure
@@ -63,7 +63,6 @@ __all__ = [
     "audit",
     "budget",
     "check",
-    "check_plugin",
     "compare",
     "dataset",
     "decide",
@@ -78,7 +77,6 @@ __all__ = [
     "run",
     "sweep",
     "tune",
-    "verify",
 ]
 
 _PACKAGES = ("coordinator", "costmodel", "edge", "scenarios")
@@ -114,7 +112,7 @@ def _warn_of_others() -> None:
 _refuse_others()
 _HOMES = {
     **dict.fromkeys(
-        ("RunList", "check", "check_plugin", "diff", "ls", "measure", "replay", "resume", "run", "verify"),
+        ("RunList", "check", "diff", "ls", "measure", "replay", "resume", "run"),
         "scenarios.api.calls",
     ),
     **dict.fromkeys(
@@ -137,6 +135,8 @@ _HOMES = {
 }
 """Name -> the module that has it"""
 _OTHER_NAMES = {"open": "open_folder"}
+_MOVED = {"check_plugin": "check(plugin=..)", "verify": "diff(run, again=True)"}
+"""Earlier name -> the call that is in its place"""
 _MODULES = {"flower"}
 """Names that are modules themselves"""
 
@@ -146,6 +146,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("fedbr-edge")
+    if name in _MOVED:
+        raise AttributeError(f"fedbr.{name} is now fedbr.{_MOVED[name]}")
     if name not in _HOMES:
         raise AttributeError(f"module 'fedbr' has no attribute {name!r}")
     _refuse_others()

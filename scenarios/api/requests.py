@@ -70,9 +70,16 @@ class MachineRequest:
 
 @dataclass(frozen=True)
 class RecordedRequest(MachineRequest):
-    """Of `verify` and `measure`, which train for a run that there is."""
+    """Of `diff` and `measure`, which train for a run that there is."""
 
     allow_code: Annotated[bool, ALLOW_CODE] = False
+
+
+@dataclass(frozen=True)
+class DiffRequest(RecordedRequest):
+    allow_code: Annotated[
+        bool, Option("import modules also from the current folder, where a run had them, and beside a scenario")
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -129,14 +136,15 @@ class TrainRequest(MachineRequest):
 
 
 @dataclass(frozen=True)
-class StressRequest(MachineRequest):
-    """Of ``fedbr stress``, whose workers answer at once."""
+class CheckRequest(MachineRequest):
+    """Of `check`; clients, participants and rounds are those of a run whose workers answer at once."""
 
     clients: Annotated[int | None, Option("clients of the fleet; those of the data are repeated", "N", least=1)] = None
     participants: Annotated[int | None, Option("clients that take part in a round", "M", least=1)] = None
     rounds: Annotated[int | None, Option("rounds; 5 by default", "R", least=1)] = None
     out: Annotated[
-        Path | None, Option("new folder for ledger, logs, stress.json and a page; by default none stays", "FOLDER")
+        Path | None,
+        Option("of run folders; with --stress a new one for ledger, logs, stress.json and page", "FOLDER"),
     ] = None
     allow_code: Annotated[bool, ALLOW_SCENARIO] = False
 

@@ -1,4 +1,4 @@
-"""The commands on runs that there are: report, audit, replay, verify, measure."""
+"""The commands on runs that there are: report, audit, replay, measure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from scenarios.api.requests import AuditRequest, MeasureRequest, RecordedRequest
+from scenarios.api.requests import AuditRequest, MeasureRequest
 from scenarios.cli.help_page import PlainCommand
-from scenarios.cli.options import (
-    FAILED,
-    FINISHED,
-    STOPPED,
-    AllowCode,
-    Json,
-    Output,
-    each_once,
-    emit,
-)
+from scenarios.cli.options import AllowCode, Json, Output, each_once, emit
 
 
 class ReportCommand(PlainCommand):
@@ -64,7 +55,11 @@ def report(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="the HTML file; runs.html by default where several runs are joined"),
+        typer.Option(
+            "-o",
+            "--output",
+            help="the HTML file; runs.html by default for several runs; with --pack the archive",
+        ),
     ] = None,
     csv: Annotated[
         Path | None,
@@ -88,13 +83,40 @@ def report(
     panel: Annotated[
         int | None, typer.Option("--panel", min=1, help="one panel of the figure alone; 1 is the first")
     ] = None,
+    pack: Annotated[
+        bool,
+        typer.Option(
+            "--pack",
+            help="write an archive of one run or run set for readers, with its report and a README that says how to "
+            "repeat it; by default SCENARIO-RUN.tar.gz in the current folder",
+        ),
+    ] = False,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="an archive with checkpoints, which resume needs")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Write the report of any runs as one HTML file, grouped by what differs in their scenarios."""
+    """Write the report of any runs as one HTML file.
+
+    Runs are grouped by what differs in their scenarios. No file of an archive has the path of a home folder, and the
+    same run gives the same bytes.
+    """
     from scenarios.config.errors import ReportError, ScenarioError
     from scenarios.report import figure_files
     from scenarios.report import html as reports
     from scenarios.run.run_finder import found
 
+    if pack:
+        others = {"--csv": csv, "--parquet": parquet, "--figure": figure, "--pdf": pdf, "--width": width}
+        for option in (name for name, value in {**others, "--panel": panel}.items() if value is not None):
+            raise ScenarioError(f"{option}: does not go with --pack")
+        if len(folders) > 1:
+            raise ScenarioError(f"{folders[1]}: an archive holds one run or run set; pack each by itself")
+        _pack(folders[0], output, checkpoints, as_json)
+        return
+    for option, is_given in (("--checkpoints", checkpoints), ("--json", as_json)):
+        if is_given:
+            raise ScenarioError(f"{option}: is for an archive: add --pack")
     alone = {"--pdf": pdf, "--width": width, "--panel": panel}
     beside = {"--output": output, "--csv": csv, "--parquet": parquet}
     for option, value in (alone if figure is None else beside).items():
@@ -113,6 +135,18 @@ def report(
         raise ReportError(f"cannot write {error.filename}: {error.strerror}") from None
 
 
+def _pack(folder: Path, file: Path | None, checkpoints: bool, as_json: bool) -> None:
+    """Write the archive of a run or run set, and say how large it is."""
+    from costmodel.units import format_bytes
+    from scenarios.studies import archive
+
+    result = archive.pack(folder, file, checkpoints)
+    text = f"{result['archive']}: {len(result['files'])} files, {format_bytes(result['bytes'])}"
+    emit(result, as_json, lambda: print(text))
+    for note in result["notes"]:
+        print(f"fedbr: note: {note}", file=sys.stderr)
+
+
 def audit(
     folders: Annotated[
         list[Path], typer.Argument(metavar="RUN...", help="run folders, comparisons, sweeps, or folders of these")
@@ -122,7 +156,9 @@ def audit(
     *,
     request: AuditRequest,
 ) -> None:
-    """Show what runs cost, from the bytes that papers count to those on the wire, seconds and joules.
+    """Show what runs cost: bytes of papers and wire, joules.
+
+    From the bytes that papers count to those on the wire, with seconds and joules.
 
     A run with codecs is compared with its twin without, seed by seed, where both have reached the same accuracy;
     another run with the first of method=fedavg, or with --twin.
@@ -189,22 +225,6 @@ def replay(
         raise ScenarioError(f"{folders[1]}: only with --draws several runs are replayed, for example --draws 100")
     result = study.replay(folder, overrides, allow_code)
     emit(result, as_json, lambda: study.show(result))
-
-
-def verify(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
-    *,
-    request: RecordedRequest,
-    output: Output,
-) -> None:
-    """Repeat a run and name the first round that differs, if any."""
-    from scenarios.studies import verify as study
-
-    result = output.caller().verify(folder, request)
-    emit(result, output.as_json, lambda: study.show(result))
-    if result["difference"] is not None:
-        raise typer.Exit(FAILED)
-    raise typer.Exit(FINISHED if result["same"] else STOPPED)
 
 
 def measure(

@@ -266,7 +266,7 @@ def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
         "codecs": codecs,
         "source": "rates by kind of operation, throughputs and step overhead: CPU time of one core "
         f"({processor}) in training {networks} reference networks with torch {measured['torch']}, "
-        "by fedbr doctor --calibrate; codecs: likewise, in coding random numbers; "
+        "by fedbr check --calibrate; codecs: likewise, in coding random numbers; "
         f"memory{' and clock' if clock_hz else ''}: as the system tells; of {like.name}: "
         f"{', '.join([*taken, 'both powers'])}",
         "year": datetime.now(UTC).year,

@@ -1,4 +1,4 @@
-"""``fedbr stress``: a run at scale whose workers answer at once (`edge.training.answering`).
+"""``fedbr check --stress``: a run at scale whose workers answer at once (`edge.training.answering`).
 
 Selection, method, budgets, clock, coordinator, sockets, worker processes and ledger are those of any run; nothing is
 trained, so that accuracies mean nothing. Data sets have fewer examples than a large fleet needs: the clients that the

@@ -14,15 +14,15 @@ import fedbr
 from scenarios.api.requests import (
     BudgetRequest,
     CompareRequest,
+    DiffRequest,
     MachineRequest,
     MeasureRequest,
-    RecordedRequest,
     ResumeRequest,
     RunRequest,
     SweepRequest,
     TuneRequest,
 )
-from scenarios.cli import recorded, runs, studies
+from scenarios.cli import check, folders, recorded, runs, studies
 from scenarios.cli.main import as_command
 from scenarios.config.errors import ScenarioError
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -30,8 +30,8 @@ from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this
 CALLS = (
     (fedbr.run, runs.run, RunRequest),
     (fedbr.resume, runs.resume, ResumeRequest),
-    (fedbr.check_plugin, studies.check_plugin, MachineRequest),
-    (fedbr.verify, recorded.verify, RecordedRequest),
+    (fedbr.check, check.check, MachineRequest),
+    (fedbr.diff, folders.diff, DiffRequest),
     (fedbr.measure, recorded.measure, MeasureRequest),
     (fedbr.compare, studies.compare, CompareRequest),
     (fedbr.sweep, studies.sweep, SweepRequest),

@@ -26,7 +26,7 @@ TESTED = (
     "reached the target Fisher's exact test of how many have; corrected for all pairs of finalists (Holm); a tie: p is "
     "0.05 or more; not tested: there is one seed, or the difference is the same in all"
 )
-FIGURES = {"calibrate": "fedbr doctor --calibrate on a {row}", "link": "a link test on {row}"}
+FIGURES = {"calibrate": "fedbr check --calibrate on a {row}", "link": "a link test on {row}"}
 
 
 def numbered(result: Result) -> dict[str, str]:

@@ -112,7 +112,7 @@ def test_an_app_within_the_runs_own_folder_never_runs(apps: Apps) -> None:
 def test_a_run_of_an_app_is_removed_with_its_messages(apps: Apps) -> None:
     folder = Path(apps.play("data.clients=2")["run_dir"])
     assert len(list((folder / app_records.FOLDER).iterdir())) == 4
-    assert run_command(["rm", str(folder), "--yes"]) == 0
+    assert run_command(["ls", "--rm", str(folder), "--yes"]) == 0
     assert not folder.exists()
 
 

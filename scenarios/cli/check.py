@@ -1,0 +1,186 @@
+"""The command ``check``: what can be known before a run, of a scenario, a plug-in, a run at scale, or this machine.
+
+It trains nothing but the short runs that try a plug-in, and a few rounds where the wall time is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from scenarios.api.requests import CheckRequest
+from scenarios.cli.completion import complete_scenarios
+from scenarios.cli.options import (
+    FAILED,
+    FINISHED,
+    STOPPED,
+    USAGE,
+    Output,
+    Overrides,
+    Seed,
+    emit,
+    exit_with_error,
+    report_or_warning,
+)
+from scenarios.cli.runs import with_seed
+from scenarios.config.errors import ScenarioError
+
+SCENARIO, PLUGIN, SCALE, MACHINE = "of a scenario", "--plugin", "--stress", "without a scenario"
+OPTIONS = {
+    "--all-keys": (SCENARIO,),
+    "--measure": (SCENARIO,),
+    "--out": (SCENARIO, SCALE),
+    "--seed": (SCENARIO, SCALE),
+    "--clients": (SCALE,),
+    "--participants": (SCALE,),
+    "--rounds": (SCALE,),
+    "--workers": (PLUGIN, SCALE),
+    "--device": (PLUGIN, SCALE),
+    "--calibrate": (MACHINE,),
+    "--name": (MACHINE,),
+    "--passes": (MACHINE,),
+}
+"""Option -> the checks that it belongs to"""
+
+
+def check(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SCENARIO|MODULE:NAME]",
+            help="a shipped scenario (fedbr list scenarios) or a TOML file; with --plugin a row or spec of your own; "
+            "without any, this machine: cores, memory, GPUs, versions, data sets",
+            autocompletion=complete_scenarios,
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    keys: Annotated[bool, typer.Option("--all-keys", help="also print every key of the resolved scenario")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="measure the wall time here, in a few rounds of a scratch run")
+    ] = False,
+    plugin: Annotated[
+        bool,
+        typer.Option(
+            "--plugin",
+            help="try MODULE:NAME in short runs: its bytes, FLOPs, workers, resume and round policies",
+        ),
+    ] = False,
+    stress: Annotated[
+        bool,
+        typer.Option(
+            "--stress",
+            help="make a run at scale whose workers answer at once, to see what a visit costs this machine",
+        ),
+    ] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="measure training steps of this machine, and save a device for fleets")
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option("--name", help="name of the calibrated device; this-host by default")
+    ] = None,
+    passes: Annotated[int | None, typer.Option("--passes", help="repetitions of a calibration; 3 by default")] = None,
+    *,
+    request: CheckRequest,
+    output: Output,
+) -> None:
+    """Validate a scenario and estimate its costs.
+
+    Exit code 2 if the run cannot work: without data, without clients that can take part, or without the memory; 3 if
+    a plug-in does not keep its contract. A run with --stress has the real coordinator, sockets, ledger and clock;
+    clients beyond those of the data repeat these.
+    """
+    if plugin and stress:
+        raise ScenarioError("--stress: does not go with --plugin")
+    if scenario is None and (plugin or stress):
+        wanted = "the row or spec, MODULE:NAME" if plugin else "a scenario"
+        raise ScenarioError(f"check {PLUGIN if plugin else SCALE}: name {wanted}")
+    form = PLUGIN if plugin else SCALE if stress else MACHINE if scenario is None else SCENARIO
+    given = {
+        "--all-keys": keys,
+        "--measure": measure,
+        "--seed": seed is not None,
+        "--out": request.out is not None,
+        **{
+            f"--{each}": getattr(request, each) is not None for each in ("clients", "participants", "rounds", "workers")
+        },
+        "--device": request.device != "auto",
+        "--calibrate": calibrate,
+        "--name": name is not None,
+        "--passes": passes is not None,
+    }
+    for option, is_given in given.items():
+        if is_given and form not in OPTIONS[option]:
+            raise ScenarioError(f"{option}: belongs to check {' and '.join(OPTIONS[option])}")
+    if scenario is None:
+        _machine(calibrate, name or "this-host", 3 if passes is None else passes, output)
+    elif plugin:
+        _plugin(scenario, overrides, request, output)
+    elif stress:
+        _stress(scenario, overrides, seed, request, output)
+    else:
+        _scenario(scenario, overrides, seed, request.out or Path("runs"), keys, measure, output)
+
+
+def _scenario(
+    scenario: str, overrides: list[str] | None, seed: int | None, out: Path, keys: bool, measure: bool, output: Output
+) -> None:
+    from scenarios.api.caller import Caller
+    from scenarios.config.load import load
+    from scenarios.report import terminal
+    from scenarios.studies.forecast.check import run_check
+
+    loaded = load(scenario, with_seed(overrides, seed))
+    caller = Caller()
+    caller.notes(loaded)
+    checked = run_check(loaded, out)
+    for note in checked.notes:  # and those that need the data
+        caller.note(note)
+    if measure and checked.data.found is not None and not checked.refusals:
+        from scenarios.studies.forecast import duration
+
+        checked = checked.with_pace(*duration.measure_here(loaded))
+    result = checked.plain()
+    emit(result, output.as_json, lambda: terminal.print_check(result, keys=keys))
+    if checked.refusals:
+        for text in checked.refusals[:-1]:
+            exit_with_error(f"{loaded.name}: {text}", USAGE)
+        raise typer.Exit(exit_with_error(f"{loaded.name}: {checked.refusals[-1]}", USAGE))
+
+
+def _plugin(name: str, overrides: list[str] | None, request: CheckRequest, output: Output) -> NoReturn:
+    from scenarios.api.caller import Caller
+    from scenarios.config.overrides import parsed
+    from scenarios.studies import conformance as study
+
+    result = Caller(quiet=True).check_plugin(name, parsed(overrides or []), request)
+    emit(result, output.as_json, lambda: study.show(result))
+    raise typer.Exit(FINISHED if result["holds"] else FAILED)
+
+
+def _stress(
+    scenario: str, overrides: list[str] | None, seed: int | None, request: CheckRequest, output: Output
+) -> NoReturn:
+    from coordinator.rounds.budget import USER
+    from scenarios.studies import stress as study
+
+    scale = request.clients, request.participants, request.rounds
+    result = output.caller().stress(study.StressPlan.of(scenario, with_seed(overrides, seed), *scale), request)
+    out = request.out
+    page = None if out is None else report_or_warning(lambda: study.write_page(result, out))
+    emit(asdict(result), output.as_json, lambda: study.show(result, page))
+    raise typer.Exit(STOPPED if result.stopped_by == USER else FINISHED)
+
+
+def _machine(calibrate: bool, name: str, passes: int, output: Output) -> None:
+    from scenarios.studies import doctor
+
+    if calibrate:
+        result = doctor.calibrate(name, quiet=output.as_json, passes=passes)
+        emit(result, output.as_json, lambda: doctor.show_calibration(result))
+        return
+    facts = doctor.examine()
+    emit(facts, output.as_json, lambda: doctor.show(facts))
