@@ -16,7 +16,7 @@ budgets   runs that a budget ends between two rounds or within one, on each kind
 fleet     clients that come and go, crash, and share access links whose bandwidth varies: synchronous, and fedbuff
 workers   fedbr with 1 and with 3 worker processes
 killed    a SIGKILL of the coordinator after its first rounds, then ``fedbr resume``: synchronous, and fedbuff
-commands  what ``decide``, ``audit``, ``check --stress``, ``replay``, ``diff --again`` and ``measure`` say of virtual facts
+commands  virtual facts of ``decide``, ``audit``, ``check --stress``, ``replay``, ``diff --again`` and ``measure``
 check     the whole of ``fedbr check NAME --json`` for every shipped scenario, without the place of its data; resident
           memory is not compared
 
@@ -223,7 +223,8 @@ def commands() -> Commands:
     yield "decide", [*grid, two, 'codec.up=none,{kind="quantize",bits=4}', "--target", "0.5", "--budget", "bytes=2 MB"]
     yield "decide, tiers", [*grid, two, ONE_TIER, "tiers.interval=1,2", "--budget", "price=0.001"]
     yield "decide, parts", [*grid, "method=heterofl", "submodel.rate=client,0.5", "--budget", "joules=40 J"]
-    stress = ["check", "--stress", "digits", "--clients", "200", "--participants", "20", "--rounds", "3", "--workers", "1"]
+    scale = ["--clients", "200", "--participants", "20", "--rounds", "3", "--workers", "1"]
+    stress = ["check", "--stress", "digits", *scale]
     yield "stress", [*stress, "method=fedbr"]
     yield "stress, fedbuff", [*stress, "method=fedavg", "rounds.policy=fedbuff"]
     yield "stress, tiers", [*stress, "method=fedavg", ONE_TIER]

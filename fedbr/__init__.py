@@ -135,7 +135,7 @@ _HOMES = {
 }
 """Name -> the module that has it"""
 _OTHER_NAMES = {"open": "open_folder"}
-_MOVED = {"check_plugin": "check(plugin=..)", "verify": "diff(run, again=True)"}
+_SUCCESSORS = {"check_plugin": "check(plugin=ROW)", "verify": "diff(run, again=True)"}
 """Earlier name -> the call that is in its place"""
 _MODULES = {"flower"}
 """Names that are modules themselves"""
@@ -146,8 +146,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("fedbr-edge")
-    if name in _MOVED:
-        raise AttributeError(f"fedbr.{name} is now fedbr.{_MOVED[name]}")
+    if name in _SUCCESSORS:
+        raise AttributeError(f"fedbr.{name} is now fedbr.{_SUCCESSORS[name]}")
     if name not in _HOMES:
         raise AttributeError(f"module 'fedbr' has no attribute {name!r}")
     _refuse_others()

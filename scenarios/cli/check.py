@@ -29,21 +29,6 @@ from scenarios.cli.runs import with_seed
 from scenarios.config.errors import ScenarioError
 
 SCENARIO, PLUGIN, SCALE, MACHINE = "of a scenario", "--plugin", "--stress", "without a scenario"
-OPTIONS = {
-    "--all-keys": (SCENARIO,),
-    "--measure": (SCENARIO,),
-    "--out": (SCENARIO, SCALE),
-    "--seed": (SCENARIO, SCALE),
-    "--clients": (SCALE,),
-    "--participants": (SCALE,),
-    "--rounds": (SCALE,),
-    "--workers": (PLUGIN, SCALE),
-    "--device": (PLUGIN, SCALE),
-    "--calibrate": (MACHINE,),
-    "--name": (MACHINE,),
-    "--passes": (MACHINE,),
-}
-"""Option -> the checks that it belongs to"""
 
 
 def check(
@@ -99,22 +84,19 @@ def check(
         wanted = "the row or spec, MODULE:NAME" if plugin else "a scenario"
         raise ScenarioError(f"check {PLUGIN if plugin else SCALE}: name {wanted}")
     form = PLUGIN if plugin else SCALE if stress else MACHINE if scenario is None else SCENARIO
-    given = {
-        "--all-keys": keys,
-        "--measure": measure,
-        "--seed": seed is not None,
-        "--out": request.out is not None,
-        **{
-            f"--{each}": getattr(request, each) is not None for each in ("clients", "participants", "rounds", "workers")
-        },
-        "--device": request.device != "auto",
-        "--calibrate": calibrate,
-        "--name": name is not None,
-        "--passes": passes is not None,
+    of_run = {"--seed": seed, "--out": request.out}
+    of_workers = {"--workers": request.workers, "--device": None if request.device == "auto" else request.device}
+    scale = {f"--{each}": getattr(request, each) for each in ("clients", "participants", "rounds")}
+    uses: dict[str, dict[str, object]] = {
+        SCENARIO: {"--all-keys": keys, "--measure": measure, **of_run},
+        PLUGIN: {**of_workers},
+        SCALE: {**scale, **of_run, **of_workers},
+        MACHINE: {"--calibrate": calibrate, "--name": name, "--passes": passes},
     }
-    for option, is_given in given.items():
-        if is_given and form not in OPTIONS[option]:
-            raise ScenarioError(f"{option}: belongs to check {' and '.join(OPTIONS[option])}")
+    for option, value in (pair for options in uses.values() for pair in options.items()):
+        if value is not None and value is not False and option not in uses[form]:
+            its = " and ".join(use for use, options in uses.items() if option in options)
+            raise ScenarioError(f"{option}: belongs to check {its}")
     if scenario is None:
         _machine(calibrate, name or "this-host", 3 if passes is None else passes, output)
     elif plugin:
@@ -136,19 +118,19 @@ def _scenario(
     loaded = load(scenario, with_seed(overrides, seed))
     caller = Caller()
     caller.notes(loaded)
-    checked = run_check(loaded, out)
-    for note in checked.notes:  # and those that need the data
+    outcome = run_check(loaded, out)
+    for note in outcome.notes:  # and those that need the data
         caller.note(note)
-    if measure and checked.data.found is not None and not checked.refusals:
+    if measure and outcome.data.found is not None and not outcome.refusals:
         from scenarios.studies.forecast import duration
 
-        checked = checked.with_pace(*duration.measure_here(loaded))
-    result = checked.plain()
+        outcome = outcome.with_pace(*duration.measure_here(loaded))
+    result = outcome.plain()
     emit(result, output.as_json, lambda: terminal.print_check(result, keys=keys))
-    if checked.refusals:
-        for text in checked.refusals[:-1]:
+    if outcome.refusals:
+        for text in outcome.refusals[:-1]:
             exit_with_error(f"{loaded.name}: {text}", USAGE)
-        raise typer.Exit(exit_with_error(f"{loaded.name}: {checked.refusals[-1]}", USAGE))
+        raise typer.Exit(exit_with_error(f"{loaded.name}: {outcome.refusals[-1]}", USAGE))
 
 
 def _plugin(name: str, overrides: list[str] | None, request: CheckRequest, output: Output) -> NoReturn:

@@ -124,8 +124,9 @@ def _is_agreed(question: str) -> bool:
 def _freed(is_removed: bool, nbytes: int) -> str:
     from costmodel.units import format_bytes
 
-    kept = "nothing was removed; --rm --yes removes it without a question"
-    return f"{format_bytes(nbytes)} freed" if is_removed else kept
+    if is_removed:
+        return f"{format_bytes(nbytes)} freed"
+    return "nothing was removed; --rm --yes removes it without a question"
 
 
 def diff(
@@ -138,7 +139,7 @@ def diff(
     request: DiffRequest,
     output: Output,
 ) -> None:
-    """Compare two runs or scenarios, or a run with its repetition.
+    """Compare two runs or scenarios, or repeat a run.
 
     Keys of the scenario, environment, results, and the first round that differs; for two scenarios, or a run and a
     scenario, the keys alone. Exit code 0 if they are the same: all keys and, for two runs, every round to the bit (the

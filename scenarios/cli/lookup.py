@@ -50,7 +50,7 @@ def explain(
             "or the folder of a run",
             autocompletion=complete_names,
         ),
-    ],
+    ] = None,
     visit: Annotated[
         str | None,
         typer.Argument(

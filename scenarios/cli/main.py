@@ -156,8 +156,8 @@ def run_command(arguments: Sequence[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     command = next((word for word in words if not word.startswith("-")), "")
-    if command in MOVED:
-        return exit_with_error(f"{command}: is now {MOVED[command]}", USAGE)
+    if command in SUCCESSORS:
+        return exit_with_error(f"{command}: is now {SUCCESSORS[command]}", USAGE)
     with restored(), search_path.restored():
         try:
             app(words, prog_name="fedbr")
@@ -219,7 +219,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     OTHERS: {"worker": remote.worker},
 }
 """Heading of the help -> name -> command"""
-MOVED = {
+SUCCESSORS = {
     "check-plugin": "check --plugin MODULE:NAME",
     "doctor": "check, without a scenario",
     "gc": "ls --unneeded --rm",

@@ -156,9 +156,9 @@ def audit(
     *,
     request: AuditRequest,
 ) -> None:
-    """Show what runs cost: bytes of papers and wire, joules.
+    """Show what runs cost: bytes, seconds and joules.
 
-    From the bytes that papers count to those on the wire, with seconds and joules.
+    Bytes are shown from those that papers count to those on the wire.
 
     A run with codecs is compared with its twin without, seed by seed, where both have reached the same accuracy;
     another run with the first of method=fedavg, or with --twin.

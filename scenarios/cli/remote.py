@@ -138,16 +138,16 @@ def worker(
 
     Exit codes: 0 the run has ended, 2 bad usage, 3 rejected, not found or lost, 4 stopped by Ctrl-C.
     """
-    joining = {"--connect": connect, "--keys": keys, "--server": server}
+    required = {"--connect": connect, "--keys": keys, "--server": server}
     if new_keys is not None:
-        for option in (name for name, value in joining.items() if value is not None):
+        for option in (name for name, value in required.items() if value is not None):
             raise ScenarioError(f"{option}: does not go with --new-keys, which only makes a key pair")
         _make_keys(new_keys, out or Path())
         return
     if out is not None:
         raise ScenarioError(f"--out {out}: is the folder of a key pair: add --new-keys NAME")
     if connect is None or keys is None or server is None:
-        missing = next(option for option, value in joining.items() if value is None)
+        missing = next(option for option, value in required.items() if value is None)
         raise ScenarioError(f"worker: needs {missing}; it joins with --connect, --keys and --server")
     from edge.runtime.connection import Credentials
     from edge.runtime.keys import read_pair, read_public

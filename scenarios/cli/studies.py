@@ -107,7 +107,7 @@ Words = Annotated[
 def compare(scenario: ScenarioName, words: Words = None, *, request: CompareRequest, output: ExperimentOutput) -> None:
     """Compare methods on the same data, fleet and seeds.
 
-    method=fedavg,fedprox,fedmlb,fedbr if none are named.
+    Without method=A,B they are fedavg, fedprox, fedmlb and fedbr.
 
     With the --run-id of an earlier comparison, finished runs are kept and interrupted runs are resumed.
     """
@@ -128,7 +128,7 @@ def sweep(
 ) -> None:
     """Run a grid of settings over seeds, with statistics.
 
-    method=fedavg,fedbr train.lr=0.05,0.1 has four cells, each of several seeds.
+    A grid has all combinations of the values: method=fedavg,fedbr train.lr=0.05,0.1 has four cells.
 
     The same command, also with more seeds or values, makes only the runs that are missing: the folder's name follows
     from the scenario, the keys of the grid and what all runs have in common.
@@ -170,7 +170,7 @@ def decide(
 ) -> None:
     """Decide which candidate reaches a target for the least.
 
-    Or is the best within budgets; as little as possible is trained.
+    With budgets and no target, the best within them; it trains as little as it can.
 
     Candidates are all combinations of the values, method=fedavg,fedbr codec.up.bits=4,8, or --candidates starter. The
     worse half of them is left out as evidence comes in; the same command goes on after an interruption.

@@ -59,7 +59,7 @@ BAR = 0.1
 
 
 def examine() -> dict[str, Any]:
-    """The result that ``doctor --json`` prints."""
+    """The result that ``check --json`` without a scenario prints."""
     memory, cache = psutil.virtual_memory(), cache_folder()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     versions: dict[str, str | None] = {"python": platform.python_version()}
@@ -129,7 +129,7 @@ def calibrate(
 
     The check predicts steps of shipped models that were measured but not fitted. It takes about two minutes of a core,
     which is announced on stderr unless ``quiet``; ``quick`` measures little. ``passes``: repetitions, of which the
-    least time counts. Signals require the main thread. Returns what ``doctor --calibrate --json`` prints. ScenarioError
+    least time counts. Signals require the main thread. Returns what ``check --calibrate --json`` prints. ScenarioError
     for a name that no device can have, for less than one pass, or if the file cannot be written; PoolError if the
     measuring process fails.
     """

@@ -106,7 +106,7 @@ class StressRound:
 
 @dataclass(frozen=True)
 class StressResult:
-    """The numbers of ``stress --json``; rates are those of all rounds but the first, in which workers are new."""
+    """The numbers of ``check --stress --json``; rates leave out the first round, in which workers are new."""
 
     scenario: str
     method: str

@@ -55,7 +55,7 @@ class Difference:
 def verify(
     loaded: Loaded, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
-    """Repeat the rounds of a folder in a temporary folder and compare them; returns what ``verify --json`` prints.
+    """Repeat the rounds of a folder in a temporary one and compare them; returns what ``diff --again --json`` prints.
 
     Keys: run_dir, rounds (in the folder), verified (rounds from the first on that are the same), same, difference
     (None, or in words), machine_change (differences of this machine that affect bit-identical results; empty if there

@@ -43,7 +43,7 @@ COMMANDS = (
     ("report",),
     ("audit",),
     ("replay",),
-    ("verify", "--workers", "1"),
+    ("diff", "--again", "--workers", "1"),
     ("measure", "--metrics", "loss", "--workers", "1"),
     ("resume", "--workers", "1"),
 )

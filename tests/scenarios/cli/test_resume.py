@@ -166,15 +166,15 @@ def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys
         (None, "is missing, and without it the run cannot be resumed"),
     ],
 )
-@pytest.mark.parametrize("command", ["resume", "verify"])
+@pytest.mark.parametrize("command", [("resume",), ("diff", "--again")], ids=" ".join)
 def test_a_damaged_environment_is_named(
-    command: str, text: str | None, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: tuple[str, ...], text: str | None, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = made_run(tmp_path / "run", (0.5,), 'extends = "digits"\n')
     (folder / "environment.json").unlink()
     if text is not None:
         (folder / "environment.json").write_text(text, encoding="latin-1")
-    assert run_command([command, str(folder)]) == 2
+    assert run_command([*command, str(folder)]) == 2
     assert capsys.readouterr().err.startswith(f"fedbr: {folder / 'environment.json'} {why}")
-    assert run_command([command, str(tmp_path)]) == 2
+    assert run_command([*command, str(tmp_path)]) == 2
     assert "not a run folder: there is no scenario.toml in it" in capsys.readouterr().err

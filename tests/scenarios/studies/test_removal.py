@@ -1,4 +1,4 @@
-"""What ``rm`` and ``gc`` remove, refuse and leave: only files that runs write, and never through a link."""
+"""What ``ls --rm`` removes, refuses and leaves: only files that runs write, and never through a link."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_where_nobody_can_be_asked_nothing_is_removed(
     with Path(os.devnull).open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         assert run_command(["ls", "--rm", str(folder)]) == 2
-    assert capsys.readouterr().err == "fedbr: rm: nobody can be asked here; to remove them, add --yes\n"
+    assert capsys.readouterr().err == "fedbr: --rm: nobody can be asked here; to remove them, add --yes\n"
     assert folder.exists()
 
 
