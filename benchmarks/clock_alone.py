@@ -1,7 +1,7 @@
 """The clock alone at large numbers of clients, with a made-up fleet and one fixed visit.
 
 ``python -m benchmarks.clock_alone ARGUMENTS``: the JSON of `clock_alone`'s arguments, in a process whose memory is its
-own. There are no workers, no coordinator and no ledger, which ``fedbr check --stress`` has; nothing is trained, and
+own. There are no workers, no coordinator and no ledger, which ``fedbr stress`` has; nothing is trained, and
 no data is read. Virtual results follow from the arguments; wall seconds and bytes of memory are this machine's. Memory
 is that of the process as the system sees it, in the same pass: tracing allocations would take several times as long as
 the round.

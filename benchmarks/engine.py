@@ -10,7 +10,7 @@ G  the coordinator alone, with sums and with updates                 H  steps wi
 I  codecs: encoding and decoding of 250 kB and of 25 MB
 
 For G, a thousand clients of `digits` take part in each round, and the two workers answer at once
-(``fedbr check --stress``). So a round is the coordinator's work: selection, prices, the clock, messages, checks, the
+(``fedbr stress``). So a round is the coordinator's work: selection, prices, the clock, messages, checks, the
 weighted sum, the server's step, and rows of the ledger. With ``aggregate.sum`` =
 ``fixed_point`` workers add updates up, and replies have numbers only; with ``client_order`` every update of 250 kB
 comes, and is checked and added. The workers share the processor: on two cores, they and the coordinator are three
@@ -265,7 +265,7 @@ def coordinator_alone(options: Options) -> Iterator[Line]:
     clients = 100 if options.quick else 1000
     fleet = ("method=fedavg", 'data.partition={kind="iid"}', "eval.every=100000")
     scale = (f"--{name}={number}" for name, number in (("clients", clients), ("participants", clients)))
-    command = [*FEDBR, "check", "--stress", "digits", *fleet, *scale, f"--workers={WORKERS}", "--json"]
+    command = [*FEDBR, "stress", "digits", *fleet, *scale, f"--workers={WORKERS}", "--json"]
     sums, updates = ("aggregate.sum=fixed_point",), ("aggregate.sum=client_order", "model.width=33")
     encoded = (*updates, 'codec.up={kind="quantize",bits=4}')
     spent: list[float] = []

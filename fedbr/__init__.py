@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scenarios.api import flower
     from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
-    from scenarios.api.calls import RunList, check, diff, ls, measure, replay, resume, run
+    from scenarios.api.calls import RunList, check, diff, ls, measure, replay, resume, run, stress
     from scenarios.api.experiments import RunCollection, audit, budget, compare, decide, report, sweep, tune
     from scenarios.api.experiments import open_folder as open
     from scenarios.api.figures import DrawnFigure
@@ -75,6 +75,7 @@ __all__ = [
     "report",
     "resume",
     "run",
+    "stress",
     "sweep",
     "tune",
 ]
@@ -112,7 +113,7 @@ def _warn_of_others() -> None:
 _refuse_others()
 _HOMES = {
     **dict.fromkeys(
-        ("RunList", "check", "diff", "ls", "measure", "replay", "resume", "run"),
+        ("RunList", "check", "diff", "ls", "measure", "replay", "resume", "run", "stress"),
         "scenarios.api.calls",
     ),
     **dict.fromkeys(

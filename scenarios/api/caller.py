@@ -20,13 +20,13 @@ from coordinator.workers.monitor import FIRST_REMOTE_WORKER_SECONDS
 from coordinator.workers.task import Stopped
 from scenarios.api.callbacks import CallbackObserver
 from scenarios.api.requests import (
-    CheckRequest,
     ExperimentRequest,
     MachineRequest,
     MeasureRequest,
     RecordedRequest,
     ResumeRequest,
     RunRequest,
+    StressRequest,
 )
 from scenarios.config.load import Loaded, note_on_sums
 from scenarios.experiment import run_set
@@ -153,7 +153,7 @@ class Caller:
             work = partial(study.measure, planned, folder, tell=tell)
             return self.call(Session(request.workers, device), [loaded], work, LiveTable([], quiet=True))
 
-    def stress(self, plan: StressPlan, request: CheckRequest) -> StressResult:
+    def stress(self, plan: StressPlan, request: StressRequest) -> StressResult:
         """Make a run at scale whose workers answer at once."""
         from scenarios.studies import stress as study
 

@@ -10,7 +10,7 @@ import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
 from os import PathLike
 from pathlib import Path
 from signal import Signals
@@ -25,7 +25,7 @@ from scenarios.api.keys import Keys, KeysButSeed
 from scenarios.api.notebook import of_rows
 from scenarios.api.object_modules import in_cells
 from scenarios.api.objects import as_names, plugin_name, with_names
-from scenarios.api.requests import DiffRequest, MachineRequest, MeasureRequest, ResumeRequest, RunRequest
+from scenarios.api.requests import DiffRequest, MachineRequest, MeasureRequest, ResumeRequest, RunRequest, StressRequest
 from scenarios.api.run import Run
 from scenarios.api.tables import data_frame
 from scenarios.api.values import Scenario, listed, place, shown
@@ -222,17 +222,46 @@ def measure(
     allow_code: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Measure metrics of a stored checkpoint's models: what ``fedbr measure --json`` prints; nothing is written.
+    """Measure metrics of a stored checkpoint's models: what ``fedbr replay --measure --json`` prints.
 
     ``metrics``: names of ``fedbr list metrics``; ``round``: of a kept checkpoint, from 1, by default the newest;
     ``clients``: "local" models after the next visit, "evaluated" as evaluations use them, or "none"; ``options``: of
     metrics, such as ``**{"eval.metric_options.hessian.pairs": "distinct"}``. Other arguments as of `resume`.
-    ScenarioError for what cannot be measured.
+    Nothing is written. ScenarioError for what cannot be measured.
     """
     path = path_of(folder)
     with calling() as caller:
         names = metrics if isinstance(metrics, str) else ",".join(map(str, listed("metrics", metrics, "['hessian']")))
         return caller.measure(path, names, values.overrides(options), request_of(MeasureRequest, locals()))
+
+
+def stress(
+    scenario: Scenario,
+    *,
+    clients: int | None = None,
+    participants: int | None = None,
+    rounds: int | None = None,
+    out: Folder | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    progress: bool | None = None,
+    allow_code: bool = False,
+    **overrides: Any,
+) -> dict[str, Any]:
+    """Make a run at scale whose workers answer at once: what ``fedbr stress --json`` prints.
+
+    It says what a visit costs this machine. ``clients`` and ``participants`` of a round are by default those of the
+    scenario, ``rounds`` are 5; clients beyond those of the data repeat these. ``out``: a new folder for ledger, logs
+    and ``stress.json``; by default none stays. ``overrides``: other keys, such as ``**{"rounds.policy": "fedbuff"}``.
+    Other arguments and errors as of `run`.
+    """
+    from scenarios.studies.stress import StressPlan
+
+    with calling(progress, allow_code=allow_code) as caller:
+        request = request_of(StressRequest, {name: value for name, value in locals().items() if value is not None})
+        given, source = values.overrides(as_names(overrides, scenario)), values.named(with_names(scenario))
+        plan = StressPlan.of(source, given, request.clients, request.participants, request.rounds, PYTHON)
+        return asdict(caller.stress(plan, request))
 
 
 def ls(*folders: Folder) -> RunList:

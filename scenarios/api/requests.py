@@ -137,14 +137,19 @@ class TrainRequest(MachineRequest):
 
 @dataclass(frozen=True)
 class CheckRequest(MachineRequest):
-    """Of `check`; clients, participants and rounds are those of a run whose workers answer at once."""
+    out: Annotated[Path | None, replace(OUT, help=f"{OUT.help}; runs by default")] = None
+    allow_code: Annotated[bool, ALLOW_SCENARIO] = False
+
+
+@dataclass(frozen=True)
+class StressRequest(MachineRequest):
+    """Of `stress`, whose workers answer at once."""
 
     clients: Annotated[int | None, Option("clients of the fleet; those of the data are repeated", "N", least=1)] = None
     participants: Annotated[int | None, Option("clients that take part in a round", "M", least=1)] = None
     rounds: Annotated[int | None, Option("rounds; 5 by default", "R", least=1)] = None
     out: Annotated[
-        Path | None,
-        Option("of run folders; with --stress a new one for ledger, logs, stress.json and page", "FOLDER"),
+        Path | None, Option("new folder for ledger, logs, stress.json and a page; by default none stays", "FOLDER")
     ] = None
     allow_code: Annotated[bool, ALLOW_SCENARIO] = False
 

@@ -1,11 +1,10 @@
-"""The command ``check``: what can be known before a run, of a scenario, a plug-in, a run at scale, or this machine.
+"""The command ``check``: what can be known before a run, of a scenario, a plug-in, or this machine.
 
 It trains nothing but the short runs that try a plug-in, and a few rounds where the wall time is measured.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -16,19 +15,17 @@ from scenarios.cli.completion import complete_scenarios
 from scenarios.cli.options import (
     FAILED,
     FINISHED,
-    STOPPED,
     USAGE,
     Output,
     Overrides,
     Seed,
     emit,
     exit_with_error,
-    report_or_warning,
 )
 from scenarios.cli.runs import with_seed
 from scenarios.config.errors import ScenarioError
 
-SCENARIO, PLUGIN, SCALE, MACHINE = "of a scenario", "--plugin", "--stress", "without a scenario"
+SCENARIO, PLUGIN, MACHINE = "of a scenario", "--plugin", "without a scenario"
 
 
 def check(
@@ -54,13 +51,6 @@ def check(
             help="try MODULE:NAME in short runs: its bytes, FLOPs, workers, resume and round policies",
         ),
     ] = False,
-    stress: Annotated[
-        bool,
-        typer.Option(
-            "--stress",
-            help="make a run at scale whose workers answer at once, to see what a visit costs this machine",
-        ),
-    ] = False,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="measure training steps of this machine, and save a device for fleets")
     ] = False,
@@ -75,34 +65,24 @@ def check(
     """Validate a scenario and estimate its costs.
 
     Exit code 2 if the run cannot work: without data, without clients that can take part, or without the memory; 3 if
-    a plug-in does not keep its contract. A run with --stress has the real coordinator, sockets, ledger and clock;
-    clients beyond those of the data repeat these.
+    a plug-in does not keep its contract.
     """
-    if plugin and stress:
-        raise ScenarioError("--stress: does not go with --plugin")
-    if scenario is None and (plugin or stress):
-        wanted = "the row or spec, MODULE:NAME" if plugin else "a scenario"
-        raise ScenarioError(f"check {PLUGIN if plugin else SCALE}: name {wanted}")
-    form = PLUGIN if plugin else SCALE if stress else MACHINE if scenario is None else SCENARIO
-    of_run = {"--seed": seed, "--out": request.out}
-    of_workers = {"--workers": request.workers, "--device": None if request.device == "auto" else request.device}
-    scale = {f"--{each}": getattr(request, each) for each in ("clients", "participants", "rounds")}
+    if scenario is None and plugin:
+        raise ScenarioError("check --plugin: name the row or spec, MODULE:NAME")
+    form = PLUGIN if plugin else MACHINE if scenario is None else SCENARIO
+    device = None if request.device == "auto" else request.device
     uses: dict[str, dict[str, object]] = {
-        SCENARIO: {"--all-keys": keys, "--measure": measure, **of_run},
-        PLUGIN: {**of_workers},
-        SCALE: {**scale, **of_run, **of_workers},
+        SCENARIO: {"--all-keys": keys, "--measure": measure, "--seed": seed, "--out": request.out},
+        PLUGIN: {"--workers": request.workers, "--device": device},
         MACHINE: {"--calibrate": calibrate, "--name": name, "--passes": passes},
     }
-    for option, value in (pair for options in uses.values() for pair in options.items()):
-        if value is not None and value is not False and option not in uses[form]:
-            its = " and ".join(use for use, options in uses.items() if option in options)
-            raise ScenarioError(f"{option}: belongs to check {its}")
+    for use, option, value in ((use, *pair) for use, options in uses.items() for pair in options.items()):
+        if value is not None and value is not False and use != form:
+            raise ScenarioError(f"{option}: belongs to check {use}")
     if scenario is None:
         _machine(calibrate, name or "this-host", 3 if passes is None else passes, output)
     elif plugin:
         _plugin(scenario, overrides, request, output)
-    elif stress:
-        _stress(scenario, overrides, seed, request, output)
     else:
         _scenario(scenario, overrides, seed, request.out or Path("runs"), keys, measure, output)
 
@@ -141,20 +121,6 @@ def _plugin(name: str, overrides: list[str] | None, request: CheckRequest, outpu
     result = Caller(quiet=True).check_plugin(name, parsed(overrides or []), request)
     emit(result, output.as_json, lambda: study.show(result))
     raise typer.Exit(FINISHED if result["holds"] else FAILED)
-
-
-def _stress(
-    scenario: str, overrides: list[str] | None, seed: int | None, request: CheckRequest, output: Output
-) -> NoReturn:
-    from coordinator.rounds.budget import USER
-    from scenarios.studies import stress as study
-
-    scale = request.clients, request.participants, request.rounds
-    result = output.caller().stress(study.StressPlan.of(scenario, with_seed(overrides, seed), *scale), request)
-    out = request.out
-    page = None if out is None else report_or_warning(lambda: study.write_page(result, out))
-    emit(asdict(result), output.as_json, lambda: study.show(result, page))
-    raise typer.Exit(STOPPED if result.stopped_by == USER else FINISHED)
 
 
 def _machine(calibrate: bool, name: str, passes: int, output: Output) -> None:

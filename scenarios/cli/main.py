@@ -198,25 +198,25 @@ def _expected(error: Exception) -> int | None:
     return FAILED if isinstance(error, RunFailed | PoolError | OSError) else None
 
 
-RECORDED, OTHERS = "Recorded", "Others"
+ONE_RUN, RECORDED = "One run", "Recorded"
 COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
-    "One run": {"run": runs.run, "resume": runs.resume, "check": check.check},
-    "Several": {
-        "compare": studies.compare,
-        "sweep": studies.sweep,
-        "decide": studies.decide,
-        "reproduce": studies.reproduce,
-    },
+    ONE_RUN: {"run": runs.run, "resume": runs.resume, "check": check.check},
     RECORDED: {
         "report": recorded.report,
         "audit": recorded.audit,
         "replay": recorded.replay,
-        "measure": recorded.measure,
         "diff": folders.diff,
         "ls": folders.ls,
     },
-    "Names": {"list": lookup.list_, "explain": lookup.explain, "new": new.new},
-    OTHERS: {"worker": remote.worker},
+    "Names": {"list": lookup.list_, "explain": lookup.explain},
+    "Studies": {
+        "compare": studies.compare,
+        "sweep": studies.sweep,
+        "decide": studies.decide,
+        "reproduce": studies.reproduce,
+        "stress": studies.stress,
+    },
+    "Others": {"new": new.new, "worker": remote.worker},
 }
 """Heading of the help -> name -> command"""
 SUCCESSORS = {
@@ -224,10 +224,10 @@ SUCCESSORS = {
     "doctor": "check, without a scenario",
     "gc": "ls --unneeded --rm",
     "keys": "worker --new-keys NAME",
+    "measure": "replay --measure METRICS RUN",
     "pack": "report --pack RUN",
     "rm": "ls --rm RUN",
     "schema": "explain --schema",
-    "stress": "check --stress SCENARIO",
     "verify": "diff --again RUN",
 }
 """Name of an earlier command -> the words that are in its place"""
@@ -244,7 +244,7 @@ app.add_typer(several, name="study", cls=PlainGroup, hidden=True)
 apps = typer.Typer(no_args_is_help=True, help="Apps of Flower on a fleet, and scenarios as such apps.")
 for of_apps in (flower.run, flower.export):
     apps.command(of_apps.__name__, cls=PlainCommand)(as_command(of_apps))
-app.add_typer(apps, name="flower", cls=PlainGroup, rich_help_panel=OTHERS)
+app.add_typer(apps, name="flower", cls=PlainGroup, rich_help_panel=ONE_RUN)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The commands that make several runs: compare, sweep, decide, reproduce, study."""
+"""The commands that make several runs: compare, sweep, decide, reproduce, stress, study."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from scenarios.api.requests import (
     CompareRequest,
     DecideRequest,
     ReproduceRequest,
+    StressRequest,
     SweepRequest,
     TrialRequest,
     TuneRequest,
@@ -22,7 +23,10 @@ from scenarios.cli.options import (
     FINISHED,
     STOPPED,
     ExperimentOutput,
+    Output,
+    Overrides,
     ScenarioName,
+    Seed,
     emit,
     exit_with_error,
     report_or_warning,
@@ -238,3 +242,23 @@ def reproduce(
         raise ScenarioError(f"name a published figure: {', '.join(tables.FIGURES)}; --list describes them")
     experiment = request.plan(name, grid_of(name, words or []), output.tell)
     run_experiment(experiment, request, output, estimated=request.scale == PAPER)
+
+
+def stress(
+    scenario: ScenarioName, overrides: Overrides = None, seed: Seed = None, *, request: StressRequest, output: Output
+) -> None:
+    """Make a run at scale whose workers answer at once.
+
+    Prints what a visit costs this machine, with the real coordinator, sockets, ledger and clock. Nothing is trained;
+    clients beyond those of the data repeat these.
+    """
+    from coordinator.rounds.budget import USER
+    from scenarios.cli.runs import with_seed
+    from scenarios.studies import stress as study
+
+    scale = request.clients, request.participants, request.rounds
+    result = output.caller().stress(study.StressPlan.of(scenario, with_seed(overrides, seed), *scale), request)
+    out = request.out
+    page = None if out is None else report_or_warning(lambda: study.write_page(result, out))
+    emit(asdict(result), output.as_json, lambda: study.show(result, page))
+    raise typer.Exit(STOPPED if result.stopped_by == USER else FINISHED)

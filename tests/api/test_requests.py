@@ -19,6 +19,7 @@ from scenarios.api.requests import (
     MeasureRequest,
     ResumeRequest,
     RunRequest,
+    StressRequest,
     SweepRequest,
     TuneRequest,
 )
@@ -32,7 +33,8 @@ CALLS = (
     (fedbr.resume, runs.resume, ResumeRequest),
     (fedbr.check, check.check, MachineRequest),
     (fedbr.diff, folders.diff, DiffRequest),
-    (fedbr.measure, recorded.measure, MeasureRequest),
+    (fedbr.measure, recorded.replay, MeasureRequest),
+    (fedbr.stress, studies.stress, StressRequest),
     (fedbr.compare, studies.compare, CompareRequest),
     (fedbr.sweep, studies.sweep, SweepRequest),
     (fedbr.budget, studies.budget, BudgetRequest),

@@ -136,14 +136,14 @@ READINGS: dict[str, list[str]] = {
         f"verify-{name}": ["diff", "--again", f"OUT/digits/{name}"]
         for name in ("codec-slots", "tiers-two", "budget-bytes")
     },
-    "measure": ["measure", "OUT/digits/charged", "--metrics", "accuracy,class-accuracy"],
-    "measure-parts": ["measure", "OUT/digits/heterofl", "--metrics", "accuracy", "--clients", "evaluated"],
-    "stress": ["check", "--stress", *SHORT, "--clients", "40", "--participants", "6", "--rounds", "3"],
+    "measure": ["replay", "OUT/digits/charged", "--measure", "accuracy,class-accuracy"],
+    "measure-parts": ["replay", "OUT/digits/heterofl", "--measure", "accuracy", "--clients", "evaluated"],
+    "stress": ["stress", *SHORT, "--clients", "40", "--participants", "6", "--rounds", "3"],
     "stress-deadline": [
-        *("check", "--stress", *SHORT, "method=fedavg", "rounds.policy=deadline", "rounds.deadline=0.35 s", FOUR_BITS),
+        *("stress", *SHORT, "method=fedavg", "rounds.policy=deadline", "rounds.deadline=0.35 s", FOUR_BITS),
         *("--clients", "40", "--participants", "6", "--rounds", "3"),
     ],
-    "stress-tiers": ["check", "--stress", *SHORT, "method=fedavg", TIERS, "--clients", "40", "--participants", "6"],
+    "stress-tiers": ["stress", *SHORT, "method=fedavg", TIERS, "--clients", "40", "--participants", "6"],
     "reproduce-list": ["reproduce", "fedbr:fig4", "--list"],
 }
 HOST_KEYS = re.compile(

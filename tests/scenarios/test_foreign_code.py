@@ -38,11 +38,11 @@ OPTIONAL = ("defusedxml", "olefile", "cairocffi", "cupy", "numexpr", "bottleneck
 """Packages that libraries import only if they are installed, which these are not"""
 KILLED = ("kill", "coordinator.records.store:Ledger.commit", "after", "1")
 COMMANDS = {
-    "report": ("-o", "{out}/page.html", "--csv", "{out}/rounds.csv"),
-    "replay": (),
-    "diff": ("--again", "--workers", "1"),
-    "measure": ("--metrics", "loss", "--workers", "1"),
-    "resume": ("--workers", "1"),
+    "report": ("report", "-o", "{out}/page.html", "--csv", "{out}/rounds.csv"),
+    "replay": ("replay",),
+    "diff": ("diff", "--again", "--workers", "1"),
+    "measure": ("replay", "--measure", "loss", "--workers", "1"),
+    "resume": ("resume", "--workers", "1"),
 }
 
 
@@ -109,8 +109,8 @@ def test_no_command_imports_what_a_foreign_folder_brings(
     names = {"folder": folder, "place": place}
     digest = recorded_at(folder, file.format(**names))
     for command in commands:
-        words = [option.format(out=tmp_path) for option in COMMANDS[command]]
-        ended = fedbr_in(Path(cwd.format(**names)).resolve(), command, run.format(**names), *words)
+        word, *options = [part.format(out=tmp_path) for part in COMMANDS[command]]
+        ended = fedbr_in(Path(cwd.format(**names)).resolve(), word, run.format(**names), *options)
         assert "Traceback" not in ended.stderr
         assert ended.returncode == (0 if command == "report" else 2), ended.stderr
         if command != "report":

@@ -44,7 +44,7 @@ COMMANDS = (
     ("audit",),
     ("replay",),
     ("diff", "--again", "--workers", "1"),
-    ("measure", "--metrics", "loss", "--workers", "1"),
+    ("replay", "--measure", "loss", "--workers", "1"),
     ("resume", "--workers", "1"),
 )
 

@@ -1,4 +1,4 @@
-"""Workers of ``fedbr check --stress`` answer visits without a step."""
+"""Workers of ``fedbr stress`` answer visits without a step."""
 
 from __future__ import annotations
 

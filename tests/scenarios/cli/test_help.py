@@ -34,11 +34,18 @@ def test_help_has_every_command_on_one_screen_and_cuts_none(
     monkeypatch.setenv("COLUMNS", "80")
     text = told(capsys, "-h")
     lines = text.splitlines()
-    assert (len(lines) < 24, max(map(len, lines)) <= 80, "..." in text.partition("\n")[2]) == (True, True, False)
+    assert (len(lines) <= 24, max(map(len, lines)) <= 80, "..." in text.partition("\n")[2]) == (True, True, False)
     group: Any = typer.main.get_command(main.app)
     words = [line[10:].split()[0] for line in lines if re.match(r".{10}[a-z]+ +[A-Z]", line)]
-    assert words == [name for name, command in group.commands.items() if not command.hidden]
-    assert len(words) == 18
+    by_heading = (
+        "run resume check flower",
+        "report audit replay diff ls",
+        "list explain",
+        "compare sweep decide reproduce stress",
+        "new worker",
+    )
+    assert words == " ".join(by_heading).split()
+    assert sorted(words) == sorted(name for name, command in group.commands.items() if not command.hidden)
     assert [name for name, command in group.commands.items() if command.hidden] == ["study"]
     assert "..." not in told(capsys, "study", "-h").partition("Commands:")[2]
     assert told(capsys, "help") == text
@@ -82,7 +89,7 @@ def test_usage_and_options_have_words_for_what_is_to_be_written(capsys: pytest.C
     assert "--workers N " in told(capsys, "run", "-h")
 
 
-QUIET = ("run", "resume", "check", "compare", "sweep", "decide", "reproduce", "measure", "diff")
+QUIET = ("run", "resume", "check", "compare", "sweep", "decide", "reproduce", "stress", "replay", "diff")
 
 
 def test_every_command_takes_v_and_those_with_progress_q(capsys: pytest.CaptureFixture[str]) -> None:

@@ -183,7 +183,7 @@ def test_ctrl_c_where_nothing_is_kept_ends_with_4_too_and_a_second_one_at_once_w
         raise KeyboardInterrupt
 
     monkeypatch.setattr("scenarios.studies.stress.stress", interrupted)
-    assert main.run_command(["check", "--stress", "digits", "--rounds", "1"]) == 4
+    assert main.run_command(["stress", "digits", "--rounds", "1"]) == 4
     assert capsys.readouterr() == ("", "fedbr: stopped\n")
     interrupt, before = StopFlag(), signal.getsignal(signal.SIGINT)
     with interrupt.watching():

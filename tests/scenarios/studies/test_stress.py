@@ -1,4 +1,4 @@
-"""``fedbr check --stress``: the whole system, with workers that answer at once."""
+"""``fedbr stress``: the whole system, with workers that answer at once."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_command_prints_flat_numbers_and_a_page_and_leaves_no_process(
 ) -> None:
     before = set(psutil.Process().children(recursive=True))
     scale = ("--clients", "30", "--participants", "5", "--rounds", "2", "--workers", "2")
-    words = ("check", "--stress", "digits", "method=fedavg", *scale)
+    words = ("stress", "digits", "method=fedavg", *scale)
     assert main.run_command([*words, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
 
@@ -155,7 +155,7 @@ def test_the_command_prints_flat_numbers_and_a_page_and_leaves_no_process(
 def test_bad_usage_is_refused(
     words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], warm_workers: None
 ) -> None:
-    check_message(refused(capsys, "check", "--stress", *words), message)
+    check_message(refused(capsys, "stress", *words), message)
 
 
 def test_the_table_fits_a_terminal(launcher: WorkerLauncher, tmp_path: Path) -> None:
