@@ -52,7 +52,7 @@ def test_python_and_the_command_line_take_the_same(
         default = None if field.default is MISSING else field.default
         assert field.name in options, field.name
         given = arguments[field.name].default
-        assert (Path(given) if field.name == "out" else given) == default, field.name
+        assert (Path(given) if isinstance(default, Path) else given) == default, field.name
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,19 @@ def test_budgets_settings_and_measures_are_had_from_python(tmp_path: Path) -> No
     assert [run.scenario["train"]["lr"] for run in tuned] == [0.05, 0.1]
     measured = fedbr.measure(spent[0], ["accuracy"], clients="none", workers=1)
     assert measured["models"]["global"]["accuracy"] == pytest.approx(spent[0].accuracy)
+
+
+def test_a_run_at_scale_is_had_from_python(tmp_path: Path) -> None:
+    scale: dict[str, Any] = {"clients": 30, "participants": 5, "rounds": 2, "workers": 1}
+    result = fedbr.stress("digits", method="fedavg", out=tmp_path / "new", **scale)
+    assert (result["clients"], result["described_clients"], result["visits"], len(result["by_round"])) == (30, 10, 10, 2)
+    assert (tmp_path / "new" / "stress.json").is_file()
+    with pytest.raises(ScenarioError, match=r"^participants: must be at most the number of clients, 10, not 11$"):
+        fedbr.stress("digits", participants=11)
+    with pytest.raises(ScenarioError, match=r"^train\.lr = -1"):
+        fedbr.stress("digits", train={"lr": -1})
+    with pytest.raises(ScenarioError, match=r"^out: .* is not empty; name a new folder$"):
+        fedbr.stress("digits", out=tmp_path, **scale)
 
 
 @pytest.mark.usefixtures("pool_in_this_process")
