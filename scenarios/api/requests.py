@@ -70,7 +70,7 @@ class MachineRequest:
 
 @dataclass(frozen=True)
 class RecordedRequest(MachineRequest):
-    """Of `diff` and `measure`, which train for a run that there is."""
+    """Of `diff` and `replay --measure`, which train for a run that there is."""
 
     allow_code: Annotated[bool, ALLOW_CODE] = False
 
@@ -84,9 +84,9 @@ class DiffRequest(RecordedRequest):
 
 @dataclass(frozen=True)
 class MeasureRequest(RecordedRequest):
-    round: Annotated[int | None, Option("of a kept checkpoint, from 1; by default the newest", least=1)] = None
+    round: Annotated[int | None, Option("of a checkpoint to measure, from 1; by default the newest", least=1)] = None
     clients: Annotated[
-        str | None, Option("local (models after the next visit), evaluated (as evaluations use) or none")
+        str | None, Option("models to measure: local (after the next visit), evaluated (as evaluations use) or none")
     ] = None
 
 
