@@ -7,7 +7,7 @@ large    1,000,000 contended clients: minutes and gigabytes, only if it is named
 
 Speeds are medians of a few repetitions by the clock on the wall, so other work on the machine shows in them.
 `tests/costmodel` holds that fair shares are those of a plain solver, and that a batch is SimPy to the bit;
-``fedbr doctor --calibrate`` shows how far predicted steps are from measured ones.
+``fedbr check --calibrate`` shows how far predicted steps are from measured ones.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The clock alone at large numbers of clients, with a made-up fleet and one fixed visit.
 
 ``python -m benchmarks.clock_alone ARGUMENTS``: the JSON of `clock_alone`'s arguments, in a process whose memory is its
-own. There are no workers, no coordinator and no ledger, which ``fedbr stress`` has; nothing is trained and no data is
-read. Virtual results follow from the arguments; wall seconds and bytes of memory are this machine's. Memory is that of
-the process as the system sees it, in the same pass: tracing allocations would take several times as long as the round.
+own. There are no workers, no coordinator and no ledger, which ``fedbr stress`` has; nothing is trained, and
+no data is read. Virtual results follow from the arguments; wall seconds and bytes of memory are this machine's. Memory
+is that of the process as the system sees it, in the same pass: tracing allocations would take several times as long as
+the round.
 
 With an unlimited server link visits do not affect each other, so a round is solved in parts, with bit-identical
 results and the memory of one part. Below gateways that aggregate, each part is the visits of some of them, whose links

@@ -9,9 +9,9 @@ C  ResNet-18 of width 16, 10 clients of 10 steps                     F  memory, 
 G  the coordinator alone, with sums and with updates                 H  steps with portable and with native numerics
 I  codecs: encoding and decoding of 250 kB and of 25 MB
 
-For G, a thousand clients of `digits` take part in each round, and the two workers answer at once (``fedbr stress``). So
-a round is the coordinator's work: selection, prices, the clock, messages, checks, the weighted sum, the server's step,
-and rows of the ledger. With ``aggregate.sum`` =
+For G, a thousand clients of `digits` take part in each round, and the two workers answer at once
+(``fedbr stress``). So a round is the coordinator's work: selection, prices, the clock, messages, checks, the
+weighted sum, the server's step, and rows of the ledger. With ``aggregate.sum`` =
 ``fixed_point`` workers add updates up, and replies have numbers only; with ``client_order`` every update of 250 kB
 comes, and is checked and added. The workers share the processor: on two cores, they and the coordinator are three
 processes.

@@ -16,7 +16,7 @@ budgets   runs that a budget ends between two rounds or within one, on each kind
 fleet     clients that come and go, crash, and share access links whose bandwidth varies: synchronous, and fedbuff
 workers   fedbr with 1 and with 3 worker processes
 killed    a SIGKILL of the coordinator after its first rounds, then ``fedbr resume``: synchronous, and fedbuff
-commands  what ``decide``, ``audit``, ``stress``, ``replay``, ``verify`` and ``measure`` say of virtual facts
+commands  virtual facts of ``decide``, ``audit``, ``stress``, ``replay``, ``replay --measure`` and ``diff --again``
 check     the whole of ``fedbr check NAME --json`` for every shipped scenario, without the place of its data; resident
           memory is not compared
 
@@ -223,7 +223,8 @@ def commands() -> Commands:
     yield "decide", [*grid, two, 'codec.up=none,{kind="quantize",bits=4}', "--target", "0.5", "--budget", "bytes=2 MB"]
     yield "decide, tiers", [*grid, two, ONE_TIER, "tiers.interval=1,2", "--budget", "price=0.001"]
     yield "decide, parts", [*grid, "method=heterofl", "submodel.rate=client,0.5", "--budget", "joules=40 J"]
-    stress = ["stress", "digits", "--clients", "200", "--participants", "20", "--rounds", "3", "--workers", "1"]
+    scale = ["--clients", "200", "--participants", "20", "--rounds", "3", "--workers", "1"]
+    stress = ["stress", "digits", *scale]
     yield "stress", [*stress, "method=fedbr"]
     yield "stress, fedbuff", [*stress, "method=fedavg", "rounds.policy=fedbuff"]
     yield "stress, tiers", [*stress, "method=fedavg", ONE_TIER]
@@ -234,11 +235,11 @@ def commands() -> Commands:
     yield "replay", slots, ["replay", "RUN", "fleet.server.up=2 Mbit/s"]
     yield "replay, tiers", tiers, ["replay", "RUN", "fleet.scale.links=0.5"]
     yield "replay, draws", words(*BUDGETS["bytes, within"]), ["replay", "RUN", "--draws", "3"]
-    yield "verify", slots, ["verify", "RUN", "--workers", "2"]
-    yield "verify, tiers", tiers, ["verify", "RUN", "--workers", "2"]
-    yield "measure", words(), ["measure", "RUN", "--metrics", "accuracy,class-accuracy", "--workers", "2"]
+    yield "verify", slots, ["diff", "--again", "RUN", "--workers", "2"]
+    yield "verify, tiers", tiers, ["diff", "--again", "RUN", "--workers", "2"]
+    yield "measure", words(), ["replay", "RUN", "--measure", "accuracy,class-accuracy", "--workers", "2"]
     parts = words(*RATES["client"], method="fjord")
-    yield "measure, parts", parts, ["measure", "RUN", "--metrics", "accuracy", "--clients", "evaluated"]
+    yield "measure, parts", parts, ["replay", "RUN", "--measure", "accuracy", "--clients", "evaluated"]
 
 
 PARTS: dict[str, Callable[[], Commands]] = {

@@ -18,7 +18,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parent.parent
 KEYS_HEAD = """# Keys of a scenario
 
-What `fedbr list keys` prints, as tables. `fedbr explain KEY` tells more, and `fedbr schema` is for editors.
+What `fedbr list keys` prints, as tables. `fedbr explain KEY` tells more, and `fedbr explain --schema` is for editors.
 """
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scenarios.api import flower
     from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
-    from scenarios.api.calls import RunList, check, check_plugin, diff, ls, measure, replay, resume, run, verify
+    from scenarios.api.calls import RunList, check, diff, ls, measure, replay, resume, run, stress
     from scenarios.api.experiments import RunCollection, audit, compare, decide, report, sweep
     from scenarios.api.experiments import open_folder as open
     from scenarios.api.figures import DrawnFigure
@@ -62,7 +62,6 @@ __all__ = [
     "__version__",
     "audit",
     "check",
-    "check_plugin",
     "compare",
     "dataset",
     "decide",
@@ -75,8 +74,8 @@ __all__ = [
     "report",
     "resume",
     "run",
+    "stress",
     "sweep",
-    "verify",
 ]
 
 _PACKAGES = ("coordinator", "costmodel", "edge", "scenarios")
@@ -112,7 +111,7 @@ def _warn_of_others() -> None:
 _refuse_others()
 _HOMES = {
     **dict.fromkeys(
-        ("RunList", "check", "check_plugin", "diff", "ls", "measure", "replay", "resume", "run", "verify"),
+        ("RunList", "check", "diff", "ls", "measure", "replay", "resume", "run", "stress"),
         "scenarios.api.calls",
     ),
     **dict.fromkeys(
@@ -135,10 +134,12 @@ _HOMES = {
 }
 """Name -> the module that has it"""
 _SUCCESSORS = {
-    "budget": 'fedbr.sweep(.., at={"bytes": "1 MB,2 MB"})',
-    "tune": 'fedbr.sweep(.., judge="validation")',
+    "budget": 'sweep(.., at={"bytes": "1 MB,2 MB"})',
+    "check_plugin": "check(plugin=ROW)",
+    "tune": 'sweep(.., judge="validation")',
+    "verify": "diff(run, again=True)",
 }
-"""Earlier name -> what is in its place"""
+"""Earlier name -> the call that is in its place"""
 _OTHER_NAMES = {"open": "open_folder"}
 _MODULES = {"flower"}
 """Names that are modules themselves"""
@@ -149,9 +150,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("fedbr-edge")
+    if name in _SUCCESSORS:
+        raise AttributeError(f"fedbr.{name} is now fedbr.{_SUCCESSORS[name]}")
     if name not in _HOMES:
-        now = f"; it is now {_SUCCESSORS[name]}" if name in _SUCCESSORS else ""
-        raise AttributeError(f"module 'fedbr' has no attribute {name!r}{now}")
+        raise AttributeError(f"module 'fedbr' has no attribute {name!r}")
     _refuse_others()
     if "scenarios" not in sys.modules:
         _warn_of_others()

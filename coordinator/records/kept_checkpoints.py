@@ -28,7 +28,7 @@ def _checked(keep: str | tuple[int, ...]) -> str | tuple[int, ...]:
 
 @dataclass(frozen=True)
 class CheckpointRules(Section):
-    """The checkpoints that a run keeps, for ``fedbr measure``."""
+    """The checkpoints that a run keeps, for ``fedbr replay --measure``."""
 
     keep: Annotated[tuple[int, ...] | str, AfterValidator(_checked)] = NEWEST
     """``newest``: what `resume` needs; ``best``: beside it that of the round with the highest accuracy; ``every:K``:

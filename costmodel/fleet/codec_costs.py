@@ -2,7 +2,7 @@
 
 The rates were measured on one core of the reference host (codecs.toml). Another device takes `Device.codec_slowdown`
 times as long, which is derived (profiles.toml says how), or what its own row measures (`Device.codecs`,
-``fedbr doctor --calibrate``). Stages of a chain take their time one after another, each on the bytes that reach it:
+``fedbr check --calibrate``). Stages of a chain take their time one after another, each on the bytes that reach it:
 the raw float32 of a vector, the fewer numbers that a reduction left, or the packed bytes before an entropy coder.
 Decoding is counted on the same bytes, those that come out of it.
 """

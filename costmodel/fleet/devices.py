@@ -90,7 +90,7 @@ class Device:
     codecs: Mapping[str, CodecRates] = dataclasses.field(default_factory=dict)
     """By kind of stage, where they were measured on the device itself; a row may leave it out."""
     measurements: tuple[MeasuredStep, ...] = ()
-    """Steps of a device that ``fedbr doctor --calibrate`` has made: how far its row holds. Nothing is computed from
+    """Steps of a device that ``fedbr check --calibrate`` has made: how far its row holds. Nothing is computed from
     them."""
 
     def throughput(self, *names: str) -> float:

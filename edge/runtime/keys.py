@@ -105,7 +105,7 @@ def _read(path: Path, *names: str) -> dict[str, bytes]:
         raise KeyFileError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, zmq.ZMQError):  # of the encoding, of TOML, or of the keys
         what = "public key (NAME.pub)" if names == ("public",) else "key pair (NAME.key)"
-        raise KeyFileError(f"{path}: not a {what}, as `fedbr keys NAME` makes it") from None
+        raise KeyFileError(f"{path}: not a {what}, as `fedbr worker --new-keys NAME` makes it") from None
 
 
 def _key(text: object) -> bytes:

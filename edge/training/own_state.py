@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from edge.protocol.plugins import is_users_module
 
 MOST_OBJECTS = 20_000
-"""That are recorded; further ones stay as visits leave them, which ``fedbr check-plugin`` would find"""
+"""That are recorded; further ones stay as visits leave them, which ``fedbr check --plugin`` would find"""
 MOST_NBYTES = 1 << 20
 """Largest array or tensor whose numbers are recorded; larger ones are data or teachers"""
 _GENERATORS: tuple[tuple[type, str, str], ...] = (

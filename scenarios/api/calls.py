@@ -10,11 +10,11 @@ import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
 from os import PathLike
 from pathlib import Path
 from signal import Signals
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from msgspec import to_builtins
 
@@ -27,7 +27,7 @@ from scenarios.api.keys import Keys, KeysButSeed
 from scenarios.api.notebook import of_rows
 from scenarios.api.object_modules import in_cells
 from scenarios.api.objects import as_names, plugin_name, with_names
-from scenarios.api.requests import MachineRequest, MeasureRequest, RecordedRequest, ResumeRequest, RunRequest
+from scenarios.api.requests import DiffRequest, MachineRequest, MeasureRequest, ResumeRequest, RunRequest, StressRequest
 from scenarios.api.run import Run
 from scenarios.api.tables import data_frame
 from scenarios.api.values import Scenario, listed, place, shown
@@ -139,15 +139,39 @@ def resume(
 
 
 def check(
-    scenario: Scenario, *, out: Folder = "runs", allow_code: bool = False, **overrides: Unpack[Keys]
+    scenario: Scenario | None = None,
+    *,
+    plugin: Any = None,
+    key: str | None = None,
+    out: Folder = "runs",
+    workers: int | None = None,
+    device: str = "auto",
+    allow_code: bool = False,
+    **overrides: Unpack[Keys],
 ) -> dict[str, Any]:
     """Validate a scenario and estimate its costs, without training: what ``fedbr check --json`` prints.
 
     ``allow_code``: as of `run`. ScenarioError for a scenario that cannot be run.
+
+    Or, with ``plugin`` in the place of a scenario, check the contract of a plug-in in short runs: what
+    ``fedbr check --plugin --json`` prints. It is a row or spec, a bare class or function, or ``"module:ROW"``. ``key``:
+    the key that names such plug-ins, where a function could be of several kinds, such as "train.lr_schedule".
+    ``overrides``: its options and any other keys of the runs, as of `run`. ``holds`` says whether all ``findings``
+    hold; each has a ``name``, whether it ``holds``, and a ``detail``. ScenarioError for what is no plug-in, and for
+    runs that cannot be made.
     """
     from scenarios.studies.forecast.check import run_check
 
-    with calling(allow_code=allow_code):
+    if (scenario is None) == (plugin is None):
+        raise ScenarioError("check: takes a scenario, or plugin=ROW in its place")
+    with calling(allow_code=allow_code) as caller:
+        if plugin is not None:
+            given = values.overrides(as_names(overrides))
+            request = MachineRequest(workers=workers, device=device)
+            contract: dict[str, Any] = to_builtins(caller.check_plugin(plugin_name(plugin, key, given), given, request))
+            return contract
+        if key is not None or workers is not None or device != "auto":
+            raise ScenarioError("key, workers and device are those of a plug-in's runs: add plugin=ROW")
         given = values.overrides(as_names(overrides, scenario))
         loaded = load(values.named(with_names(scenario)), given, origin=PYTHON)
         return run_check(loaded, place("out", out)).plain()
@@ -192,27 +216,6 @@ def replay(
         return result
 
 
-def verify(
-    folder: Folder | Run,
-    *,
-    workers: int | None = None,
-    device: str = "auto",
-    progress: bool | None = None,
-    on_round: Callbacks = (),
-    allow_code: bool = False,
-) -> dict[str, Any]:
-    """Repeat a run in a temporary folder and compare it round by round: what ``fedbr verify --json`` prints.
-
-    ``same`` says whether all rounds are equal, and ``difference`` names the first one that is not; where a callback has
-    stopped it, ``same`` is False without a ``difference``. ``allow_code``: as of `resume`. Other arguments and errors
-    as of `run`.
-    """
-    path = path_of(folder)
-    with calling(progress, on_round) as caller:
-        result: dict[str, Any] = to_builtins(caller.verify(path, request_of(RecordedRequest, locals())))
-        return result
-
-
 def measure(
     folder: Folder | Run,
     metrics: Sequence[str],
@@ -224,12 +227,12 @@ def measure(
     allow_code: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Measure metrics of a stored checkpoint's models: what ``fedbr measure --json`` prints; nothing is written.
+    """Measure metrics of a stored checkpoint's models: what ``fedbr replay --measure --json`` prints.
 
     ``metrics``: names of ``fedbr list metrics``; ``round``: of a kept checkpoint, from 1, by default the newest;
     ``clients``: "local" models after the next visit, "evaluated" as evaluations use them, or "none"; ``options``: of
     metrics, such as ``**{"eval.metric_options.hessian.pairs": "distinct"}``. Other arguments as of `resume`.
-    ScenarioError for what cannot be measured.
+    Nothing is written. ScenarioError for what cannot be measured.
     """
     path = path_of(folder)
     with calling() as caller:
@@ -239,26 +242,33 @@ def measure(
         return result
 
 
-def check_plugin(
-    plugin: Any,
+def stress(
+    scenario: Scenario,
     *,
-    key: str | None = None,
+    clients: int | None = None,
+    participants: int | None = None,
+    rounds: int | None = None,
+    out: Folder | None = None,
     workers: int | None = None,
     device: str = "auto",
-    **overrides: Unpack[Keys],
+    progress: bool | None = None,
+    allow_code: bool = False,
+    **overrides: Any,
 ) -> dict[str, Any]:
-    """Check the contract of a plug-in in short runs: what ``fedbr check-plugin --json`` prints.
+    """Make a run at scale whose workers answer at once: what ``fedbr stress --json`` prints.
 
-    ``plugin``: a row or spec, a bare class or function, or ``"module:ROW"``. ``key``: the key that names such plug-ins,
-    where a function could be of several kinds, such as "train.lr_schedule". ``overrides``: its options and any other
-    keys of the runs, as of `run`. ``holds`` says whether all ``findings`` hold; each has a ``name``, whether it
-    ``holds``, and a ``detail``. ScenarioError for what is no plug-in, and for runs that cannot be made.
+    It says what a visit costs this machine. ``clients`` and ``participants`` of a round are by default those of the
+    scenario, ``rounds`` are 5; clients beyond those of the data repeat these. ``out``: a new folder for ledger, logs
+    and ``stress.json``; by default none stays. ``overrides``: other keys, such as ``**{"rounds.policy": "fedbuff"}``.
+    Other arguments and errors as of `run`.
     """
-    with calling() as caller:
-        request = request_of(MachineRequest, locals())
-        given = values.overrides(as_names(overrides))
-        result: dict[str, Any] = to_builtins(caller.check_plugin(plugin_name(plugin, key, given), given, request))
-        return result
+    from scenarios.studies.stress import StressPlan
+
+    with calling(progress, allow_code=allow_code) as caller:
+        request = request_of(StressRequest, {name: value for name, value in locals().items() if value is not None})
+        given, source = values.overrides(as_names(overrides, scenario)), values.named(with_names(scenario))
+        plan = StressPlan.of(source, given, request.clients, request.participants, request.rounds, PYTHON)
+        return asdict(caller.stress(plan, request))
 
 
 def ls(*folders: Folder) -> RunList:
@@ -271,13 +281,50 @@ def ls(*folders: Folder) -> RunList:
         return RunList(run_list.entries([place("folder", folder) for folder in folders or ("runs",)]))
 
 
-def diff(a: Folder | Run | Scenario, b: Folder | Run | Scenario, *, allow_code: bool = False) -> RunDifference:
+@overload
+def diff(a: Folder | Run | Scenario, b: Folder | Run | Scenario, *, allow_code: bool = ...) -> RunDifference: ...
+@overload
+def diff(
+    a: Folder | Run,
+    *,
+    again: Literal[True],
+    workers: int | None = ...,
+    device: str = ...,
+    progress: bool | None = ...,
+    on_round: Callbacks = ...,
+    allow_code: bool = ...,
+) -> dict[str, Any]: ...
+def diff(
+    a: Folder | Run | Scenario,
+    b: Folder | Run | Scenario | None = None,
+    *,
+    again: bool = False,
+    workers: int | None = None,
+    device: str = "auto",
+    progress: bool | None = None,
+    on_round: Callbacks = (),
+    allow_code: bool = False,
+) -> RunDifference | dict[str, Any]:
     """The difference of two runs, of two scenarios, or of a run and a scenario: what ``fedbr diff --json`` prints.
 
     Runs are objects or folders, scenarios names, files or mappings. ``same`` says whether their keys and, for two runs,
     all their rounds are the same to the bit. ``allow_code``: as of `run`. ScenarioError and ReportError for what is
     neither.
+
+    With ``again`` and without ``b``, the run is repeated in a temporary folder and compared round by round: what
+    ``fedbr diff --again --json`` prints. ``same`` says whether all rounds are equal, and ``difference`` names the first
+    one that is not; where a callback has stopped it, ``same`` is False without a ``difference``. ``allow_code``: as of
+    `resume`. Other arguments and errors as of `run`.
     """
+    if again == (b is not None):
+        raise ScenarioError("diff: takes two runs or scenarios, or one run and again=True")
+    if b is None:
+        if isinstance(a, Mapping):
+            raise ScenarioError(f"{shown(a)}: again repeats a run, not a scenario")
+        path = path_of(a)
+        with calling(progress, on_round) as caller:
+            repeated: dict[str, Any] = to_builtins(caller.verify(path, request_of(DiffRequest, locals())))
+            return repeated
     with calling(allow_code=allow_code):
         return run_difference.difference(_side(a), _side(b))
 

@@ -47,7 +47,7 @@ class _CommonKeys(TypedDict, total=False):
     eval: Any
     """When, by which metrics and on which examples which models are evaluated."""
     checkpoints: Any
-    """The checkpoints that a run keeps, for ``fedbr measure``."""
+    """The checkpoints that a run keeps, for ``fedbr replay --measure``."""
 
 
 class KeysButSeed(_CommonKeys, total=False):

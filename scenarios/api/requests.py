@@ -70,16 +70,23 @@ class MachineRequest:
 
 @dataclass(frozen=True)
 class RecordedRequest(MachineRequest):
-    """Of `verify` and `measure`, which train for a run that there is."""
+    """Of `diff` and `replay --measure`, which train for a run that there is."""
 
     allow_code: Annotated[bool, ALLOW_CODE] = False
 
 
 @dataclass(frozen=True)
+class DiffRequest(RecordedRequest):
+    allow_code: Annotated[
+        bool, Option("import modules also from the current folder, where a run had them, and beside a scenario")
+    ] = False
+
+
+@dataclass(frozen=True)
 class MeasureRequest(RecordedRequest):
-    round: Annotated[int | None, Option("of a kept checkpoint, from 1; by default the newest", least=1)] = None
+    round: Annotated[int | None, Option("of a checkpoint to measure, from 1; by default the newest", least=1)] = None
     clients: Annotated[
-        str | None, Option("local (models after the next visit), evaluated (as evaluations use) or none")
+        str | None, Option("models to measure: local (after the next visit), evaluated (as evaluations use) or none")
     ] = None
 
 
@@ -129,8 +136,14 @@ class TrainRequest(MachineRequest):
 
 
 @dataclass(frozen=True)
+class CheckRequest(MachineRequest):
+    out: Annotated[Path | None, replace(OUT, help=f"{OUT.help}; runs by default")] = None
+    allow_code: Annotated[bool, ALLOW_SCENARIO] = False
+
+
+@dataclass(frozen=True)
 class StressRequest(MachineRequest):
-    """Of ``fedbr stress``, whose workers answer at once."""
+    """Of `stress`, whose workers answer at once."""
 
     clients: Annotated[int | None, Option("clients of the fleet; those of the data are repeated", "N", least=1)] = None
     participants: Annotated[int | None, Option("clients that take part in a round", "M", least=1)] = None

@@ -1,4 +1,4 @@
-"""The help of ``fedbr``: commands under headings, no line cut, words for what is to be written; and its version."""
+"""The help of ``fedbr``: commands on one screen, no line cut, words for what is to be written; and its version."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-OTHERS = "Commands"
-"""Heading of commands that are registered without one"""
 WORDS = {
     **dict.fromkeys(("int", "int range", "integer", "integer range"), "N"),
     **dict.fromkeys(("float", "float range"), "X"),
@@ -91,21 +89,36 @@ def _key_of(option: str) -> str | None:
     return named_like(name, known_keys(Scenario)) or named_like(name.removesuffix("s"), known_keys(Scenario))
 
 
-class GroupedCommands(TyperGroup):
-    """Commands under the headings that they are registered with (``rich_help_panel``)."""
+class PlainGroup(TyperGroup):
+    """Commands whose texts go on in the next line where they are too long for one."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for each heading; a text that is too long for a line goes on in the next."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for name in self.list_commands(ctx):
-            command = self.get_command(ctx, name)
-            if command is not None and not command.hidden:
-                heading = getattr(command, "rich_help_panel", None)
-                heading = heading if isinstance(heading, str) else OTHERS
-                sections.setdefault(heading, []).append((name, command.get_short_help_str(limit=1000)))
-        for heading, rows in sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(rows)
+        """Write the name and the text of each."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in self.shown(ctx)])
+
+    def shown(self, ctx: Any) -> list[tuple[str, Any]]:
+        """The commands that help has, by name."""
+        named = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        return [(name, command) for name, command in named if command is not None and not command.hidden]
+
+
+class FirstScreen(PlainGroup):
+    """The help of ``fedbr`` itself: a line per command, beside its heading (``rich_help_panel``), in 80 x 24."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write usage, commands in the order of their headings, and where the rest is."""
+        self.format_usage(ctx, formatter)
+        headings: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.shown(ctx):
+            headings.setdefault(command.rich_help_panel, []).append((name, command.get_short_help_str(limit=1000)))
+        formatter.write("\n")
+        for heading, rows in headings.items():
+            for number, (name, text) in enumerate(rows):
+                formatter.write(f"{'' if number else heading:<10}{name:<10} {text}\n")
+        options = ", ".join("/".join(each.opts) for each in self.get_params(ctx) if each.name != "help")
+        formatter.write(f"\n{options}\n")
+        formatter.write("fedbr COMMAND -h: its options. fedbr explain NAME: a key or name of a scenario.\n")
 
 
 def show_version(wanted: bool) -> None:

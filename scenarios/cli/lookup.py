@@ -1,4 +1,4 @@
-"""The commands that look something up: list, explain, schema, doctor."""
+"""The commands that look something up: list, explain."""
 
 from __future__ import annotations
 
@@ -43,25 +43,37 @@ def list_(
 
 def explain(
     name: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="NAME",
+            metavar="[NAME]",
             help="a key (train.lr), a table (fleet.server), an option (method_options.mu), a name (sync, MODULE:ROW), "
             "or the folder of a run",
             autocompletion=complete_names,
         ),
-    ],
+    ] = None,
     visit: Annotated[
         str | None,
         typer.Argument(
             metavar="[VISIT]", help="of a run: the number of a visit, or ROUND:CLIENT; by default its critical visits"
         ),
     ] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="print the JSON Schema of scenarios, for editors")] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="file of the schema; by default stdout")] = None,
     as_json: Json = False,
 ) -> None:
-    """Explain a key of scenarios, a name they use, or what the time of a run's visit was made of."""
+    """Explain a key, a name, or the time of a run's visit."""
     from scenarios.cli import explain as explanations
+    from scenarios.config.errors import ScenarioError
 
+    if schema:
+        if name is not None:
+            raise ScenarioError(f"explain {name!r}: does not go with --schema, which is that of all keys")
+        _write_schema(output)
+        return
+    if output is not None:
+        raise ScenarioError(f"--output {output}: is the file of a schema: add --schema")
+    if name is None:
+        raise ScenarioError("explain: name a key, a table, an option or a row (fedbr list), or the folder of a run")
     folder = Path(name)
     if visit is not None or (folder / "ledger.sqlite").is_file():
         from scenarios.studies import visit_parts
@@ -77,34 +89,12 @@ def explain(
     emit(found, as_json, lambda: explanations.show(found))
 
 
-def schema(
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="the file; by default stdout")] = None,
-) -> None:
-    """Print the JSON Schema of scenario files, for editors."""
+def _write_schema(file: Path | None) -> None:
     from scenarios.config import json_schema
 
     text = json.dumps(json_schema.scenario_schema(), indent=2, ensure_ascii=False) + "\n"
-    if output is None:
+    if file is None:
         print(text, end="")
     else:
-        output.write_text(text, encoding="utf-8")
-        print(f"schema: {output}")
-
-
-def doctor(
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="measure training steps, and save a device for fleets")
-    ] = False,
-    name: Annotated[str, typer.Option("--name", help="name of the calibrated device")] = "this-host",
-    passes: Annotated[int, typer.Option("--passes", help="repetitions of a calibration")] = 3,
-    as_json: Json = False,
-) -> None:
-    """Show this machine: cores, memory, GPUs, versions, data sets."""
-    from scenarios.studies import doctor as checks
-
-    if calibrate:
-        calibration = checks.calibrate(name, quiet=as_json, passes=passes)
-        emit(calibration, as_json, lambda: checks.show_calibration(calibration))
-        return
-    facts = checks.examine()
-    emit(facts, as_json, lambda: checks.show(facts))
+        file.write_text(text, encoding="utf-8")
+        print(f"schema: {file}")

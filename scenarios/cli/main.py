@@ -20,8 +20,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from scenarios.cli import flower, folders, lookup, new, output, recorded, remote, runs, studies
-from scenarios.cli.help_page import GroupedCommands, PlainCommand, show_version
+from scenarios.cli import check, flower, folders, lookup, new, output, recorded, remote, runs, studies
+from scenarios.cli.help_page import FirstScreen, PlainCommand, PlainGroup, show_version
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error, parameters_of
 from scenarios.config import search_path
 from scenarios.run import own_numpy
@@ -90,13 +90,12 @@ def _switch_on() -> None:
 
 
 app = typer.Typer(
-    cls=GroupedCommands,
+    cls=FirstScreen,
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Simulate federated learning on heterogeneous edge fleets: real training, a virtual clock, all bytes counted.",
-    epilog="fedbr help COMMAND, or -h behind it: its options. fedbr explain NAME: any key or name of a scenario.",
+    help="Simulate federated learning on fleets of edge devices.",
 )
 
 
@@ -199,27 +198,17 @@ def _expected(error: Exception) -> int | None:
     return FAILED if isinstance(error, RunFailed | PoolError | OSError) else None
 
 
-RECORDED = "Recorded runs"
+ONE_RUN, RECORDED = "One run", "Recorded"
 COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
-    "Runs": {"run": runs.run, "resume": runs.resume, "check": runs.check},
+    ONE_RUN: {"run": runs.run, "resume": runs.resume, "check": check.check},
     RECORDED: {
         "report": recorded.report,
         "audit": recorded.audit,
         "replay": recorded.replay,
-        "verify": recorded.verify,
-        "measure": recorded.measure,
-        "ls": folders.ls,
         "diff": folders.diff,
-        "pack": folders.pack,
-        "rm": folders.rm,
-        "gc": folders.gc,
+        "ls": folders.ls,
     },
-    "Help": {
-        "list": lookup.list_,
-        "explain": lookup.explain,
-        "schema": lookup.schema,
-        "doctor": lookup.doctor,
-    },
+    "Names": {"list": lookup.list_, "explain": lookup.explain},
     "Studies": {
         "compare": studies.compare,
         "sweep": studies.sweep,
@@ -227,11 +216,21 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "reproduce": studies.reproduce,
         "stress": studies.stress,
     },
-    "Plug-ins": {"new": new.new, "check-plugin": studies.check_plugin},
-    "Several machines": {"keys": remote.keys, "worker": remote.worker},
+    "Others": {"new": new.new, "worker": remote.worker},
 }
 """Heading of the help -> name -> command"""
-SUCCESSORS = {"study": "sweep: budgets are its --at NAME=AMOUNTS, and tuning its --judge validation"}
+SUCCESSORS = {
+    "check-plugin": "check --plugin MODULE:NAME",
+    "doctor": "check, without a scenario",
+    "gc": "ls --unneeded --rm",
+    "keys": "worker --new-keys NAME",
+    "measure": "replay --measure METRICS RUN",
+    "pack": "report --pack RUN",
+    "rm": "ls --rm RUN",
+    "schema": "explain --schema",
+    "study": "sweep, with --at NAME=AMOUNTS for budgets and --judge validation for tuning",
+    "verify": "diff --again RUN",
+}
 """Name of an earlier command -> the words that are in its place"""
 CLASSES = {"report": recorded.ReportCommand}
 """Name -> how its words are read, where that is special"""
@@ -242,7 +241,7 @@ for heading, commands in COMMANDS.items():
 apps = typer.Typer(no_args_is_help=True, help="Apps of Flower on a fleet, and scenarios as such apps.")
 for of_apps in (flower.run, flower.export):
     apps.command(of_apps.__name__, cls=PlainCommand)(as_command(of_apps))
-app.add_typer(apps, name="flower", cls=GroupedCommands, rich_help_panel="Runs")
+app.add_typer(apps, name="flower", cls=PlainGroup, rich_help_panel=ONE_RUN)
 
 
 if __name__ == "__main__":

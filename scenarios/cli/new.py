@@ -41,22 +41,22 @@ class Start:
 KINDS: Mapping[str, Start] = {
     "method": Start(
         {"$name.py": "method.py.txt", "${name}_client.py": "method_client.py.txt"},
-        ("fedbr check-plugin $name:SPEC", "fedbr run digits method=$name:SPEC"),
+        ("fedbr check --plugin $name:SPEC", "fedbr run digits method=$name:SPEC"),
     ),
     "model": Start(
         {"$name.py": "model.py.txt", "${name}_net.py": "model_net.py.txt"},
-        ("fedbr check-plugin $name:ROW", "fedbr run digits method=fedavg model.name=$name:ROW"),
+        ("fedbr check --plugin $name:ROW", "fedbr run digits method=fedavg model.name=$name:ROW"),
     ),
     "dataset": Start(
         {"$name.py": "dataset.py.txt"},
         (
-            "fedbr check-plugin $name:ROW model.name=mlp",
+            "fedbr check --plugin $name:ROW model.name=mlp",
             "fedbr run digits method=fedavg data.name=$name:ROW model.name=mlp",
         ),
     ),
     "codec": Start(
         {"$name.py": "codec.py.txt"},
-        ("fedbr check-plugin $name:ROW", "fedbr run digits method=fedavg codec.up.kind=$name:ROW"),
+        ("fedbr check --plugin $name:ROW", "fedbr run digits method=fedavg codec.up.kind=$name:ROW"),
     ),
     "device": Start(
         {"$name.toml": "device.toml.txt"},
@@ -65,7 +65,7 @@ KINDS: Mapping[str, Start] = {
     "scenario": Start({"$name.toml": "scenario.toml.txt"}, ("fedbr check $name.toml", "fedbr run $name.toml")),
     "selector": Start(
         {"$name.py": "selector.py.txt"},
-        ("fedbr check-plugin $name:ROW", "fedbr run digits method=fedavg rounds.selection=$name:ROW"),
+        ("fedbr check --plugin $name:ROW", "fedbr run digits method=fedavg rounds.selection=$name:ROW"),
     ),
 }
 
@@ -76,7 +76,7 @@ def new(
     out: Annotated[Path, typer.Option("--out", help="folder for the files")] = Path(),
     as_json: Json = False,
 ) -> None:
-    """Write a working start of your own: its files, a test, and the next commands."""
+    """Write a working start of your own, with a test."""
     result = write(kind, name, out)
     emit(result, as_json, lambda: show(result))
 

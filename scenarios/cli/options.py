@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from scenarios.api.requests import ALLOW_CODE, ALLOW_SCENARIO, OUT, Option
+from scenarios.api.requests import ALLOW_SCENARIO, Option
 from scenarios.cli import output
 from scenarios.cli.completion import complete_overrides, complete_scenarios
 
@@ -70,10 +70,8 @@ Limits = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="other limits, for example rounds.max=200", callback=each_once),
 ]
-AllowCode = Annotated[bool, typer_option("allow_code", ALLOW_CODE)]
 AllowScenario = Annotated[bool, typer_option("allow_code", ALLOW_SCENARIO)]
 """`scenarios.cli.main` allows it for the whole command"""
-Out = Annotated[Path, typer_option("out", OUT)]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="the same as seed=N")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout and nothing else; implies --quiet")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no progress")]

@@ -1,4 +1,4 @@
-"""The commands on runs that there are: report, audit, replay, verify, measure."""
+"""The commands on runs that there are: report, audit, replay."""
 
 from __future__ import annotations
 
@@ -9,18 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from scenarios.api.requests import AuditRequest, MeasureRequest, RecordedRequest
+from scenarios.api.requests import AuditRequest, MeasureRequest
 from scenarios.cli.help_page import PlainCommand
-from scenarios.cli.options import (
-    FAILED,
-    FINISHED,
-    STOPPED,
-    AllowCode,
-    Json,
-    Output,
-    each_once,
-    emit,
-)
+from scenarios.cli.options import Json, Output, emit
 
 
 class ReportCommand(PlainCommand):
@@ -64,7 +55,11 @@ def report(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="the HTML file; runs.html by default where several runs are joined"),
+        typer.Option(
+            "-o",
+            "--output",
+            help="the HTML file; runs.html by default for several runs; with --pack the archive",
+        ),
     ] = None,
     csv: Annotated[
         Path | None,
@@ -88,13 +83,40 @@ def report(
     panel: Annotated[
         int | None, typer.Option("--panel", min=1, help="one panel of the figure alone; 1 is the first")
     ] = None,
+    pack: Annotated[
+        bool,
+        typer.Option(
+            "--pack",
+            help="write an archive of one run or run set for readers, with its report and a README that says how to "
+            "repeat it; by default SCENARIO-RUN.tar.gz in the current folder",
+        ),
+    ] = False,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="an archive with checkpoints, which resume needs")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Write the report of any runs as one HTML file, grouped by what differs in their scenarios."""
+    """Write the report of any runs as one HTML file.
+
+    Runs are grouped by what differs in their scenarios. No file of an archive has the path of a home folder, and the
+    same run gives the same bytes.
+    """
     from scenarios.config.errors import ReportError, ScenarioError
     from scenarios.report import figure_files
     from scenarios.report import html as reports
     from scenarios.run.run_finder import found
 
+    if pack:
+        others = {"--csv": csv, "--parquet": parquet, "--figure": figure, "--pdf": pdf, "--width": width}
+        for option in (name for name, value in {**others, "--panel": panel}.items() if value is not None):
+            raise ScenarioError(f"{option}: does not go with --pack")
+        if len(folders) > 1:
+            raise ScenarioError(f"{folders[1]}: an archive holds one run or run set; pack each by itself")
+        _pack(folders[0], output, checkpoints, as_json)
+        return
+    for option, is_given in (("--checkpoints", checkpoints), ("--json", as_json)):
+        if is_given:
+            raise ScenarioError(f"{option}: is for an archive: add --pack")
     alone = {"--pdf": pdf, "--width": width, "--panel": panel}
     beside = {"--output": output, "--csv": csv, "--parquet": parquet}
     for option, value in (alone if figure is None else beside).items():
@@ -113,6 +135,18 @@ def report(
         raise ReportError(f"cannot write {error.filename}: {error.strerror}") from None
 
 
+def _pack(folder: Path, file: Path | None, checkpoints: bool, as_json: bool) -> None:
+    """Write the archive of a run or run set, and say how large it is."""
+    from costmodel.units import format_bytes
+    from scenarios.studies import archive
+
+    result = archive.pack(folder, file, checkpoints)
+    text = f"{result['archive']}: {len(result['files'])} files, {format_bytes(result['bytes'])}"
+    emit(result, as_json, lambda: print(text))
+    for note in result["notes"]:
+        print(f"fedbr: note: {note}", file=sys.stderr)
+
+
 def audit(
     folders: Annotated[
         list[Path], typer.Argument(metavar="RUN...", help="run folders, comparisons, sweeps, or folders of these")
@@ -122,7 +156,9 @@ def audit(
     *,
     request: AuditRequest,
 ) -> None:
-    """Show what runs cost, from the bytes that papers count to those on the wire, seconds and joules.
+    """Show what runs cost: bytes, seconds and joules.
+
+    Bytes are shown from those that papers count to those on the wire.
 
     A run with codecs is compared with its twin without, seed by seed, where both have reached the same accuracy;
     another run with the first of method=fedavg, or with --twin.
@@ -144,7 +180,12 @@ def replay(
         Path, typer.Argument(metavar="RUN", help="a run folder; with --draws also several, comparisons or sweeps")
     ],
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN|KEY=VALUE]...", help='for example fleet.server.down="10 Mbit/s"')
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN|KEY=VALUE]...",
+            help='for example fleet.server.down="10 Mbit/s"; with --measure options of metrics, '
+            "eval.metric_options.hessian.pairs=distinct",
+        ),
     ] = None,
     draws: Annotated[
         int | None, typer.Option("--draws", help="draws of uncertain figures, for intervals; 100 are enough for most")
@@ -153,17 +194,34 @@ def replay(
     sigma: Annotated[
         list[str] | None, typer.Option("--sigma", metavar="BASIS=SIGMA", help="of the figures of a basis: assumed=0.5")
     ] = None,
-    allow_code: AllowCode = False,
-    as_json: Json = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--measure",
+            metavar="METRICS",
+            help="measure the models of a stored checkpoint instead: names (fedbr list metrics), separated by commas",
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("-o", "--output", help="the JSON file of --measure; by default RUN/measure.json")
+    ] = None,
+    *,
+    request: MeasureRequest,
+    output: Output,
 ) -> None:
-    """Compute a run's times and energy on another fleet or link.
+    """Compute a run's times on another fleet; measure its models.
 
-    With --draws, compute intervals of the times under the uncertainty of devices, links and single visits, and for
-    several methods the probability that one is faster. Runs that differ in their seed alone are pooled, and methods are
-    compared seed by seed; with one seed, all figures are given its training. Without KEY=VALUE they are kept in
-    RUN/uncertainty.json, for the report; nothing else is written.
+    Times and energy of another fleet or link are computed without training. With --draws, compute intervals of the
+    times under the uncertainty of devices, links and single visits, and for several methods the probability that one is
+    faster. Runs that differ in their seed alone are pooled, and methods are compared seed by seed; with one seed, all
+    figures are given its training. Without KEY=VALUE they are kept in RUN/uncertainty.json, for the report; nothing
+    else is written.
+
+    With --measure, measure metrics of the global model, and of clients' models: by default the local models after the
+    visit that would follow, or, for methods without a global model, those that evaluations use. Nothing is charged, and
+    no ledger is written.
     """
-    from scenarios.config.load import ScenarioError
+    from scenarios.config.errors import ScenarioError
     from scenarios.config.overrides import parsed
     from scenarios.studies import replay as study
 
@@ -171,72 +229,50 @@ def replay(
     settings = [word for word in words or [] if "=" in word and "/" not in word.partition("=")[0]]
     overrides = parsed(settings)
     folders = [folder, *(Path(word) for word in words or [] if word not in settings)]
+    of_draws = {"--draws": draws, "--seed": seed, "--sigma": sigma or None}
+    of_measurement = {"--output": file, "--round": request.round, "--clients": request.clients}
+    of_measurement |= {"--workers": request.workers, "--device": None if request.device == "auto" else request.device}
+    for option, value in (of_measurement if metrics is None else of_draws).items():
+        if value is not None:
+            why = "is for measurements: add --measure METRICS" if metrics is None else "does not go with --measure"
+            raise ScenarioError(f"{option}: {why}")
+    if metrics is not None:
+        if len(folders) > 1:
+            raise ScenarioError(f"{folders[1]}: does not go with --measure, which measures one run")
+        _measure(folder, metrics, overrides, file, request, output)
+        return
     if draws is not None:
         from scenarios.studies import uncertainty
 
-        sigmas = uncertainty.sigmas(sigma or [])
+        sigmas, allow_code = uncertainty.sigmas(sigma or []), request.allow_code
         drawn = uncertainty.replay_in_draws(folders, overrides, uncertainty.Draws(draws, seed or 0, sigmas), allow_code)
         kept: list[Path] = []
         try:
             kept = drawn.keep()
         except OSError as error:  # the result must be printed all the same
             print(f"fedbr: warning: the draws are not kept for reports: {error}", file=sys.stderr)
-        emit(drawn.result(), as_json, lambda: uncertainty.show(drawn, kept))
+        emit(drawn.result(), output.as_json, lambda: uncertainty.show(drawn, kept))
         return
     if seed is not None or sigma:
         raise ScenarioError("--seed and --sigma are those of draws: add --draws 100")
     if len(folders) > 1:
         raise ScenarioError(f"{folders[1]}: only with --draws several runs are replayed, for example --draws 100")
-    result = study.replay(folder, overrides, allow_code)
-    emit(result, as_json, lambda: study.show(result))
-
-
-def verify(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
-    *,
-    request: RecordedRequest,
-    output: Output,
-) -> None:
-    """Repeat a run and name the first round that differs, if any."""
-    from scenarios.studies import verify as study
-
-    result = output.caller().verify(folder, request)
+    result = study.replay(folder, overrides, request.allow_code)
     emit(result, output.as_json, lambda: study.show(result))
-    if result.difference is not None:
-        raise typer.Exit(FAILED)
-    raise typer.Exit(FINISHED if result.same else STOPPED)
 
 
-def measure(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...", help="for example eval.metric_options.hessian.pairs=distinct", callback=each_once
-        ),
-    ] = None,
-    metrics: Annotated[str, typer.Option("--metrics", help="names (fedbr list metrics), separated by commas")] = "",
-    file: Annotated[
-        Path | None, typer.Option("-o", "--output", help="the JSON file; by default RUN/measure.json")
-    ] = None,
-    *,
-    request: MeasureRequest,
-    output: Output,
+def _measure(
+    folder: Path, metrics: str, options: dict[str, Any], file: Path | None, request: MeasureRequest, output: Output
 ) -> None:
-    """Measure metrics of a stored checkpoint's models.
-
-    Of the global model, and of clients' models: by default the local models after the visit that would follow, or,
-    for methods without a global model, those that evaluations use. Nothing is charged, and no ledger is written.
-    """
-    from scenarios.config.load import ScenarioError
-    from scenarios.config.overrides import parsed
+    """Measure metrics of a stored checkpoint's models, and write their values to a file."""
+    from scenarios.config.errors import ScenarioError
     from scenarios.run import folder_files
     from scenarios.studies import measure as study
 
     if not metrics:
-        raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
+        raise ScenarioError("--measure: name metrics, for example hessian (fedbr list metrics)")
     path = file or folder / folder_files.MEASURED
     tell = study.progress_lines(output.tell)
-    result = output.caller().measure(folder, metrics, parsed(overrides or []), request, tell)
+    result = output.caller().measure(folder, metrics, options, request, tell)
     study.write(result, path)
     emit(result, output.as_json, lambda: study.show(result, path))

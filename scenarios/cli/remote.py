@@ -1,4 +1,4 @@
-"""Remote workers: ``fedbr keys``, ``fedbr worker``, and the options of ``fedbr run --listen``.
+"""Remote workers: ``fedbr worker``, and the options of ``fedbr run --listen``.
 
 Like all commands, these import slow modules only when they run.
 """
@@ -34,7 +34,7 @@ class RemoteOptions(TrainRequest):
         ),
     ] = None
     listen: Annotated[str | None, Option("endpoint at which remote workers join", "tcp://HOST:PORT")] = None
-    keys: Annotated[Path | None, Option("own key pair (fedbr keys NAME)", "NAME.key")] = None
+    keys: Annotated[Path | None, Option("own key pair (fedbr worker --new-keys NAME)", "NAME.key")] = None
     allow: Annotated[str | None, Option("public keys of the remote workers, separated by commas", "A.pub,B.pub")] = None
     any_machine: Annotated[
         bool, Option("accept remote workers with other versions or processors; results are then not bit-identical")
@@ -81,7 +81,7 @@ class RemoteOptions(TrainRequest):
         if self.keys is None or not self.allow:
             raise ScenarioError(
                 f"--listen {self.listen}: needs --keys NAME.key and --allow A.pub,B.pub, since remote workers join by "
-                "key only (fedbr keys makes key pairs)"
+                "key only (fedbr worker --new-keys NAME makes key pairs)"
             )
         from coordinator.workers.sockets import RemoteAccess
         from edge.runtime.keys import read_pair, read_public
@@ -108,23 +108,21 @@ def _check_endpoint(option: str, endpoint: str) -> None:
         raise ScenarioError(f"{option} {endpoint}: must be tcp://HOST:PORT")
 
 
-def keys(
-    name: Annotated[str, typer.Argument(help="name of the files, NAME.key and NAME.pub")],
-    out: Annotated[Path, typer.Option("--out", help="folder for both files")] = Path(),
-) -> None:
-    """Make a key pair for a run or for its remote workers."""
-    from edge.runtime.keys import make
-
-    private, public = make(name, out)
-    print(f"{private}  private: keep it on this machine\n{public}  public: copy it to the other machines")
-
-
 def worker(
     connect: Annotated[
-        str, typer.Option("--connect", metavar="tcp://HOST:PORT", help="endpoint at which the run listens")
-    ],
-    keys: Annotated[Path, typer.Option("--keys", metavar="NAME.key", help="own key pair (fedbr keys NAME)")],
-    server: Annotated[Path, typer.Option("--server", metavar="NAME.pub", help="the run's public key")],
+        str | None, typer.Option("--connect", metavar="tcp://HOST:PORT", help="endpoint at which the run listens")
+    ] = None,
+    keys: Annotated[
+        Path | None, typer.Option("--keys", metavar="NAME.key", help="own key pair (--new-keys NAME)")
+    ] = None,
+    server: Annotated[Path | None, typer.Option("--server", metavar="NAME.pub", help="the run's public key")] = None,
+    new_keys: Annotated[
+        str | None,
+        typer.Option(
+            "--new-keys", metavar="NAME", help="only make a key pair, for a run or its workers: NAME.key and NAME.pub"
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="folder of the key pair, by default here")] = None,
     workers: Annotated[
         int | None,
         typer.Option("--workers", min=1, max=4096, help="worker processes; by default one per core, on GPUs by memory"),
@@ -136,10 +134,21 @@ def worker(
     ] = False,
     wait: Annotated[float, typer.Option("--wait", min=0.1, help="seconds to wait for a run to answer")] = 60.0,
 ) -> None:
-    """Join a run on another machine, with the workers of this machine.
+    """Join a run on another machine with this one's workers.
 
     Exit codes: 0 the run has ended, 2 bad usage, 3 rejected, not found or lost, 4 stopped by Ctrl-C.
     """
+    required = {"--connect": connect, "--keys": keys, "--server": server}
+    if new_keys is not None:
+        for option in (name for name, value in required.items() if value is not None):
+            raise ScenarioError(f"{option}: does not go with --new-keys, which only makes a key pair")
+        _make_keys(new_keys, out or Path())
+        return
+    if out is not None:
+        raise ScenarioError(f"--out {out}: is the folder of a key pair: add --new-keys NAME")
+    if connect is None or keys is None or server is None:
+        missing = next(option for option, value in required.items() if value is None)
+        raise ScenarioError(f"worker: needs {missing}; it joins with --connect, --keys and --server")
     from edge.runtime.connection import Credentials
     from edge.runtime.keys import read_pair, read_public
     from scenarios.cluster.node_agent import NodeOptions, join_run
@@ -154,3 +163,10 @@ def worker(
     root = None if data is None else str(data)
     options = NodeOptions(workers, device, root, str(cache_folder()), wait, takes_sources=not no_sources)
     raise typer.Exit(join_run(connect, credentials, options))
+
+
+def _make_keys(name: str, folder: Path) -> None:
+    from edge.runtime.keys import make
+
+    private, public = make(name, folder)
+    print(f"{private}  private: keep it on this machine\n{public}  public: copy it to the other machines")

@@ -1,4 +1,4 @@
-"""The commands of one run: run, resume, check."""
+"""The commands of one run: run, resume."""
 
 from __future__ import annotations
 
@@ -11,17 +11,12 @@ import typer
 from scenarios.cli.options import (
     FINISHED,
     STOPPED,
-    USAGE,
-    AllowScenario,
-    Json,
     Limits,
-    Out,
     Overrides,
     ReportOutput,
     ScenarioName,
     Seed,
     emit,
-    exit_with_error,
     report_or_warning,
 )
 from scenarios.cli.remote import ResumeOptions, RunOptions
@@ -47,7 +42,7 @@ def resume(
     request: ResumeOptions,
     output: ReportOutput,
 ) -> None:
-    """Resume a killed or stopped run; the result is bit-identical.
+    """Resume a killed or stopped run, bit-identically.
 
     The run continues after its last committed round. For a run that has ended, print the summary, and draw the report
     if that is missing; with another limit (rounds.max, stop.*, budget.*), go on with it.
@@ -81,41 +76,3 @@ def with_seed(overrides: list[str] | None, seed: int | None) -> dict[str, Any]:
     from scenarios.config.overrides import parsed
 
     return parsed([*(overrides or []), *([] if seed is None else [f"seed={seed}"])])
-
-
-def check(
-    scenario: ScenarioName,
-    overrides: Overrides = None,
-    out: Out = Path("runs"),
-    seed: Seed = None,
-    keys: Annotated[bool, typer.Option("--all-keys", help="also print every key of the resolved scenario")] = False,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="measure the wall time here, in a few rounds of a scratch run")
-    ] = False,
-    allow_code: AllowScenario = False,
-    as_json: Json = False,
-) -> None:
-    """Validate a scenario and estimate its costs, without training.
-
-    Exit code 2 if the run cannot work: without data, without clients that can take part, or without the memory.
-    """
-    from scenarios.api.caller import Caller
-    from scenarios.config.load import load
-    from scenarios.studies.forecast import check_text
-    from scenarios.studies.forecast.check import run_check
-
-    loaded = load(scenario, with_seed(overrides, seed))
-    caller = Caller()
-    caller.notes(loaded)
-    found = run_check(loaded, out)
-    for note in found.notes:  # and those that need the data
-        caller.note(note)
-    if measure and found.data.found is not None and not found.refusals:
-        from scenarios.studies.forecast import duration
-
-        found = found.with_pace(*duration.measure_here(loaded))
-    emit(found.plain(), as_json, lambda: check_text.print_check(found, keys=keys))
-    if found.refusals:
-        for text in found.refusals[:-1]:
-            exit_with_error(f"{loaded.name}: {text}", USAGE)
-        raise typer.Exit(exit_with_error(f"{loaded.name}: {found.refusals[-1]}", USAGE))

@@ -1,4 +1,4 @@
-"""The commands that make several runs, or runs of their own: compare, study, reproduce, stress, check-plugin."""
+"""The commands that make several runs: compare, sweep, decide, reproduce, stress, study."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import typer
 from scenarios.api.requests import (
     CompareRequest,
     DecideRequest,
-    MachineRequest,
     ReproduceRequest,
     StressRequest,
     SweepRequest,
@@ -111,25 +110,10 @@ Words = Annotated[
 ]
 
 
-def check_plugin(
-    name: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="a row or spec of your own")],
-    overrides: Overrides = None,
-    *,
-    request: MachineRequest,
-    output: Output,
-) -> None:
-    """Check the contract of a plug-in in short runs: bytes, FLOPs, any number of workers, resume, round policies."""
-    from scenarios.api.caller import Caller
-    from scenarios.config.overrides import parsed
-    from scenarios.studies import conformance as study
-
-    result = Caller(quiet=True).check_plugin(name, parsed(overrides or []), request)
-    emit(result, output.as_json, lambda: study.show(result))
-    raise typer.Exit(FINISHED if result.holds else FAILED)
-
-
 def compare(scenario: ScenarioName, words: Words = None, *, request: CompareRequest, output: ExperimentOutput) -> None:
-    """Compare methods, method=fedavg,fedprox,fedmlb,fedbr if none are named, on the same data, fleet and seeds.
+    """Compare methods on the same data, fleet and seeds.
+
+    Without method=A,B they are fedavg, fedprox, fedmlb and fedbr.
 
     With the --run-id of an earlier comparison, finished runs are kept and interrupted runs are resumed.
     """
@@ -148,7 +132,9 @@ def sweep(
     request: SweepRequest,
     output: ExperimentOutput,
 ) -> None:
-    """Run a grid of settings, method=fedavg,fedbr train.lr=0.05,0.1, each over several seeds, with statistics.
+    """Run a grid of settings over seeds, with statistics.
+
+    A grid has all combinations of the values: method=fedavg,fedbr train.lr=0.05,0.1 has four cells.
 
     The same command, also with more seeds or values, makes only the runs that are missing: the folder's name follows
     from the scenario, the keys of the grid and what all runs have in common.
@@ -179,7 +165,9 @@ def decide(
     request: DecideRequest,
     output: ExperimentOutput,
 ) -> None:
-    """Decide which candidate reaches a target for the least, or is the best within budgets, training little.
+    """Decide which candidate reaches a target for the least.
+
+    With budgets and no target, the best within them; it trains as little as it can.
 
     Candidates are all combinations of the values, method=fedavg,fedbr codec.up.bits=4,8, or --candidates starter. The
     worse half of them is left out as evidence comes in; the same command goes on after an interruption.
@@ -203,7 +191,7 @@ def reproduce(
     request: ReproduceRequest,
     output: ExperimentOutput,
 ) -> None:
-    """Reproduce a published figure or table, with its printed values.
+    """Reproduce a published figure or table beside its values.
 
     row=FedAvg,FedBR, panel=a and setting=cifar10 choose cells. With the --run-id of an earlier reproduction, finished
     runs are kept and interrupted runs are resumed. At scale paper, the expected duration is measured and printed before
@@ -227,9 +215,10 @@ def reproduce(
 def stress(
     scenario: ScenarioName, overrides: Overrides = None, seed: Seed = None, *, request: StressRequest, output: Output
 ) -> None:
-    """Make a run at scale whose workers answer at once: the real coordinator, sockets, ledger and clock.
+    """Make a run at scale whose workers answer at once.
 
-    Prints what a visit costs this machine. Nothing is trained; clients beyond those of the data repeat these.
+    Prints what a visit costs this machine, with the real coordinator, sockets, ledger and clock. Nothing is trained;
+    clients beyond those of the data repeat these.
     """
     from coordinator.rounds.budget import USER
     from scenarios.cli.runs import with_seed

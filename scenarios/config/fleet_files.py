@@ -27,7 +27,7 @@ from scenarios.config.schema import Scenario
 from scenarios.config.tables import set_value, value_at
 
 CALIBRATED = "devices"
-"""Folder of the user cache for the profiles of ``fedbr doctor --calibrate``."""
+"""Folder of the user cache for the profiles of ``fedbr check --calibrate``."""
 
 
 PARTITION = "data.partition.file"
@@ -139,6 +139,6 @@ def own_rows(scenario: Scenario) -> inputs.Rows:
 
 
 def calibrated(name: str) -> Path | None:
-    """The file of a calibrated device of this name (``fedbr doctor --calibrate``), if there is one."""
+    """The file of a calibrated device of this name (``fedbr check --calibrate``), if there is one."""
     path = cache_folder() / CALIBRATED / f"{name}.toml"
     return path if "/" not in name and is_file(path) else None

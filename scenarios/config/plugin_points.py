@@ -1,7 +1,7 @@
 """The plug-in points of a scenario: the keys whose values name rows, shipped or a user's own as ``module:ROW``.
 
 A new plug-in point is a row of `PLUGIN_POINTS`: its rows are then listed, explained, completed and in the JSON Schema,
-their options are replaced as one by a file that extends another, a user's own are checked by ``fedbr check-plugin``,
+their options are replaced as one by a file that extends another, a user's own are checked by ``fedbr check --plugin``,
 and their sources are recorded, and refused when they have changed. Nothing of a point is imported before it is used,
 so that help and usage errors appear at once.
 """

@@ -234,7 +234,7 @@ LAST_ROUND = (
 SECOND_ORDER = (
     "Table 1 is of a single run. H_N and H_D are measured as in the published code: per tensor of parameters, over all "
     "pairs of clients, each with itself too.",
-    "Hessians are measured of each finished run's last checkpoint, as by fedbr measure RUN --metrics hessian; here of "
+    "Hessians are measured of each finished run's last checkpoint, as by fedbr replay RUN --measure hessian; here of "
     "the global training set without augmentation, where the paper's code draws augmented batches anew.",
 )
 BRIEF = ("examples=160", "iterations=20")

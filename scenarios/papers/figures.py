@@ -1,6 +1,6 @@
 """The figures of a reproduction: curves, what methods chose, and pictures of the loss around models.
 
-A picture of the loss is drawn from what ``fedbr measure RUN --metrics loss-surface`` leaves in a run folder.
+A picture of the loss is drawn from what ``fedbr replay RUN --measure loss-surface`` leaves in a run folder.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ many rounds; ``best@500R``, in percent in the best validation round of at most s
 target; and `PRINTED_AMOUNTS`, in their units. ``1000+`` is a lower bound: 1000 rounds did not reach the target.
 
 Some amounts are counted for a method on the paper's model, at every scale, and need no run (`PaperPanel.counts`).
-Others are read in the folder of a run; those of Hessians from what ``fedbr measure`` has left there.
+Others are read in the folder of a run; those of Hessians from what ``fedbr replay --measure`` has left there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The runs that reproduce cells of a published figure; those with the same scenario and settings share them.
 
 Of the figures that print Hessians these are measured once the runs have finished: each run folder gets the file that
-``fedbr measure RUN --metrics hessian`` writes. One that has it is not measured again, so that an interrupted
+``fedbr replay RUN --measure hessian`` writes. One that has it is not measured again, so that an interrupted
 reproduction goes on where it was.
 """
 

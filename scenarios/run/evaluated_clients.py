@@ -31,7 +31,7 @@ def examples_of_clients(setup: Setup) -> NDArray[np.int64]:
 
 def evaluation_scope(setup: Setup) -> EvaluationScope:
     """The scope of evaluations. ScenarioError, naming the key, if it is the clients' models and no client has examples,
-    and for a metric that ``fedbr measure`` alone can measure with its options."""
+    and for a metric that ``fedbr replay --measure`` alone can measure with its options."""
     loaded, description, config = setup.loaded, setup.description, setup.scenario.eval
     on = evaluated(loaded.method, setup.scenario)
     for row in metric_rows(config.metrics):

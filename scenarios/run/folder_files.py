@@ -39,7 +39,7 @@ LEDGER = ("ledger.sqlite", WAL, "ledger.sqlite-shm", JOURNAL)
 FILES = ("scenario.toml", "environment.json", *LEDGER)
 """Files that are opened in place; all others are replaced whole."""
 MEASURED = "measure.json"
-"""The file that ``fedbr measure`` writes"""
+"""The file that ``fedbr replay --measure`` writes"""
 DESCRIPTION = "description.msgpack"
 """A worker's description of the run: model and data (`edge.protocol.serialization.pack_description`)"""
 _OURS = (*FILES, DESCRIPTION, "report.html", "uncertainty.json", MEASURED)

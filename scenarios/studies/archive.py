@@ -1,4 +1,4 @@
-"""``fedbr pack``: a run or run set as one archive for a reader, with a README and no path of its author's home.
+"""``fedbr report --pack``: a run or run set as one archive, with a README and no path of its author's home.
 
 What is in it: scenario with the files that it names, environment, ledger, summary, report, what was measured, the
 copies of a user's own modules, and of a run set its tables. Logs are left out, and checkpoints unless they are asked
@@ -56,9 +56,9 @@ MOST_ROWS = 100
 def pack(folder: Path, output: Path | None = None, checkpoints: bool = False) -> dict[str, Any]:
     """Write the archive of a run or run set, by default ``<scenario>-<run id>.tar.gz`` in the current folder.
 
-    It holds one folder, ``<scenario>/<run id>``. Returns what ``pack --json`` prints: ``archive``, ``bytes``, ``files``
-    and ``notes`` of what a reader will miss, or its author should know. ScenarioError for a folder that is no run or
-    run set, has committed nothing, or is running; OSError.
+    It holds one folder, ``<scenario>/<run id>``. Returns what ``report --pack --json`` prints: ``archive``, ``bytes``,
+    ``files`` and ``notes`` of what a reader will miss, or its author should know. ScenarioError for a folder that
+    is no run or run set, has committed nothing, or is running; OSError.
     """
     packed = entry(folder) if folder.is_dir() else None
     if packed is None:
@@ -304,9 +304,9 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
             "`ledger.sqlite` has every round, visit and byte; `environment.json` machine, data and model.\n",
             "## To run it again\n",
             f"    fedbr run {scenario}",
-            f"    fedbr verify {one}",
+            f"    fedbr diff --again {one}",
             f'    fedbr replay {one} fleet.server.up="1 Mbit/s"\n',
-            "`verify` repeats a run and names the first round that differs; `replay` computes times on other links.",
+            "`diff --again` repeats a run, and names a round that differs; `replay` computes times on other links.",
             bits,
             f"Data: {_escaped(data.name)}, {_escaped(data.source)} (SHA-256 {_escaped(data.sha256)}).\n",
             *([f"{advice}\n"] if plugin_sources.FOLDER in names else []),

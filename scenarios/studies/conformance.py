@@ -1,4 +1,4 @@
-"""Whether a plug-in keeps its contract: short real runs with it, compared with each other (``fedbr check-plugin``).
+"""Whether a plug-in keeps its contract: short real runs with it, compared with each other (``fedbr check --plugin``).
 
 Nothing is judged by reading the plug-in: each line of the result is what runs did, in a temporary folder.
 """
@@ -49,7 +49,7 @@ class Finding(Struct, frozen=True):
 
 
 class Conformance(Struct, frozen=True):
-    """The output of ``check-plugin --json``."""
+    """The output of ``check --plugin --json``."""
 
     plugin: str
     key: str

@@ -76,7 +76,7 @@ class SocketFolder(Struct, frozen=True):
 
 
 class MachineFacts(Struct, frozen=True):
-    """The output of ``doctor --json``."""
+    """The output of ``check --json`` without a scenario."""
 
     cores: int
     memory_bytes: int
@@ -228,7 +228,7 @@ class PredictionErrors(Struct, frozen=True):
 
 
 class Calibration(Struct, frozen=True):
-    """The output of ``doctor --calibrate --json``."""
+    """The output of ``check --calibrate --json``."""
 
     device: str
     file: str
@@ -391,7 +391,7 @@ def profile(measured: Measured, like: Device) -> CalibratedRow:
         codecs=codecs,
         source="rates by kind of operation, throughputs and step overhead: CPU time of one core "
         f"({processor}) in training {networks} reference networks with torch {measured.torch}, "
-        "by fedbr doctor --calibrate; codecs: likewise, in coding random numbers; "
+        "by fedbr check --calibrate; codecs: likewise, in coding random numbers; "
         f"memory{' and clock' if clock_hz else ''}: as the system tells; of {like.name}: "
         f"{', '.join([*taken, 'both powers'])}",
         year=datetime.now(UTC).year,

@@ -1,4 +1,4 @@
-"""``fedbr measure``: metrics of the models of a stored checkpoint, spread over workers. Never writes to a ledger.
+"""``fedbr replay --measure``: metrics of a stored checkpoint's models, spread over workers. Never writes to a ledger.
 
 Measured are the server's models, and the clients': those that an evaluation would use (``evaluated``), or their local
 models after the visit that would follow the checkpoint, with the draws of the run's next round (``local``). Each model
@@ -45,6 +45,7 @@ from edge.protocol.scratch import scratch
 from edge.training.metrics.registry import metric_rows
 from scenarios.config import plugin_errors
 from scenarios.config.error_messages import error_message
+from scenarios.config.errors import Argument
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.overrides import KeyValues
 from scenarios.config.schema import EvalSection
@@ -61,6 +62,7 @@ from scenarios.run.setup import RunInputs, Setup
 VISITS_PER_WORKER = 2
 """Local models per worker that are held at a time"""
 OPTIONS = "eval.metric_options."
+METRICS = Argument("metrics", option="measure")
 Clients = Literal["local", "evaluated", "none"]
 Values = dict[EvaluatedQuantity, float | None]
 Tell = Callable[[int, int], None]
@@ -90,14 +92,14 @@ def plan(
     try:
         rows = metric_rows(chosen)
     except ValueError as error:
-        raise ScenarioError(f"--metrics: {error}") from None
+        raise ScenarioError(METRICS, f": {error}") from None
     given = {name: dict(options) for name, options in loaded.scenario.eval.metric_options.items()}
     for key, value in overrides.items():
         name, dot, option = key.removeprefix(OPTIONS).partition(".")
         if not key.startswith(OPTIONS) or not dot:
             raise ScenarioError(f"{key}: only options of metrics can be set, such as {OPTIONS}hessian.pairs=distinct")
         if name not in {row.name for row in rows if row.options is not None}:
-            raise ScenarioError(f"{key}: no metric of --metrics {metrics} has options of that name")
+            raise ScenarioError(f"{key}: no metric of ", METRICS, f" {metrics} has options of that name")
         given.setdefault(name, {})[option] = value
     options = {}
     for row in rows:

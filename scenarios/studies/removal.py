@@ -1,4 +1,4 @@
-"""``fedbr rm`` and ``fedbr gc``: runs and caches are removed; what a user would miss is refused, or shown before.
+"""``fedbr ls --rm``: runs and caches are removed; what a user would miss is refused, or shown before.
 
 Only files that runs, run sets and their reports write are removed, by their names and never through a link. Whatever
 else is in a folder stays, and is said. Nothing here asks: who calls has shown what goes.

@@ -35,8 +35,8 @@ from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import write_text
 from edge.protocol.scratch import scratch
 from scenarios.config import plugin_errors
-from scenarios.config.errors import ScenarioError
-from scenarios.config.load import Loaded, load
+from scenarios.config.errors import COMMAND_LINE, Argument, ScenarioError
+from scenarios.config.load import Loaded, Source, load
 from scenarios.report import terminal
 from scenarios.run import evaluated_clients, folder_files, run_problems
 from scenarios.run.federation import federated_run, largest_message
@@ -69,18 +69,28 @@ class StressPlan:
 
     @classmethod
     def of(
-        cls, name: str, overrides: Mapping[str, Any], clients: int | None, participants: int | None, rounds: int | None
+        cls,
+        named: Source,
+        overrides: Mapping[str, Any],
+        clients: int | None,
+        participants: int | None,
+        rounds: int | None,
+        origin: str = COMMAND_LINE,
     ) -> StressPlan:
-        """ScenarioError for numbers that cannot be; None: as the scenario has it, and `ROUNDS` rounds."""
-        described = load(name, overrides)
+        """ScenarioError for numbers that cannot be; None: as the scenario has it, and `ROUNDS` rounds.
+
+        ``origin``: of the overrides, for messages.
+        """
+        described = load(named, overrides, origin=origin)
         if described.method.app is not None:
             raise ScenarioError(f"{described.name}: stress has workers that answer at once, and no Flower app")
         scenario = described.scenario
         clients, participants = clients or scenario.data.clients, participants or scenario.rounds.participants
         if participants > clients:
-            raise ScenarioError(f"--participants: must be at most the number of clients, {clients}, not {participants}")
+            why = f": must be at most the number of clients, {clients}, not {participants}"
+            raise ScenarioError(Argument("participants"), why)
         scale = {"data.clients": clients, "rounds.participants": participants, "rounds.max": rounds or ROUNDS}
-        return cls(described, load(name, {**overrides, **scale}))
+        return cls(described, load(named, {**overrides, **scale}, origin=origin))
 
 
 @dataclass(frozen=True)
@@ -298,7 +308,7 @@ def stress(
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             if any(out.iterdir()):
-                raise ScenarioError(f"--out: {out}: is not empty; name a new folder")
+                raise ScenarioError(Argument("out"), f": {out}: is not empty; name a new folder")
         for name in folder_files.MADE:
             (folder / name).mkdir()
         stack.enter_context(run_problems.named(folder))

@@ -1,4 +1,4 @@
-"""``fedbr.check_plugin``: a plug-in as the thing itself, and what short runs say of it."""
+"""``fedbr.check(plugin=..)``: a plug-in as the thing itself, and what short runs say of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.plugins import leaking_client, leaking_parts, optioned
 
 @pytest.mark.usefixtures("warm_workers")
 def test_a_class_that_keeps_something_between_visits_in_a_cache_is_found() -> None:
-    result = fedbr.check_plugin(leaking_client.Cached, workers=2)
+    result = fedbr.check(plugin=leaking_client.Cached, workers=2)
     findings = {finding["name"]: (finding["holds"], finding["detail"]) for finding in result["findings"]}
     assert (result["key"], result["holds"]) == ("method", False)
     assert findings["1 worker"][0]
@@ -62,7 +62,7 @@ def test_a_plug_in_is_named_by_its_row_or_by_one_that_is_written(plugin: Any, ke
 )
 def test_what_is_no_plug_in_is_refused_with_what_would_be(plugin: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError) as refused:
-        fedbr.check_plugin(plugin, **arguments)
+        fedbr.check(plugin=plugin, **arguments)
     assert message in str(refused.value)
 
 
@@ -70,6 +70,6 @@ def test_other_keys_of_its_runs_may_be_given(monkeypatch: pytest.MonkeyPatch) ->
     given: list[dict[str, Any]] = []
     monkeypatch.setattr(conformance.Examination, "examine", lambda own, folder: given.append(dict(own.overrides)))
     keys: dict[str, Any] = {"server_options.amount": 0.5, "method": "fedavg"}
-    result = fedbr.check_plugin(optioned.SERVER, **keys)
+    result = fedbr.check(plugin=optioned.SERVER, **keys)
     assert result["holds"]
     assert (given[0]["server"], given[0]["server_options.amount"]) == ("tests.plugins.optioned:SERVER", 0.5)

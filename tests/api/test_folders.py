@@ -134,7 +134,7 @@ def test_an_error_in_a_callback_ends_a_sweep_and_says_how_to_go_on(tmp_path: Pat
 
 def test_a_verification_tells_callbacks_and_is_stopped_by_them(swept: fedbr.RunCollection) -> None:
     rounds: list[int] = []
-    assert fedbr.verify(swept[0], workers=1, on_round=lambda round: rounds.append(round.round))["same"]
+    assert fedbr.diff(swept[0], again=True, workers=1, on_round=lambda round: rounds.append(round.round))["same"]
     assert rounds == [1, 2]
-    stopped = fedbr.verify(swept[0], workers=1, on_round=lambda round: False)
+    stopped = fedbr.diff(swept[0], again=True, workers=1, on_round=lambda round: False)
     assert (stopped["same"], stopped["verified"], stopped["difference"]) == (False, 1, None)

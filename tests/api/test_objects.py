@@ -522,9 +522,9 @@ def test_a_killed_notebooks_run_goes_on_from_its_folder_alone(cut: Path, tmp_pat
     folder = copied(cut, tmp_path)
     resumed = fedbr_on(folder, "resume", "--allow-code", "--workers", "1", "--json")
     assert (resumed.returncode, json.loads(resumed.stdout)["rounds"]) == (0, 3), resumed.stderr
-    verified = fedbr_on(folder, "verify", "--allow-code", "--workers", "1", "--json")
+    verified = fedbr_on(folder, "diff", "--again", "--allow-code", "--workers", "1", "--json")
     assert json.loads(verified.stdout)["same"] is True
-    for words in (("replay",), ("measure", "--metrics", "loss", "--workers", "1")):
+    for words in (("replay",), ("replay", "--measure", "loss", "--workers", "1")):
         assert fedbr_on(folder, *words, "--allow-code").returncode == 0
     record = json.loads((folder / "environment.json").read_text())
     assert sorted(display_name(f"{name}:ROW") for name in record["sources"]) == ["Net", "Net"]

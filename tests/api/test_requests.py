@@ -13,14 +13,15 @@ import pytest
 import fedbr
 from scenarios.api.requests import (
     CompareRequest,
+    DiffRequest,
     MachineRequest,
     MeasureRequest,
-    RecordedRequest,
     ResumeRequest,
     RunRequest,
+    StressRequest,
     SweepRequest,
 )
-from scenarios.cli import recorded, runs, studies
+from scenarios.cli import check, folders, recorded, runs, studies
 from scenarios.cli.main import as_command
 from scenarios.config.errors import ScenarioError
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -28,9 +29,10 @@ from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this
 CALLS = (
     (fedbr.run, runs.run, RunRequest),
     (fedbr.resume, runs.resume, ResumeRequest),
-    (fedbr.check_plugin, studies.check_plugin, MachineRequest),
-    (fedbr.verify, recorded.verify, RecordedRequest),
-    (fedbr.measure, recorded.measure, MeasureRequest),
+    (fedbr.check, check.check, MachineRequest),
+    (fedbr.diff, folders.diff, DiffRequest),
+    (fedbr.measure, recorded.replay, MeasureRequest),
+    (fedbr.stress, studies.stress, StressRequest),
     (fedbr.compare, studies.compare, CompareRequest),
     (fedbr.sweep, studies.sweep, SweepRequest),
 )
@@ -46,7 +48,7 @@ def test_python_and_the_command_line_take_the_same(
         default = None if field.default is MISSING else field.default
         assert field.name in options, field.name
         given = arguments[field.name].default
-        assert (Path(given) if field.name == "out" else given) == default, field.name
+        assert (Path(given) if isinstance(default, Path) else given) == default, field.name
 
 
 @pytest.mark.parametrize(
@@ -83,6 +85,19 @@ def test_amounts_settings_and_measures_are_had_from_python(tmp_path: Path) -> No
     assert [run.scenario["train"]["lr"] for run in tuned] == [0.05, 0.1]
     measured = fedbr.measure(spent[0], ["accuracy"], clients="none", workers=1)
     assert measured["models"]["global"]["accuracy"] == pytest.approx(spent[0].accuracy)
+
+
+def test_a_run_at_scale_is_had_from_python(tmp_path: Path) -> None:
+    scale: dict[str, Any] = {"clients": 30, "participants": 5, "rounds": 2, "workers": 1}
+    result = fedbr.stress("digits", method="fedavg", out=tmp_path / "new", **scale)
+    assert (result["clients"], result["described_clients"], result["visits"]) == (30, 10, 10)
+    assert (tmp_path / "new" / "stress.json").is_file()
+    with pytest.raises(ScenarioError, match=r"^participants: must be at most the number of clients, 10, not 11$"):
+        fedbr.stress("digits", participants=11)
+    with pytest.raises(ScenarioError, match=r"^train\.lr = -1"):
+        fedbr.stress("digits", train={"lr": -1})
+    with pytest.raises(ScenarioError, match=r"^out: .* is not empty; name a new folder$"):
+        fedbr.stress("digits", out=tmp_path, **scale)
 
 
 @pytest.mark.usefixtures("pool_in_this_process")

@@ -178,7 +178,7 @@ def test_a_run_that_has_ended_is_resumed_as_it_is(recorded: Recorded) -> None:
 
 
 def test_verify_and_replay_give_what_the_commands_print(recorded: Recorded) -> None:
-    assert fedbr.verify(recorded.run)["same"] is True
+    assert fedbr.diff(recorded.run, again=True)["same"] is True
     slower = fedbr.replay(recorded.run.folder, fleet={"server": {"up": "1 Mbit/s"}})
     before, after = slower["virtual_seconds"]
     assert before == recorded.run.summary["virtual_seconds"] < after

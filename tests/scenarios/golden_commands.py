@@ -125,9 +125,12 @@ READINGS: dict[str, list[str]] = {
     **{f"replay-{name}": ["replay", f"OUT/digits/{name}", SLOWER] for name in RUNS if name != "run"},
     "replay-draws": ["replay", "OUT/digits/codec-up", "OUT/digits/run", "--draws", "2"],
     "audit": ["audit", *(f"OUT/digits/{name}" for name in JOINT)],
-    **{f"verify-{name}": ["verify", f"OUT/digits/{name}"] for name in ("codec-slots", "tiers-two", "budget-bytes")},
-    "measure": ["measure", "OUT/digits/charged", "--metrics", "accuracy,class-accuracy"],
-    "measure-parts": ["measure", "OUT/digits/heterofl", "--metrics", "accuracy", "--clients", "evaluated"],
+    **{
+        f"verify-{name}": ["diff", "--again", f"OUT/digits/{name}"]
+        for name in ("codec-slots", "tiers-two", "budget-bytes")
+    },
+    "measure": ["replay", "OUT/digits/charged", "--measure", "accuracy,class-accuracy"],
+    "measure-parts": ["replay", "OUT/digits/heterofl", "--measure", "accuracy", "--clients", "evaluated"],
     "stress": ["stress", *SHORT, "--clients", "40", "--participants", "6", "--rounds", "3"],
     "stress-deadline": [
         *("stress", *SHORT, "method=fedavg", "rounds.policy=deadline", "rounds.deadline=0.35 s", FOUR_BITS),

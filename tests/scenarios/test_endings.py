@@ -145,7 +145,7 @@ def test_a_verification_that_is_killed_in_the_run_that_it_makes_elsewhere(watch:
     run = Started(watch, tmp_path, ("rounds.max=1",))
     assert run.ended()[0] == 0
     killing = ("kill", "coordinator.records.store:Ledger.commit", "after", "1")
-    killed = warm.run(["verify", str(run.folder)], meddler=killing, env=watch.environment)
+    killed = warm.run(["diff", "--again", str(run.folder)], meddler=killing, env=watch.environment)
     assert killed.returncode == -signal.SIGKILL
     assert watch.remains() == []
     run.check_folder()

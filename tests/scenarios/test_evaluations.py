@@ -81,7 +81,7 @@ def test_a_users_metric_on_clients_survives_a_kill_and_is_verified(tmp_path: Pat
     with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
         db.execute("UPDATE evaluations SET value = 7.5 WHERE round = 1 AND client = 3 AND metric = 'loss'")
         db.commit()
-    code, told, _ = fedbr(tmp_path, "verify", str(folder), "--workers", "1")
+    code, told, _ = fedbr(tmp_path, "diff", "--again", str(folder), "--workers", "1")
     assert code == 3
     assert "the first 1 of 3 rounds are the same, then round 2: evaluations, row 11: value is " in told
     assert " instead of 7.5\n" in told

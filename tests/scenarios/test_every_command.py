@@ -109,9 +109,9 @@ def test_a_run_goes_through_a_decision_and_every_command(
     assert decided["chosen"] in decided["finalists"]
     assert decided["test"]["mean"] is not None
     run = decided["runs"][0]["run_dir"]
-    assert result("verify", run)["difference"] is None
+    assert result("diff", "--again", run)["difference"] is None
     for clients in ("local", "evaluated"):
-        measured = result("measure", run, "--metrics", "accuracy", "--clients", clients)
+        measured = result("replay", run, "--measure", "accuracy", "--clients", clients)
         assert measured["by_client"], clients
     assert result("audit", run)["rows"]
     assert command("report", run, "-o", str(tmp_path / "report.html"))[0] == 0

@@ -38,11 +38,11 @@ OPTIONAL = ("defusedxml", "olefile", "cairocffi", "cupy", "numexpr", "bottleneck
 """Packages that libraries import only if they are installed, which these are not"""
 KILLED = ("kill", "coordinator.records.store:Ledger.commit", "after", "1")
 COMMANDS = {
-    "report": ("-o", "{out}/page.html", "--csv", "{out}/rounds.csv"),
-    "replay": (),
-    "verify": ("--workers", "1"),
-    "measure": ("--metrics", "loss", "--workers", "1"),
-    "resume": ("--workers", "1"),
+    "report": ("report", "-o", "{out}/page.html", "--csv", "{out}/rounds.csv"),
+    "replay": ("replay",),
+    "diff": ("diff", "--again", "--workers", "1"),
+    "measure": ("replay", "--measure", "loss", "--workers", "1"),
+    "resume": ("resume", "--workers", "1"),
 }
 
 
@@ -93,10 +93,10 @@ def recorded_at(folder: Path, file: str) -> str:
 @pytest.mark.parametrize(
     ("file", "cwd", "run", "commands"),
     [
-        ("{folder}/sent.py", "{folder}", ".", ("report", "replay", "verify", "measure", "resume")),
-        ("{folder}/sources/sent.py", "{folder}/..", "cut", ("replay", "verify", "measure", "resume")),
+        ("{folder}/sent.py", "{folder}", ".", ("report", "replay", "diff", "measure", "resume")),
+        ("{folder}/sources/sent.py", "{folder}/..", "cut", ("replay", "diff", "measure", "resume")),
         ("{place}/sent.py", "{place}/..", "{folder}", ("report", "replay", "resume")),
-        ("/proc/self/cwd/sent.py", "{place}", "{folder}", ("replay", "verify", "resume")),
+        ("/proc/self/cwd/sent.py", "{place}", "{folder}", ("replay", "diff", "resume")),
     ],
     ids=["inside", "above", "outside", "beside"],
 )
@@ -109,8 +109,8 @@ def test_no_command_imports_what_a_foreign_folder_brings(
     names = {"folder": folder, "place": place}
     digest = recorded_at(folder, file.format(**names))
     for command in commands:
-        words = [option.format(out=tmp_path) for option in COMMANDS[command]]
-        ended = fedbr_in(Path(cwd.format(**names)).resolve(), command, run.format(**names), *words)
+        word, *options = [part.format(out=tmp_path) for part in COMMANDS[command]]
+        ended = fedbr_in(Path(cwd.format(**names)).resolve(), word, run.format(**names), *options)
         assert "Traceback" not in ended.stderr
         assert ended.returncode == (0 if command == "report" else 2), ended.stderr
         if command != "report":
@@ -168,8 +168,8 @@ def test_nothing_is_imported_from_a_runs_folder_although_its_user_allows_code(
 
 def test_the_users_own_modules_are_imported_although_a_foreign_folder_brings_some(own: Path, tmp_path: Path) -> None:
     folder = as_sent(own, tmp_path / "mail")
-    for command, rounds in (("verify", 1), ("resume", 2)):
-        ended = fedbr_in(folder, command, ".", "--workers", "1", "--json", path=str(own))
+    for command, rounds in ((("diff", "--again"), 1), (("resume",), 2)):
+        ended = fedbr_in(folder, *command, ".", "--workers", "1", "--json", path=str(own))
         assert (ended.returncode, json.loads(ended.stdout)["rounds"]) == (0, rounds), ended.stderr
     assert not (tmp_path / "imported").exists()
 

@@ -43,8 +43,8 @@ COMMANDS = (
     ("report",),
     ("audit",),
     ("replay",),
-    ("verify", "--workers", "1"),
-    ("measure", "--metrics", "loss", "--workers", "1"),
+    ("diff", "--again", "--workers", "1"),
+    ("replay", "--measure", "loss", "--workers", "1"),
     ("resume", "--workers", "1"),
 )
 

@@ -50,7 +50,7 @@ def as_stranger(*commands: tuple[str, dict[str, str]]) -> list[Ending]:
 
 def test_commands_that_need_the_cache_say_what_to_set_and_others_work() -> None:
     *without, listed = as_stranger(
-        *((words, {}) for words in ("doctor", "check digits", "list datasets", "doctor --calibrate", "list devices"))
+        *((words, {}) for words in ("check", "check digits", "list datasets", "check --calibrate", "list devices"))
     )
     assert without == [(2, "", NO_HOME)] * 4
     assert (listed[0], listed[2]) == (0, "")
@@ -58,7 +58,7 @@ def test_commands_that_need_the_cache_say_what_to_set_and_others_work() -> None:
 
 
 def test_either_variable_is_enough() -> None:
-    shown = as_stranger(("doctor", {"HOME": "/no/such"}), ("doctor", {"XDG_CACHE_HOME": "/no/such"}))
+    shown = as_stranger(("check", {"HOME": "/no/such"}), ("check", {"XDG_CACHE_HOME": "/no/such"}))
     assert [(code, errors) for code, _, errors in shown] == [(0, "")] * 2
     lines = [line for _, output, _ in shown for line in output.splitlines() if line.startswith("cache ")]
     places = [line.split(maxsplit=1)[1].rstrip() for line in lines]

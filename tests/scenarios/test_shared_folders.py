@@ -52,7 +52,7 @@ def test_no_file_of_a_study_has_its_users_home_or_name_and_all_commands_find_wha
     assert main.run_command(["report", str(study)]) == 0
     assert main.run_command(["replay", str(run), "fleet.server.up=5 Mbit/s"]) == 0
     assert main.run_command(["resume", str(run), "rounds.max=2", "--workers", "1"]) == 0
-    assert main.run_command(["verify", str(run), "--workers", "1"]) == 0
+    assert main.run_command(["diff", "--again", str(run), "--workers", "1"]) == 0
     written = [file for file in study.rglob("*") if file.is_file()]
     assert len(written) > 8
     named = [file.name for file in written if any(text in file.read_bytes() for text in (b"/ada/", bytes(home)))]

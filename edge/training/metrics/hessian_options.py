@@ -31,7 +31,8 @@ class HessianOptions(EigenvectorOptions):
 
     diag: Literal["per_tensor", "per_parameter"] = "per_tensor"
     """D of H_N and H_D: the traces of the tensors of parameters, as in FedAlign's code; or the Hessian's diagonal, as
-    in the paper, with all ``probes``. The latter is a vector per client, which ``fedbr measure`` alone collects."""
+    in the paper, with all ``probes``. The latter is a vector per client, which ``fedbr replay --measure`` alone
+    collects."""
     pairs: Pairs = "all"
     """Pairs of clients in H_N and H_D: the whole matrix, as in FedAlign's code, or different clients."""
     probes: int = Field(default=100, ge=1, le=100_000)
@@ -42,7 +43,8 @@ class HessianOptions(EigenvectorOptions):
         """Why no run can measure with these options."""
         if self.diag == "per_tensor":
             return None
-        return "diag = per_parameter: needs a vector per client, which fedbr measure alone collects; choose per_tensor"
+        why = "needs a vector per client, which fedbr replay --measure alone collects"
+        return f"diag = per_parameter: {why}; choose per_tensor"
 
 
 class SurfaceOptions(EigenvectorOptions):

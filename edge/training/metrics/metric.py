@@ -63,5 +63,5 @@ class Metric:
         return {}
 
     def vectors(self) -> Mapping[str, Vector]:
-        """Vectors of the model that was measured last, by name, for ``fedbr measure``; none by default."""
+        """Vectors of the model that was measured last, by name, for ``fedbr replay --measure``; none by default."""
         return {}

@@ -31,11 +31,11 @@ class MetricRow:
     """Examples that a metric measured once per model gets; None: the evaluated ones."""
     options: type[PluginOptions] | None = None
     """The options of its entry in ``eval.metric_options``, with which its class is made; None: it is made without.
-    Those that ``fedbr measure`` alone can measure with say why in a property ``measure_alone``, as
+    Those that ``fedbr replay --measure`` alone can measure with say why in a property ``measure_alone``, as
     ``KEY = VALUE: reason``."""
     over_clients: str | None = None
     """``module:function`` of (client -> its values by part, options, client -> its vectors by name), which gives
-    further values by part, over these clients. Only ``fedbr measure`` has vectors."""
+    further values by part, over these clients. Only ``fedbr replay --measure`` has vectors."""
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= MAX_VALUE_NAME // 2 or not self.name.isprintable() or SUBVALUE in self.name:

@@ -186,7 +186,7 @@ def _rests_on(answer: DecisionAnswer) -> Iterator[Table]:
         rows: list[list[Cell]] = []
         for each in answer.rests_on:
             is_link = each.figure.endswith(("bits_per_second", "rtt_seconds"))
-            measurement = f"a link test on {each.row}" if is_link else f"fedbr doctor --calibrate on a {each.row}"
+            measurement = f"a link test on {each.row}" if is_link else f"fedbr check --calibrate on a {each.row}"
             rows.append([f"{each.row}: {each.figure}", each.basis, each.share, measurement])
         yield Table("figures that the lead over the second finalist rests on", columns, rows)
 

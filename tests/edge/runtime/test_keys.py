@@ -58,8 +58,8 @@ def test_a_secret_that_others_may_read_is_refused(tmp_path: Path) -> None:
 def test_other_files_are_named(tmp_path: Path) -> None:
     private, public = make("alice", tmp_path)
     other, _ = make("bob", tmp_path)
-    half = "public key (NAME.pub), as `fedbr keys NAME` makes it"
-    both = "key pair (NAME.key), as `fedbr keys NAME` makes it"
+    half = "public key (NAME.pub), as `fedbr worker --new-keys NAME` makes it"
+    both = "key pair (NAME.key), as `fedbr worker --new-keys NAME` makes it"
     assert refused(read_public, private) == f"not a {half}"
     assert refused(read_pair, public) == f"not a {both}"
     assert refused(read_public, tmp_path / "no.pub") == "cannot be read: No such file or directory"

@@ -1,4 +1,4 @@
-"""``fedbr check-plugin``: what holds of a plug-in's contract, by real runs."""
+"""``fedbr check --plugin``: what holds of a plug-in's contract, by real runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 def checked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
     """(exit code, {finding: (holds, detail)})"""
-    code = main.run_command(["check-plugin", *words, "--json"])
+    code = main.run_command(["check", "--plugin", *words, "--json"])
     result = json.loads(capsys.readouterr().out)
     findings = {finding["name"]: (finding["holds"], finding["detail"]) for finding in result["findings"]}
     assert result["holds"] == all(holds for holds, _ in findings.values())
@@ -92,10 +92,10 @@ def test_the_options_of_every_plug_in_point_may_be_given(
         given.append((table[0] if row == "CODEC" else table)["amount"])  # a chain of one stage
 
     monkeypatch.setattr(conformance.Examination, "examine", examine)
-    assert main.run_command(["check-plugin", f"tests.plugins.optioned:{row}", f"{key}.amount=0.25"]) == 0
+    assert main.run_command(["check", "--plugin", f"tests.plugins.optioned:{row}", f"{key}.amount=0.25"]) == 0
     assert given == [0.25]
     if row != "PARTITION":  # whose options are the function's own affair
-        assert main.run_command(["check-plugin", f"tests.plugins.optioned:{row}", f"{key}.amuont=0.25"]) == 2
+        assert main.run_command(["check", "--plugin", f"tests.plugins.optioned:{row}", f"{key}.amuont=0.25"]) == 2
         unknown = f"unknown key {key}.amuont, did you mean '{key}.amount'?"
         message = "codec.up: optioned: no option 'amuont'; did you mean 'amount'?" if row == "CODEC" else unknown
         assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``fedbr explain``, ``list`` and ``schema``: what there is to set, and what it means."""
+"""``fedbr explain``, ``list`` and ``explain --schema``: what there is to set, and what it means."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ def test_list_alone_names_what_it_can_list(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_schema_is_printed_or_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    printed = told(capsys, "schema")
+    printed = told(capsys, "explain", "--schema")
     assert json.loads(printed)["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     file = tmp_path / "fedbr.schema.json"
-    assert told(capsys, "schema", "-o", str(file)) == f"schema: {file}\n"
+    assert told(capsys, "explain", "--schema", "-o", str(file)) == f"schema: {file}\n"
     assert file.read_text(encoding="utf-8") == printed
 
 

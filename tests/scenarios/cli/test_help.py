@@ -28,21 +28,46 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_help_has_every_command_under_a_heading_and_cuts_none(
+def test_help_has_every_command_on_one_screen_and_cuts_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     text = told(capsys, "-h")
     lines = text.splitlines()
-    for heading, commands in main.COMMANDS.items():
-        assert f"{heading}:" in lines
-        assert all(any(line.startswith(f"  {name} ") for line in lines) for name in commands)
-    assert "Commands:" not in lines
-    assert "..." not in text.partition("Runs:")[2]
-    assert "..." not in told(capsys, "flower", "-h").partition("Commands:")[2]
-    assert max(map(len, lines)) <= 80
+    assert (len(lines) <= 24, max(map(len, lines)) <= 80, "..." in text.partition("\n")[2]) == (True, True, False)
+    group: Any = typer.main.get_command(main.app)
+    words = [line[10:].split()[0] for line in lines if re.match(r".{10}[a-z]+ +[A-Z]", line)]
+    by_heading = (
+        "run resume check flower",
+        "report audit replay diff ls",
+        "list explain",
+        "compare sweep decide reproduce stress",
+        "new worker",
+    )
+    assert words == " ".join(by_heading).split()
+    assert sorted(words) == sorted(name for name, command in group.commands.items() if not command.hidden)
     assert told(capsys, "help") == text
     assert told(capsys, "help", "flower", "run") == told(capsys, "flower", "run", "-h")
+
+
+@pytest.mark.parametrize("word", main.SUCCESSORS)
+def test_an_earlier_word_is_answered_with_the_one_in_its_place(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run_command(["-q", word, "anything", "--json"]) == 2
+    assert capsys.readouterr() == ("", f"fedbr: {word}: is now {main.SUCCESSORS[word]}\n")
+    command = main.SUCCESSORS[word].split()[0].rstrip(",")
+    options = [part for part in main.SUCCESSORS[word].split() if part.startswith("--")]
+    text = told(capsys, command, "-h")
+    assert all(f"{option} " in text for option in options)
+
+
+def test_an_earlier_name_of_python_is_answered_with_the_call_in_its_place() -> None:
+    with pytest.raises(AttributeError, match=r"fedbr\.verify is now fedbr\.diff\(run, again=True\)"):
+        fedbr.verify  # noqa: B018
+    with pytest.raises(AttributeError, match=r"fedbr\.tune is now fedbr\.sweep\(\.\., judge=\"validation\"\)"):
+        fedbr.tune  # noqa: B018
+    with pytest.raises(AttributeError, match=r"fedbr\.check_plugin is now fedbr\.check\(plugin=ROW\)"):
+        fedbr.check_plugin  # noqa: B018
+    assert {"verify", "check_plugin"} & {*dir(fedbr)} == set()
 
 
 def test_the_version_is_that_of_product_python_and_torch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +87,7 @@ def test_usage_and_options_have_words_for_what_is_to_be_written(capsys: pytest.C
     assert "--workers N " in told(capsys, "run", "-h")
 
 
-QUIET = ("run", "resume", "compare", "sweep", "decide", "stress", "verify", "measure", "reproduce", "check-plugin")
+QUIET = ("run", "resume", "check", "compare", "sweep", "decide", "reproduce", "stress", "replay", "diff")
 
 
 def test_every_command_takes_v_and_those_with_progress_q(capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,11 +225,3 @@ def test_a_wrong_option_is_answered_in_plain_words(
 ) -> None:
     assert main.run_command(["run", "digits", *word]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
-
-
-def test_words_of_earlier_versions_name_what_is_in_their_place(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_command(["study", "tune", "digits", "train.lr=0.1,0.2"]) == 2
-    now = "sweep: budgets are its --at NAME=AMOUNTS, and tuning its --judge validation"
-    assert capsys.readouterr() == ("", f"fedbr: study: is now {now}\n")
-    with pytest.raises(AttributeError, match=r"it is now fedbr\.sweep\(\.\., judge=\"validation\"\)"):
-        fedbr.tune  # noqa: B018

@@ -1,4 +1,4 @@
-"""``fedbr list`` and ``fedbr doctor``: what can be named, and what this machine has."""
+"""``fedbr list`` and ``fedbr check``: what can be named, and what this machine has."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_the_head_of_a_scenario_is_wrapped_by_paragraphs_and_its_table_keeps_its
 def test_the_doctor_says_what_a_run_needs_and_names_a_folder_too_deep_for_a_socket(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main.run_command(["doctor", "--json"]) == 0
+    assert main.run_command(["check", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["cores"] >= 1
     assert found["versions"]["torch"][0].isdigit()

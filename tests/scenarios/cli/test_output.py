@@ -56,7 +56,7 @@ def run(words: list[str], output: int, errors: Path) -> tuple[int, str]:
         ("list methods --json", 0),
         ("explain train.lr", 0),
         ("check digits", 0),
-        ("schema", 0),
+        ("explain --schema", 0),
         ("--help", 0),
         ("--version", 0),
         ("run --help", 0),

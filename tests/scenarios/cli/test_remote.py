@@ -1,4 +1,4 @@
-"""``fedbr keys`` and ``fedbr worker`` beside ``fedbr run --listen``: real processes, and what is refused."""
+"""``fedbr worker`` beside ``fedbr run --listen``: real processes, and what is refused."""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ def test_a_worker_that_is_stopped_ends_with_4(folder: Path, how: signal.Signals)
         assert alice.ended() == (4, ["stopped"])
 
 
-def test_the_command_keys_makes_a_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_command(["keys", "alice", "--out", str(tmp_path)]) == 0
+def test_new_keys_are_a_pair_and_join_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run_command(["worker", "--new-keys", "alice", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[0] == f"{tmp_path / 'alice.key'}  private: keep it on this machine"
     assert (tmp_path / "alice.key").stat().st_mode & 0o777 == 0o600

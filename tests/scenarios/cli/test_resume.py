@@ -74,7 +74,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, capsys:
     assert [row["detail"] for row in read(folder / "ledger.sqlite", MACHINE_CHANGED)] == [CHANGE]
     assert run_command(["resume", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == resumed
-    assert run_command(["verify", str(folder), "--workers", "1", "--json"]) == 0
+    assert run_command(["diff", "--again", str(folder), "--workers", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "run_dir": str(folder), "rounds": 8, "verified": 8, "same": True, "difference": None, "machine_change": CHANGE,
         "source_change": "",
@@ -132,7 +132,7 @@ def test_verify_names_the_first_round_that_differs(tmp_path: Path, capsys: pytes
         )
         db.commit()
     capsys.readouterr()
-    assert run_command(["verify", str(folder), "--workers", "1", "--quiet"]) == 3
+    assert run_command(["diff", "--again", str(folder), "--workers", "1", "--quiet"]) == 3
     said = capsys.readouterr().out
     assert said.startswith("the first 1 of 3 rounds are the same, then round 2: visits, row 0: steps is ")
     assert said.endswith(" instead of 77\n")
@@ -143,11 +143,11 @@ def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys
     folder = tmp_path / "digits" / "a"
     folder.mkdir(parents=True)
     (folder / "scenario.toml").write_text(scenario_text(load("digits", {}).scenario.model_dump()))
-    assert run_command(["verify", str(folder)]) == 2
+    assert run_command(["diff", "--again", str(folder)]) == 2
     assert "nothing to verify before the first round has been committed" in capsys.readouterr().err
     ledger = folder / "ledger.sqlite"
     ledger.write_text("no database\n" * 100)
-    assert run_command(["verify", str(folder)]) == 2
+    assert run_command(["diff", "--again", str(folder)]) == 2
     assert capsys.readouterr().err == f"fedbr: {ledger} cannot be read: file is not a database\n"
     assert run_command(["resume", str(folder)]) == 3
     assert f"fedbr: {ledger}: file is not a database\n" in capsys.readouterr().err
@@ -166,15 +166,15 @@ def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys
         (None, "is missing, and without it the run cannot be resumed"),
     ],
 )
-@pytest.mark.parametrize("command", ["resume", "verify"])
+@pytest.mark.parametrize("command", [("resume",), ("diff", "--again")], ids=" ".join)
 def test_a_damaged_environment_is_named(
-    command: str, text: str | None, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: tuple[str, ...], text: str | None, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = made_run(tmp_path / "run", (0.5,), 'extends = "digits"\n')
     (folder / "environment.json").unlink()
     if text is not None:
         (folder / "environment.json").write_text(text, encoding="latin-1")
-    assert run_command([command, str(folder)]) == 2
+    assert run_command([*command, str(folder)]) == 2
     assert capsys.readouterr().err.startswith(f"fedbr: {folder / 'environment.json'} {why}")
-    assert run_command([command, str(tmp_path)]) == 2
+    assert run_command([*command, str(tmp_path)]) == 2
     assert "not a run folder: there is no scenario.toml in it" in capsys.readouterr().err

@@ -87,16 +87,16 @@ def test_a_changed_app_is_not_replayed_and_not_resumed(apps: Apps) -> None:
         replay(folder, allow_code=True)
 
 
-@pytest.mark.parametrize("command", ["replay", "resume", "verify"])
+@pytest.mark.parametrize("command", [("replay",), ("resume",), ("diff", "--again")], ids=" ".join)
 def test_an_app_that_a_run_names_runs_only_if_its_user_says_so(
-    apps: Apps, capsys: pytest.CaptureFixture[str], command: str
+    apps: Apps, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
 ) -> None:
     folder = Path(apps.play("data.clients=2")["run_dir"])
     app = apps.folder / "app"
     (app / "probe" / "__init__.py").write_text("raise SystemExit('it was run')\n")
     with sqlite3.connect(folder / "ledger.sqlite") as ledger:
         ledger.execute("DELETE FROM meta WHERE key = 'summary'")
-    assert run_command([command, str(folder)]) == 2
+    assert run_command([*command, str(folder)]) == 2
     assert f"the Flower app {app}, which the run names, runs only if you trust the run" in capsys.readouterr().err
 
 
@@ -112,7 +112,7 @@ def test_an_app_within_the_runs_own_folder_never_runs(apps: Apps) -> None:
 def test_a_run_of_an_app_is_removed_with_its_messages(apps: Apps) -> None:
     folder = Path(apps.play("data.clients=2")["run_dir"])
     assert len(list((folder / app_records.FOLDER).iterdir())) == 4
-    assert run_command(["rm", str(folder), "--yes"]) == 0
+    assert run_command(["ls", "--rm", str(folder), "--yes"]) == 0
     assert not folder.exists()
 
 

@@ -117,7 +117,7 @@ def test_a_run_goes_on_only_with_the_sources_that_it_began_with(
     assert json.loads(resumed.stdout)["model_sha256"] == json.loads(whole.stdout)["model_sha256"]
     helper.write_text(f"{PLUG_IN['my_helper.py']}# a comment\n")
     assert fedbr(tmp_path, *resume).stdout == resumed.stdout  # it has ended: nothing is trained any more
-    verified = json.loads(fedbr(tmp_path, "verify", str(folder), "--workers", "1", "--json").stdout)
+    verified = json.loads(fedbr(tmp_path, "diff", "--again", str(folder), "--workers", "1", "--json").stdout)
     assert (verified["same"], verified["source_change"]) == (
         True,
         f"{helper} has changed (its copy: {copies / 'my_helper.py'})",
@@ -380,7 +380,9 @@ def test_rows_of_every_kind_are_imported_from_the_current_folder_and_recorded(
         why = f"{folder}: {change}; to resume this run, restore the files, or start a new run"
         assert refused(capsys, *resume) == why
         if module == "kinds_policy":
-            verified = json.loads(here("verify", str(folder), "--allow-code", "--workers", "1", "--json").stdout)
+            verified = json.loads(
+                here("diff", "--again", str(folder), "--allow-code", "--workers", "1", "--json").stdout
+            )
             assert (verified["same"], verified["source_change"]) == (True, change)
         row.write_text(text)
     whole, resumed = here("run", *brief, *where), here(*resume)

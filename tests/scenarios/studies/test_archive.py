@@ -104,7 +104,7 @@ def test_a_reader_can_list_report_replay_verify_and_resume_it(
     (folder / "measure.json").unlink()
     assert run_command(["report", str(folder)]) == 0
     assert run_command(["replay", str(folder), "fleet.server.up=1 Mbit/s"]) == 0
-    assert run_command(["verify", str(folder), "--workers", "1", "-q"]) == 0
+    assert run_command(["diff", "--again", str(folder), "--workers", "1", "-q"]) == 0
     assert "all 2 rounds of" in capsys.readouterr().out
     assert run_command(["resume", str(folder), "rounds.max=3", "--workers", "1", "-q", "--no-report"]) == 0
 
@@ -113,7 +113,7 @@ def test_an_archive_without_checkpoints_can_be_verified(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = unpacked(pack(recorded, tmp_path / "a.tar.gz")["archive"], tmp_path / "elsewhere")
-    assert run_command(["verify", str(folder), "--workers", "1", "-q"]) == 0
+    assert run_command(["diff", "--again", str(folder), "--workers", "1", "-q"]) == 0
     assert "all 2 rounds of" in capsys.readouterr().out
 
 
@@ -145,7 +145,7 @@ def test_the_readme_says_what_it_is_what_it_gave_and_how_to_repeat_it(recorded: 
         "| rounds | 2 |",
         "    fedbr report .",
         "    fedbr run scenario.toml",
-        "    fedbr verify .",
+        "    fedbr diff --again .",
         "`report.html`: to be opened in a browser, without a network.",
         "| accuracy, final | ",
         "| torch | ",
@@ -193,11 +193,11 @@ def test_a_run_that_was_killed_is_packed_as_far_as_it_is(tmp_path: Path) -> None
 
 
 def test_what_cannot_be_packed_is_refused(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(capsys, "pack", str(tmp_path)) == f"{tmp_path}: is no run, and no folder of a run set"
+    assert refused(capsys, "report", "--pack", str(tmp_path)) == f"{tmp_path}: is no run, and no folder of a run set"
     (tmp_path / "new" / "logs").mkdir(parents=True)
     (tmp_path / "new" / "scenario.toml").write_text("")
     why = "no round has been committed, so there is nothing to pack"
-    assert refused(capsys, "pack", str(tmp_path / "new")) == f"{tmp_path / 'new'}: {why}"
+    assert refused(capsys, "report", "--pack", str(tmp_path / "new")) == f"{tmp_path / 'new'}: {why}"
     with folder_lock(recorded), pytest.raises(ScenarioError, match="another process has locked this run"):
         pack(recorded, tmp_path / "a.tar.gz")
     with pytest.raises(ScenarioError, match=f"{tmp_path}: is a folder; name the archive, such as "):
@@ -233,7 +233,7 @@ def test_an_archive_has_the_files_that_the_scenario_names_so_that_a_reader_can_r
     assert run_command(["replay", str(folder)]) == 2
     assert "its content has changed since the run; restore it" in " ".join(capsys.readouterr().err.split())
     (here / "p.json").unlink()
-    assert run_command(["verify", str(reader), "--json"]) == 0
+    assert run_command(["diff", "--again", str(reader), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["same"]
     assert run_command(["replay", str(reader), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["virtual_seconds"] == first

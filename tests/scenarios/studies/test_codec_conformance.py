@@ -1,4 +1,4 @@
-"""``fedbr check-plugin`` of a codec: shipped stages keep the contract, and each way to break it is found."""
+"""``fedbr check --plugin`` of a codec: shipped stages keep the contract, and each way to break it is found."""
 
 from __future__ import annotations
 

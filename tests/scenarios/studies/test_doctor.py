@@ -1,4 +1,4 @@
-"""``fedbr doctor --calibrate``: this machine as a device that a fleet can name."""
+"""``fedbr check --calibrate``: this machine as a device that a fleet can name."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch
     assert (made.train_watts, made.idle_watts, made.clock_hz) == (25.0, 6.0, 2.5e9)
     assert made.source == (
         "rates by kind of operation, throughputs and step overhead: CPU time of one core (a processor) "
-        "in training 1 reference networks with torch 2.99, by fedbr doctor --calibrate; codecs: likewise, in coding "
+        "in training 1 reference networks with torch 2.99, by fedbr check --calibrate; codecs: likewise, in coding "
         "random numbers; memory: as the system tells; "
         "of a-laptop: throughput of depthwise (conv times its ratio), both powers"
     )

@@ -1,4 +1,4 @@
-"""``fedbr measure``: the models of a checkpoint, and the local models of the visits that follow it."""
+"""``fedbr replay --measure``: the models of a checkpoint, and the local models of the visits that follow it."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("metrics", "override", "words", "message"),
     [
         ("hessian", "", {"round": 2}, "--round 2: checkpoints are kept of the rounds 1, 3, 4; "),
-        ("hesian", "", {}, "--metrics: no metric 'hesian'; did you mean 'hessian'?"),
+        ("hesian", "", {}, "--measure: no metric 'hesian'; did you mean 'hessian'?"),
         ("hessian", "", {"clients": "all"}, "--clients all: must be local, evaluated or none"),
         ("hessian", "train.lr=1", {}, "train.lr: only options of metrics can be set"),
-        ("hessian", f"{OPTIONS}loss.a=1", {}, f"{OPTIONS}loss.a: no metric of --metrics hessian has options of that"),
+        ("hessian", f"{OPTIONS}loss.a=1", {}, f"{OPTIONS}loss.a: no metric of --measure hessian has options of that"),
         ("hessian", f"{OPTIONS}hessian.probes=0", {}, f"{OPTIONS}hessian.probes = 0: "),
     ],
 )

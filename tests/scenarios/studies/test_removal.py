@@ -1,4 +1,4 @@
-"""What ``rm`` and ``gc`` remove, refuse and leave: only files that runs write, and never through a link."""
+"""What ``ls --rm`` removes, refuses and leaves: only files that runs write, and never through a link."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_runs_and_run_sets_are_removed_whole(tmp_path: Path, capsys: pytest.Capt
     for name in ("report.html", "rounds.csv", "rounds-evaluations.csv", "measure.json"):
         (one / name).write_text("")
     nbytes = sum(file.stat().st_size for top in (one, several) for file in top.rglob("*") if file.is_file())
-    assert run_command(["rm", str(one), str(several), "--yes", "--json"]) == 0
+    assert run_command(["ls", "--rm", str(one), str(several), "--yes", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"folders": [str(one), str(several)], "bytes": nbytes, "left": []}
     assert not one.exists() and not several.exists()
 
@@ -66,7 +66,7 @@ def test_files_that_no_run_writes_stay_and_are_named(tmp_path: Path, capsys: pyt
     folder = made_run(tmp_path / "run", (0.5,), FEDAVG)
     (folder / "notes.txt").write_text("mine")
     (folder / "checkpoints").symlink_to(outside)
-    assert run_command(["rm", str(folder), "--yes"]) == 0
+    assert run_command(["ls", "--rm", str(folder), "--yes"]) == 0
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoints", "notes.txt"]
     assert (outside / "round-000000.safetensors").exists()
     why = "stays: no run writes it, or it cannot be removed"
@@ -95,7 +95,7 @@ def test_what_is_no_run_is_refused_before_anything_is_removed(
     make: Callable[[Path], Path], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, bad = made_run(tmp_path / "good", (0.5,), FEDAVG), make(tmp_path / "bad")
-    assert refused(capsys, "rm", str(good), str(bad), "--yes") == f"{bad}: {why}"
+    assert refused(capsys, "ls", "--rm", str(good), str(bad), "--yes") == f"{bad}: {why}"
     assert (good / "ledger.sqlite").exists()
     assert not (tmp_path / "real").exists() or (tmp_path / "real" / "ledger.sqlite").exists()
 
@@ -103,9 +103,9 @@ def test_what_is_no_run_is_refused_before_anything_is_removed(
 def test_what_is_running_is_refused_also_within_a_run_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = sweep(tmp_path / "sweep")
     with folder_lock(folder / "a"):
-        assert refused(capsys, "rm", str(folder), "--yes") == f"{folder / 'a'}: is running; stop it first"
+        assert refused(capsys, "ls", "--rm", str(folder), "--yes") == f"{folder / 'a'}: is running; stop it first"
     with folder_lock(folder):
-        assert refused(capsys, "rm", str(folder), "--yes") == f"{folder}: is running; stop it first"
+        assert refused(capsys, "ls", "--rm", str(folder), "--yes") == f"{folder}: is running; stop it first"
     assert (folder / "b" / "ledger.sqlite").exists()
 
 
@@ -120,7 +120,7 @@ def test_a_user_is_asked_after_the_folders_have_been_shown(
     with os.fdopen(terminal) as stdin:
         monkeypatch.setattr(stdin, "isatty", lambda: True, raising=False)
         monkeypatch.setattr("sys.stdin", stdin)
-        assert run_command(["rm", str(folder)]) == 0
+        assert run_command(["ls", "--rm", str(folder)]) == 0
     printed = capsys.readouterr().out
     assert str(folder) in printed.partition("Remove 1 folder, ")[0]
     assert folder.exists() != is_removed
@@ -133,8 +133,8 @@ def test_where_nobody_can_be_asked_nothing_is_removed(
     folder = made_run(tmp_path / "run", (0.5,), FEDAVG)
     with Path(os.devnull).open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
-        assert run_command(["rm", str(folder)]) == 2
-    assert capsys.readouterr().err == "fedbr: rm: nobody can be asked here; to remove them, add --yes\n"
+        assert run_command(["ls", "--rm", str(folder)]) == 2
+    assert capsys.readouterr().err == "fedbr: --rm: nobody can be asked here; to remove them, add --yes\n"
     assert folder.exists()
 
 
@@ -152,7 +152,7 @@ def test_runs_without_a_round_and_half_made_folders_are_waste(
     (empty / "study.json").write_text('{"study": "sweep"}')
     old, young = (begun(out / "digits" / f".x.new-{name}" / "new").parent for name in ("aaaaaaaa", "bbbbbbbb"))
     os.utime(old, (0, 0))
-    assert run_command(["gc", str(out), "--json"]) == 0  # shows it
+    assert run_command(["ls", "--unneeded", "--rm", str(out), "--json"]) == 0  # shows it
     shown = json.loads(capsys.readouterr().out)
     assert (shown["removed"], {item["path"]: item["why"] for item in shown["items"]}) == (
         False,
@@ -164,10 +164,10 @@ def test_runs_without_a_round_and_half_made_folders_are_waste(
         },
     )
     assert killed.exists()
-    assert run_command(["gc", str(out), "--yes"]) == 0
+    assert run_command(["ls", "--unneeded", "--rm", str(out), "--yes"]) == 0
     assert not any(path.exists() for path in (killed, inside, empty, old))
     assert young.exists() and (good / "ledger.sqlite").exists() and (inside.parent / "a" / "ledger.sqlite").exists()
-    assert run_command(["gc", str(out)]) == 0
+    assert run_command(["ls", "--unneeded", "--rm", str(out)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "nothing to free"
     assert OLD_SECONDS == 86_400
 

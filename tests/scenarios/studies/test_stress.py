@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -39,7 +40,7 @@ from tests.scenarios.runs import check_message, never, refused
 CODEC = 'codec.up={kind="quantize", bits=4}'
 NEEDS = {"stochdepth": ("model.name=tests.plugins.residual:ROW",)}
 """Method -> what else its scenario takes"""
-SMALL = {"clients": 24, "participants": 6, "rounds": 2}
+SMALL: dict[str, Any] = {"clients": 24, "participants": 6, "rounds": 2}
 JOINED = [*OBJECTIVES, *(f"fedavg+{name}" for name in CORRECTIONS), "fedbr+scaffold"]
 
 
