@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from costmodel import units
+from edge.protocol.better import Better
 
 Scope = Literal["clients", "tiers", "devices"]
 FORMATS = {"s": units.format_seconds, "B": units.format_bytes, "J": units.format_joules}
@@ -43,11 +44,21 @@ class Amount:
     """The key of a scenario's budget that limits it; empty: none does"""
     scope: Scope = "clients"
     """tiers: where aggregators or prices are; devices: of the client that has spent the most, which visits tell"""
+    otherwise: str = ""
+    """The field that counts in runs where the amount does not exist; empty: it is 0 there"""
+    better: Better = Better.LOWER
 
     def at(self, point: Any) -> float:
         """The amount that was spent by the end of a round; NaN where it does not exist."""
         spent = getattr(point, self.field)
         return math.nan if spent is None else float(spent)
+
+    def spent(self, point: Any) -> float:
+        """The amount by the end of a round, as limits and costs count it: also where it does not exist."""
+        amount = self.at(point)
+        if not math.isnan(amount):
+            return amount
+        return float(getattr(point, self.otherwise)) if self.otherwise else 0.0
 
     def total(self, trail: Sequence[Any]) -> float:
         """The amount that the whole run has spent; NaN where it does not exist."""
@@ -133,6 +144,7 @@ WAN_BYTES = Amount(
     kind="wan_bytes",
     budget="budget.wan_bytes",
     scope="tiers",
+    otherwise="nbytes",  # without aggregators all bytes go the whole way to the server
 )
 PRICE = Amount(
     key="price",

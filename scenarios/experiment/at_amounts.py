@@ -21,7 +21,7 @@ from scenarios.report import bands
 from scenarios.report.columns import PERCENT
 from scenarios.report.run_reader import RunGroup
 from scenarios.report.tables import Cell, Number, Table, TableColumn, csv_text
-from scenarios.run.progress import Trail, at_budget, with_interval
+from scenarios.run.progress import Trail, with_interval
 
 EXAMPLE = 'bytes="1 MB,2 MB"'
 AT = Argument("at")
@@ -108,11 +108,11 @@ def readings(at: At, trails: Trails) -> dict[str, list[dict[str, Any]]]:
     def reading(amount: Amount, limit: float) -> dict[str, Any]:
         accuracy = {}
         for row, by_seed in trails.items():
-            points = [at_budget(trail, amount, limit) for trail in by_seed.values()]
+            points = [trail.within({amount: limit}).evaluated for trail in by_seed.values()]
             accuracy[row] = {
-                **with_interval([each.accuracy for each in points]),
-                "rounds": [each.point.rounds if each.point else None for each in points],
-                "used_up": [each.used_up for each in points],
+                **with_interval([point.accuracy if point else None for point in points]),
+                "rounds": [point.rounds if point else None for point in points],
+                "used_up": [amount.total(trail) >= limit for trail in by_seed.values()],
             }
         return {"amount": limit, "accuracy": accuracy}
 

@@ -159,7 +159,7 @@ class Experiment:
         def whole_rounds(run: Result) -> Trail:
             folder = RunFolder(Path(run["run_dir"]))
             points = folder.device_trail if of_devices else folder.trail
-            return tuple(replace(point, rounds=min(point.rounds, run["rounds"])) for point in points)
+            return Trail(replace(point, rounds=min(point.rounds, run["rounds"])) for point in points)
 
         by_row = self.runs_by_row(runs)
         return {row: {seed: whole_rounds(run) for seed, run in own.items()} for row, own in by_row.items()}

@@ -231,7 +231,7 @@ class _Needs(RunObserver):
         if self._run.reads_ledger:  # the round is committed
             return progress.row.accuracy is not None and self._run.is_done(RunFolder(self._folder))
         self._last = after(self._last, progress.row)
-        return self._run.is_enough((self._last,))
+        return self._run.is_enough(Trail([self._last]))
 
 
 def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:

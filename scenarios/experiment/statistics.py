@@ -14,7 +14,7 @@ from typing import Any
 from scipy import stats
 
 from scenarios.report.readings import ACCURACY, AMOUNTS, BEST, Reading, of_tiers, total_of, until
-from scenarios.run.progress import LEVEL, Trail, t_quantile, to_target, with_interval
+from scenarios.run.progress import LEVEL, Trail, t_quantile, with_interval
 
 POWER = 0.8
 """Probability with which `seeds_needed` finds a difference."""
@@ -128,7 +128,7 @@ def over_seeds(by_seed: Mapping[int, Trail], targets: Sequence[float]) -> dict[s
             {
                 "target": target,
                 "runs": len(runs),
-                "reached": sum(to_target(points, target) is not None for points in runs),
+                "reached": sum(trail.until(target) is not None for trail in runs),
                 **{amount.key: until(amount, target).over_seeds(runs) for amount in amounts},
             }
             for target in targets

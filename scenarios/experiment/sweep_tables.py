@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coordinator.rounds.amounts import Amount
+from coordinator.rounds.amounts import BYTES, VIRTUAL_SECONDS, Amount
 from coordinator.rounds.budget import EARLY
 from edge.protocol.plugins import display_name
 from scenarios.experiment import at_amounts, judged, statistics
@@ -40,6 +40,9 @@ AGAINST = (
     "over the seeds that both rows have, of accuracies in percentage points (pp); + and -: seeds in which a row is "
     f"above and below the baseline; {TESTS}; all pairs are in pairs.csv"
 )
+COMMON = (BYTES, VIRTUAL_SECONDS)
+"""Amounts at whose smallest total the runs of a comparison are read"""
+COMMON_READ = "when last evaluated within the amount, mean over seeds"
 ACCURACIES = {"accuracy": "accuracy, last", "best_accuracy": "accuracy, best"}
 BEST_OF_ROUNDS = "best: of all rounds, chosen on the examples that it is measured on, so that it is flattered"
 TESTED = ACCURACIES | {"worst_decile": "worst decile of clients"}
@@ -55,21 +58,22 @@ def tables(result: Result, baseline: str | None = None) -> list[Table]:
 
     ``baseline``: the row that all others are compared with, in place of all pairs.
     """
-    totals = Table(
-        "whole runs",
-        [TableColumn(""), *_spent(result)],
-        [[name, *_means(result, row)] for name, row in zip(labels(result["rows"]), result["rows"], strict=True)],
-        _notes(result, INTERVAL),
-    )
     return [
         *_chosen(result),
         *_at(result),
+        *_in_common(result),
         *_of_rows(result),
         *_of_clients(result),
         *_of_devices(result),
-        totals,
+        _totals(result),
         *(_tests(result, group, baseline) for group in _tested(result)),
     ]
+
+
+def _totals(result: Result) -> Table:
+    rows = zip(labels(result["rows"]), result["rows"], strict=True)
+    cells: list[list[Cell]] = [[name, *_means(result, row)] for name, row in rows]
+    return Table("whole runs", [TableColumn(""), *_spent(result)], cells, _notes(result, INTERVAL))
 
 
 def answer(result: Result) -> list[str]:
@@ -100,11 +104,16 @@ def answer(result: Result) -> list[str]:
 
 
 def short(result: Result, baseline: str | None = None) -> list[Table]:
-    """The tables of the terminal: the tests of the last accuracy and of what was asked, and every note once."""
-    shown, noted = [*_chosen(result), *_at(result), *_of_rows(result), *_of_clients(result)], set[str]()
-    shown += _of_devices(result)
+    """The tables of the terminal: the tests of the last accuracy and of what was asked, and every note once.
+
+    Whole runs are there where no row reaches the highest target with any seed.
+    """
+    shown, noted = [*_chosen(result), *_at(result), *_in_common(result), *_of_rows(result)], set[str]()
+    shown += [*_of_clients(result), *_of_devices(result)]
     highest = max(result["targets"], default=None)
     asked = [("accuracy", None), *((key, highest) for key in ASKED)]
+    if highest is None or not any(row["to_target"][-1]["reached"] for row in result["rows"]):
+        shown.append(_totals(result))
     shown += [
         _tests(result, group, baseline) for group in _tested(result) if (group["measure"], group["target"]) in asked
     ]
@@ -134,6 +143,17 @@ def headings(rows: Sequence[Result]) -> dict[str, str]:
 def _at(result: Result) -> list[Table]:
     """Accuracies at amounts, if any are named."""
     return list(at_amounts.tables(result, headings(result["rows"]))) if result.get("at") else []
+
+
+def _in_common(result: Result) -> list[Table]:
+    """Accuracies at what all runs of a comparison have spent."""
+    rows: list[list[Cell]] = []
+    for amount in COMMON:
+        if (common := result.get(f"at_common_{amount.name}")) is not None:
+            accuracies = [common["accuracy"].get(row["name"]) for row in result["rows"]]
+            rows.append([amount.shown(common[amount.name]), *accuracies])
+    columns = [TableColumn(""), *(TableColumn(label, PERCENT, missing="-") for label in labels(result["rows"]))]
+    return [Table("accuracy at what all runs have spent", columns, rows, [COMMON_READ])] if rows else []
 
 
 def _chosen(result: Result) -> list[Table]:

@@ -29,7 +29,7 @@ from scenarios.papers.spec import (
     Smoothing,
     smoothed,
 )
-from scenarios.run.progress import Trail, at_budget, spread, to_target, with_interval
+from scenarios.run.progress import Trail, spread, with_interval
 from scenarios.run.run_folder import RunFolder
 
 MARKS = {
@@ -84,10 +84,10 @@ class CellSelection:
         run.check()
         best = run.best_round
         if best is None:
-            return ()
+            return Trail()
         accuracy = best.validation_accuracy if measure == VALIDATION else best.accuracy
         *before, last = run.trail[: best.round + 1]
-        return (*before, replace(last, accuracy=accuracy))
+        return Trail([*before, replace(last, accuracy=accuracy)])
 
 
 def run_name(group: str, variant: ExperimentRow, seed: int) -> str:
@@ -196,14 +196,13 @@ def measured(trails: Sequence[Trail], measure: str, limit: float) -> dict[str, A
     at_least = None
     if measure in ACCURACY_AT:
         amount = ACCURACY_AT[measure]
-        readings = [at_budget(points, amount, limit) for points in trails]
-        reached = [reading.point for reading in readings]
-        complete = [reading.used_up or measure in BEST_MEASURES for reading in readings]
-        values = [reading.accuracy for reading in readings]
-        nominal = [at_budget(points, NOMINAL_BYTES, limit).accuracy for points in trails]
+        reached = [trail.within({amount: limit}).evaluated for trail in trails]
+        complete = [amount.total(trail) >= limit or measure in BEST_MEASURES for trail in trails]
+        values = [point.accuracy if point else None for point in reached]
+        nominal = [trail.within({NOMINAL_BYTES: limit}).final for trail in trails]
     else:
         amount = TO_ACCURACY[measure]
-        reached = [to_target(points, limit) for points in trails]
+        reached = [trail.until(limit) for trail in trails]
         complete = [point is not None for point in reached]
         values = [amount.at(point) if point else None for point in reached]
         nominal = [point.nominal_nbytes if point else None for point in reached]

@@ -22,7 +22,6 @@ from pathlib import Path
 from coordinator.records.store import read
 from scenarios.papers.spec import BEST, PaperPanel
 from scenarios.run.folder_files import MEASURED
-from scenarios.run.progress import best
 from scenarios.run.run_folder import RunFolder
 
 FORWARD_MACS, TRAINING_MACS = "forward MACs per example", "MACs of a training step per example"
@@ -69,7 +68,7 @@ def hessian(name: str, folder: Path) -> float | None:
 
 def highest_accuracy(folder: Path) -> float | None:
     """The best of a run's evaluations."""
-    return best(RunFolder(folder).trail)
+    return RunFolder(folder).trail.best
 
 
 UPLOADS = """

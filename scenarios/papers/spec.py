@@ -74,7 +74,7 @@ def smoothed(points: Trail, how: Smoothing) -> Trail:
         accuracy = None if point.accuracy is None else next(averages)
         best = max(best, accuracy or 0.0)
         shown.append(replace(point, accuracy=accuracy, best=best))
-    return tuple(shown)
+    return Trail(shown)
 
 
 # --- figures and tables -----------------------------------------------------------------------------------------------

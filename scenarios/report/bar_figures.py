@@ -31,7 +31,7 @@ from scenarios.report.drawn_times import Interval
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import NO_BLOCKS, BlockTraffic, RunGroup
 from scenarios.report.theme import INK, MUTED
-from scenarios.run import progress, visits
+from scenarios.run import visits
 
 BLAMED = {
     OWN_LINK: theme.DOWN,
@@ -230,7 +230,7 @@ def uncertainty(shown: ShownRuns) -> Figure | None:
     ]
     for group, times in found:
         runs = [run for run in group.runs if run.seed in times.by_seed]
-        points = [progress.to_target(run.trail, times.target_accuracy) for run in runs]
+        points = [run.trail.until(times.target_accuracy) for run in runs]
         panels[0][1].append((times.to_target, [point.virtual_seconds for point in points if point is not None]))
         panels[1][1].append((times.to_end, [run.rounds[-1].end_s for run in runs]))
     known = [(title, bars) for title, bars in panels if any(around for around, _ in bars)]

@@ -24,8 +24,9 @@ from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.report.tables import Table, csv_text
 from scenarios.run import client_values, visits
 from scenarios.run.plugin_sources import not_imported
-from scenarios.run.progress import percent
+from scenarios.run.progress import Limits, percent
 from scenarios.run.run_finder import FoundRuns, found
+from scenarios.run.run_records import ComparisonRecord
 
 MAX_EVENTS = 200
 MOST_CRITICAL, MOST_CRITICAL_BESIDE_OTHERS = 5, 3
@@ -110,16 +111,14 @@ def build(
     runs: Sequence[Path],
     output: Path,
     title: str,
-    comparison: Mapping[str, Any] | None = None,
     follow: bool = False,
 ) -> Path:
     """Write the report of these run folders to ``output`` and return it.
 
-    ``comparison`` is the result of `compare`: ``target_accuracy``, ``at_common_bytes`` and ``at_common_seconds``.
     ``follow``: write to the target of a link, a pipe or a terminal; otherwise ``output`` is replaced.
     ReportError if a folder is not a run.
     """
-    return _write(_page(title, FoundRuns(runs, comparison)), output, follow)
+    return _write(_page(title, FoundRuns(runs)), output, follow)
 
 
 @dataclass(frozen=True)
@@ -166,9 +165,10 @@ def write_experiment(
 
 
 def _page(title: str, runs: FoundRuns) -> str:
-    opened, comparison = open_runs(runs.folders), runs.comparison or {}
-    target = comparison.get("target_accuracy") or opened[0].scenario.get("stop", {}).get("target_accuracy")
-    values = _sections(run_reader.grouped(opened), target, comparison, runs.left_out)
+    opened = open_runs(runs.folders)
+    compared = None if runs.comparison is None else ComparisonRecord.model_validate(runs.comparison)
+    target = (compared and compared.target_accuracy) or opened[0].scenario.get("stop", {}).get("target_accuracy")
+    values = _sections(run_reader.grouped(opened), target, compared.common if compared else {}, runs.left_out)
     return render("report.html.j2", FILTERS, title=title, answer=None, **values)
 
 
@@ -206,14 +206,14 @@ def _is_special(path: Path) -> bool:
 def _sections(
     by_group: Sequence[run_reader.RunGroup],
     target: float | None,
-    comparison: Mapping[str, Any],
+    common: Limits,
     left_out: Sequence[str],
     drawn: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """The values of the template ``report.html.j2``, with the lines that labels have in figures as ``swatches``.
 
-    Of groups with several seeds, figures and tables of single runs show the first. ``drawn``: labels of the groups in
-    figures and tables of single runs; by default all.
+    ``common``: amounts at which each run is also read. Of groups with several seeds, figures and tables of single runs
+    show the first. ``drawn``: labels of the groups in figures and tables of single runs; by default all.
     """
     from scenarios.report import figures, method_figures
     from scenarios.report.plot_style import ShownRuns
@@ -238,7 +238,7 @@ def _sections(
         "groups": tables.over_seeds(by_group, target) if has_seeds else None,
         "differences": run_reader.differences(by_group) if len(by_group) > 1 else [],
         "group_labels": [group.label for group in by_group],
-        "results": tables.results(opened if has_seeds else shown, target, comparison, nominal),
+        "results": tables.results(opened if has_seeds else shown, target, common, nominal),
         "clients": tables.over_clients(shown),
         "best_rounds": tables.best_rounds(shown),
         "devices": [table for at_best in (False, True) if (table := tables.by_device(shown, at_best))],

@@ -73,8 +73,8 @@ def quantity(amount: Amount) -> Quantity:
     return columns.OF_UNIT[amount.unit]
 
 
-ACCURACY = Reading("accuracy", "accuracy, final", PERCENT, progress.final, "max")
-BEST = Reading("best_accuracy", "accuracy, best", PERCENT, progress.best, "max")
+ACCURACY = Reading("accuracy", "accuracy, final", PERCENT, attrgetter("final"), "max")
+BEST = Reading("best_accuracy", "accuracy, best", PERCENT, attrgetter("best"), "max")
 
 
 def total_of(amount: Amount) -> Reading[Trail]:
@@ -92,7 +92,7 @@ def until(amount: Amount, target: float) -> Reading[Trail]:
     """The amount spent until the first round whose accuracy reached the target, in [0, 1]."""
 
     def spent(trail: Trail) -> float | None:
-        point = progress.to_target(trail, target)
+        point = trail.until(target)
         return None if point is None else _known(amount.at(point))
 
     heading = f"{amount.heading} to {100 * target:g} %"
@@ -106,7 +106,7 @@ def within(amount: Amount, limit: float) -> Reading[Trail]:
         f"accuracy_at_{limit:g}_{amount.key}",
         f"accuracy at {text}" + (f" {amount.heading}" if amount is amounts.ROUNDS else ""),
         PERCENT,
-        lambda trail: progress.at_budget(trail, amount, limit).accuracy,
+        lambda trail: trail.within({amount: limit}).final,
         "max",
     )
 

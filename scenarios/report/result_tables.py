@@ -13,7 +13,6 @@ from typing import Any
 
 from coordinator.records.schema import ENERGY, FAULTY, KINDS, LEFTOVER, NO_TRAINING
 from coordinator.rounds import amounts
-from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
 from scenarios.report import drawn_times, readings
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, MONEY, PERCENT, SECONDS, Column, Quantity
@@ -21,7 +20,7 @@ from scenarios.report.readings import Reading
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
 from scenarios.run import aggregators, client_values, visits
-from scenarios.run.progress import percent, with_interval
+from scenarios.run.progress import Limits, percent, with_interval
 
 RATIO, CHANGE = Quantity({"": 1}, 3), Quantity({"%": Decimal("0.01")}, 1)
 SHARE = Quantity({"%": Decimal("0.01")}, 1)
@@ -31,8 +30,8 @@ Runs = Sequence[RecordedRun]
 _trail_of = operator.attrgetter("trail")
 
 
-def results(runs: Runs, target: float | None, comparison: Mapping[str, Any], nominal: bool) -> Table:
-    """What each run achieved and took; nominal costs only if they are shown."""
+def results(runs: Runs, target: float | None, common: Limits, nominal: bool) -> Table:
+    """What each run achieved and took, also within the ``common`` amounts; nominal costs only if they are shown."""
     columns: list[tuple[Reading[RecordedRun], TableColumn]] = []
 
     def add(over: str, reading: Reading[RecordedRun], heading: str | None = None) -> None:
@@ -50,17 +49,8 @@ def results(runs: Runs, target: float | None, comparison: Mapping[str, Any], nom
             add(reaching, readings.until(amounts.NOMINAL_BYTES, target).of(_trail_of), "nominal")
         for amount in readings.of_tiers(run.trail for run in runs):
             add(reaching, readings.until(amount, target).of(_trail_of), amount.heading)
-    for key, unit, show in (
-        ("at_common_bytes", "bytes", format_bytes),
-        ("at_common_seconds", "seconds", format_seconds),
-    ):
-        common = comparison.get(key)
-        if common and common.get(unit) is not None:
-
-            def at_common(run: RecordedRun, by_method: Mapping[str, float | None] = common["accuracy"]) -> float | None:
-                return by_method.get(run.label, by_method.get(run.method))
-
-            add("Accuracy at", Reading(key, show(common[unit]), PERCENT, at_common, "max"))
+    for amount, limit in common.items():
+        add("Accuracy at", readings.within(amount, limit).of(_trail_of), amount.shown(limit))
     add("Device work", readings.WORK, "real" if nominal else None)
     if nominal:
         add("Device work", readings.NOMINAL_WORK)

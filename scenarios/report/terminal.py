@@ -7,12 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from coordinator.rounds.amounts import PRICE, WAN_BYTES
-from costmodel.units import format_bytes, format_seconds
 from edge.protocol.messages import VALIDATION
 from edge.protocol.plugins import display_name
 from scenarios.config.errors import ReportError
@@ -36,16 +34,15 @@ from scenarios.report.drawn_times import TimesOverSeeds
 from scenarios.report.readings import quantity
 from scenarios.report.tables import Table
 from scenarios.run import own_method, visits
-from scenarios.run.progress import percent, to_target
+from scenarios.run.progress import percent
 from scenarios.run.run_folder import RunFolder
-from scenarios.run.run_records import AggregatorsRecord, CommonBudgets, SummaryRecord, read_scenario
+from scenarios.run.run_records import AggregatorsRecord, SummaryRecord, read_scenario
 from scenarios.run.visits import counted
 
 Summary = Mapping[str, object]
 """As ``run --json`` prints it; `SummaryRecord` has its fields"""
 Row = tuple[str, list[str]]
 """(name, one cell per run)"""
-RUNS_PER_TABLE = 4
 GAP = 2
 """Columns of the terminal between two of a table"""
 NOT_REACHED = "not reached"
@@ -56,23 +53,18 @@ def print_summary(result: Summary, page: Path | None, stream: IO[str] | None = N
     """Print the summary of one run."""
     console = console_on(stream)
     run = SummaryRecord.model_validate(result)
-    _print_runs(console, [run], CommonBudgets())
+    table = RichTable(show_edge=False, header_style="bold", pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    table.add_column(method_name(run), justify="right")
+    for name, (text,) in _rows([run]):
+        table.add_row(name, text)
+    console.print("", table, "", sep="\n", end="")
     for name, value in (run.evaluation.values if run.evaluation else {}).items():
         console.print(f"{name}: {UNKNOWN if value is None else format(value, '.6g')}", markup=False, highlight=False)
     # The source of the data says if they are lossy or a subset.
     for name, place in (("data", run.data), ("run folder", run.run_dir), ("report", page)):
         if place:
             print_path(name, place, stream)
-
-
-def print_comparison(result: Summary, page: Path, stream: IO[str] | None = None) -> None:
-    """Print the summaries of a comparison side by side."""
-    console = console_on(stream)
-    runs = TypeAdapter(list[SummaryRecord]).validate_python(result["runs"])
-    _print_runs(console, runs, CommonBudgets.model_validate(result))
-    if runs[0].data:
-        print_path("data", runs[0].data, stream)
-    print_location(page, stream)
 
 
 def console_on(stream: IO[str] | None) -> Console:
@@ -154,31 +146,6 @@ def print_columns(console: Console, title: str, columns: Sequence[str], rows: It
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _print_runs(console: Console, runs: Sequence[SummaryRecord], common: CommonBudgets) -> None:
-    """Print a column per method, a few per table, so that no line is wider than a terminal."""
-    for first in range(0, len(runs), RUNS_PER_TABLE):
-        _print_group(console, runs[first : first + RUNS_PER_TABLE], common)
-    console.print()
-
-
-def _print_group(console: Console, group: Sequence[SummaryRecord], common: CommonBudgets) -> None:
-    """Print one table, or two where the terminal is too narrow for it."""
-    names, rows = [method_name(run) for run in group], _rows(group, common)
-    needed = widths([["method", *names], *([name, *cells] for name, cells in rows)])
-    if len(group) > 1 and sum(needed) + 3 * len(group) > console.width:
-        for part in (group[: len(group) // 2], group[len(group) // 2 :]):
-            _print_group(console, part, common)
-        return
-    table = RichTable(show_edge=False, header_style="bold", pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    for name in names:
-        table.add_column(name, justify="right")
-    for name, texts in rows:
-        table.add_row(name, *texts)
-    console.print()
-    console.print(table)
-
-
 def method_name(run: SummaryRecord) -> str:
     """The method, with lines of their own for a server optimizer that is not plain, and for a last round cut short."""
     file = Path(run.run_dir) / "scenario.toml"
@@ -189,11 +156,10 @@ def method_name(run: SummaryRecord) -> str:
 
 def run_rows(runs: Sequence[Summary]) -> list[Row]:
     """The rows of the table of runs."""
-    return _rows([SummaryRecord.model_validate(run) for run in runs], CommonBudgets())
+    return _rows([SummaryRecord.model_validate(run) for run in runs])
 
 
-def _rows(runs: Sequence[SummaryRecord], common: CommonBudgets) -> list[Row]:
-    """The rows; of a comparison, also accuracies at the common bytes and time."""
+def _rows(runs: Sequence[SummaryRecord]) -> list[Row]:
     target, drawn = runs[0].target_accuracy, _drawn(runs)
     scopes = ["-" if each is None else drawn_times.scope(len(each.by_seed)) for each in drawn]
     bases = [visits.shares(run.seconds_by_basis) for run in runs]
@@ -220,13 +186,6 @@ def _rows(runs: Sequence[SummaryRecord], common: CommonBudgets) -> list[Row]:
     rows += best_round_rows(runs)
     if target is not None:
         rows += _to_target(runs, target, drawn, has_nominal)
-    for budget, amount, show in (
-        (common.at_common_bytes, "bytes", format_bytes),
-        (common.at_common_seconds, "seconds", format_seconds),
-    ):
-        if budget is not None:
-            accuracies = [budget.accuracy[run.method] for run in runs]
-            rows.append((f"accuracy at {show(getattr(budget, amount))}", cells(PERCENT, accuracies, missing="-")))
     energy = []  # parts of it, the largest first; older summaries lack them
     for run in runs:
         joules = sorted(run.joules_by_part.items(), key=lambda part: -part[1])
@@ -269,7 +228,7 @@ def _to_target(
             texts = cells(held, amounts, missing=NOT_REACHED)
             yield f"{heading} to it", [text if run else "-" for run, text in zip(tiers, texts, strict=True)]
     if has_nominal:
-        reached = [to_target(RunFolder(Path(run.run_dir)).trail, run.target_accuracy) for run in runs]
+        reached = [RunFolder(Path(run.run_dir)).trail.until(run.target_accuracy) for run in runs]
         nominal = [None if point is None else point.nominal_nbytes for point in reached]
         yield "bytes to it, nominal", cells(BYTES, nominal, missing=NOT_REACHED)
 

@@ -135,15 +135,15 @@ def summary(
     best = client_values.best_round(rows, values, committed.rounds)
     by_device = client_values.by_device(values, began.clients_by_device)
     target = loaded.scenario.stop.target_accuracy
-    reached = progress.to_target(trail, target)
+    reached = trail.until(target)
     return {
         "run_dir": str(recorded.folder),
         "method": loaded.scenario.method,
         "seed": loaded.scenario.seed,
         "data": abbreviated(setup.description.data_source),
         "rounds": committed.rounds,
-        "accuracy": progress.final(trail),
-        "best_accuracy": progress.best(trail),
+        "accuracy": trail.final,
+        "best_accuracy": trail.best,
         "evaluation": to_builtins(client_values.summary(values, by_device)),
         "clients_left_out": evaluated_clients.left_out(setup),
         "method_notes": setup.method_notes,

@@ -11,6 +11,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import msgspec
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.amounts import BY_KIND, Amount
 from costmodel.config import Prices
+from edge.protocol.better import Better
 
 
 class AboveClients(NamedTuple):
@@ -28,6 +30,12 @@ class AboveClients(NamedTuple):
     joules: float
     """Of aggregators: their messages, and their waiting before these"""
     price: float
+
+
+Limits = Mapping[Amount, float]
+"""Amount -> the most of it, in SI units"""
+NO_LIMITS: Limits = MappingProxyType({})
+NONE: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -58,28 +66,47 @@ class ProgressPoint:
     """Of the client that has sent and received the most"""
 
 
-Trail = tuple[ProgressPoint, ...]
+class Trail(tuple[ProgressPoint, ...]):
+    """The progress of a run, a point per round, in order; `within` and `until` are the two ways to read it."""
+
+    __slots__ = ()
+
+    def within(self, limits: Limits) -> Trail:
+        """The rounds until one exceeds a limit. ``limits``: in SI units."""
+        return Trail(takewhile(lambda point: all(limit >= each.spent(point) for each, limit in limits.items()), self))
+
+    def until(
+        self, target: float | None, limits: Limits = NO_LIMITS, better: Better = Better.HIGHER
+    ) -> ProgressPoint | None:
+        """The first round within the limits whose accuracy reached the target; None without such a round or target."""
+        if target is None:
+            return None
+        scored = ((point, point.accuracy) for point in self.within(limits) if point.accuracy is not None)
+        return next((point for point, accuracy in scored if better.reaches(accuracy, target)), None)
+
+    @property
+    def evaluated(self) -> ProgressPoint | None:
+        """The last evaluated round; None if none was."""
+        return next((point for point in reversed(self) if point.accuracy is not None), None)
+
+    @property
+    def final(self) -> float | None:
+        """The last accuracy that was evaluated; None if none was."""
+        return None if self.evaluated is None else self.evaluated.accuracy
+
+    @property
+    def best(self) -> float | None:
+        """The best accuracy of any round; None if none was evaluated."""
+        return None if self.evaluated is None else self[-1].best
+
 
 ROUNDS = f"SELECT {', '.join(RoundRow._fields)} FROM rounds ORDER BY round"
 """Query of a ledger for the fields of `RoundRow`."""
 
-NONE: Mapping[str, float] = MappingProxyType({})
 TARGET = "accuracy"
 """Beside both in the needs of a run: a best accuracy to reach."""
 Spent = Iterable[tuple[int, int, float, int]]
 """(round, client, joules, bytes) of visits"""
-
-
-@dataclass(frozen=True)
-class BudgetPoint:
-    point: ProgressPoint | None
-    """The last evaluated round within the budget; None if there is none."""
-    used_up: bool
-    """Whether the run reached the budget; if not, a longer run might have a better accuracy there."""
-
-    @property
-    def accuracy(self) -> float | None:
-        return self.point.accuracy if self.point else None
 
 
 def accumulated(
@@ -91,7 +118,7 @@ def accumulated(
     for row in rows:
         own = None if above is None else above.get(row.round, NOTHING_ABOVE)
         points.append(after(points[-1] if points else None, row, own, prices))
-    return tuple(points)
+    return Trail(points)
 
 
 def with_devices(trail: Trail, spent: Spent) -> Trail:
@@ -112,7 +139,7 @@ def with_devices(trail: Trail, spent: Spent) -> Trail:
                 most_joules, most_nbytes = max(most_joules, joules_of[client]), max(most_nbytes, nbytes_of[client])
         seen = max(seen, point.rounds - 1)
         points.append(replace(point, device_joules=most_joules, device_nbytes=most_nbytes))
-    return tuple(points)
+    return Trail(points)
 
 
 NOTHING_ABOVE = AboveClients(0, 0.0, 0.0)
@@ -144,31 +171,6 @@ def after(
 def is_cut_step(row: RoundRow) -> bool:
     """Whether a budget cut this round, and the clients that were left still made a step (``rounds.min_fraction``)."""
     return bool(row.cut_by) and row.participants > 0
-
-
-def final(points: Trail) -> float | None:
-    """The last accuracy that was evaluated; None if none was."""
-    return next((point.accuracy for point in reversed(points) if point.accuracy is not None), None)
-
-
-def best(points: Trail) -> float | None:
-    """The best accuracy of any round; None if none was evaluated."""
-    return None if final(points) is None else points[-1].best
-
-
-def at_budget(points: Trail, amount: Amount, limit: float) -> BudgetPoint:
-    """The last evaluated round within ``limit`` of an amount."""
-    spent = [amount.at(point) for point in points]
-    within = [point for point, total in zip(points, spent, strict=True) if total <= limit]
-    scored = [point for point in within if point.accuracy is not None]
-    return BudgetPoint(scored[-1] if scored else None, bool(spent) and spent[-1] >= limit)
-
-
-def to_target(points: Trail, accuracy: float | None) -> ProgressPoint | None:
-    """The first round that reached the accuracy; None if none did, or without a target."""
-    if accuracy is None:
-        return None
-    return next((point for point in points if point.accuracy is not None and point.accuracy >= accuracy), None)
 
 
 def reached(points: Trail, needs: Mapping[str, float], enough: Mapping[str, float] = NONE) -> bool:

@@ -304,11 +304,11 @@ class RunFolder:
 
     def final(self) -> float | None:
         """The last accuracy that was evaluated; None if none was."""
-        return progress.final(self.trail)
+        return self.trail.final
 
     def best(self) -> float | None:
         """The best accuracy of any round; None if none was evaluated."""
-        return progress.best(self.trail)
+        return self.trail.best
 
     def total(self, column: str) -> float:
         return float(sum(getattr(row, column) for row in self.rounds))

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from coordinator.rounds.amounts import BYTES, VIRTUAL_SECONDS, Amount
 from costmodel.files import parse_toml, read_bytes
 from edge.protocol.bounds import MOST_INTEGER, MOST_NUMBER, NOT_IN_LINES
 
@@ -210,28 +211,35 @@ PRINTED = frozenset(SummaryRecord.model_fields) - {
 """Keys without which a summary cannot be printed"""
 
 
-class CommonRecord(Record):
+class CommonBytes(Record):
     bytes: Number = 0
+
+
+class CommonSeconds(Record):
     seconds: Number = 0
-    accuracy: dict[str, Number | None] = {}
 
 
 class _ComparedRun(Record):
     run_dir: str
 
 
-class CommonBudgets(Record):
-    """The accuracies of a comparison at the most bytes and seconds that all of its runs have."""
-
-    at_common_bytes: CommonRecord | None = None
-    at_common_seconds: CommonRecord | None = None
-
-
-class ComparisonRecord(CommonBudgets):
-    """``compare.json``."""
+class ComparisonRecord(Record):
+    """``compare.json``; the most bytes and seconds that all of its runs have."""
 
     runs: list[_ComparedRun]
     target_accuracy: Number | None = None
+    at_common_bytes: CommonBytes | None = None
+    at_common_seconds: CommonSeconds | None = None
+
+    @property
+    def common(self) -> dict[Amount, float]:
+        """Amount -> the most of it that all runs have."""
+        limits: dict[Amount, float] = {}
+        if self.at_common_bytes is not None:
+            limits[BYTES] = self.at_common_bytes.bytes
+        if self.at_common_seconds is not None:
+            limits[VIRTUAL_SECONDS] = self.at_common_seconds.seconds
+        return limits
 
 
 TOO_DEEP = f"lists and tables lie more than {MOST_LEVELS} deep in each other"

@@ -24,7 +24,7 @@ from scenarios.report.run_reader import RecordedRun, RunGroup, grouped, open_run
 from scenarios.report.stages import StageTotals
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_texts
 from scenarios.run.plugin_sources import not_imported
-from scenarios.run.progress import Mean, Trail, accumulated, best, percent, to_target
+from scenarios.run.progress import Mean, Trail, accumulated, percent
 from scenarios.run.run_finder import found
 from scenarios.studies.replay import prepared
 
@@ -148,7 +148,7 @@ class ReferencePair:
     @property
     def accuracy(self) -> float | None:
         """The target, or else the highest accuracy that all of these runs have reached; None if one has none."""
-        reached = [best(run.trail) for run in (*self._runs(self.group), *self._runs(self.reference))]
+        reached = [run.trail.best for run in (*self._runs(self.group), *self._runs(self.reference))]
         known = [each for each in reached if each is not None]
         if self.target is not None:
             return self.target
@@ -156,7 +156,7 @@ class ReferencePair:
 
     def spent(self, group: RunGroup) -> Means:
         """The stages of one of the two groups until the accuracy."""
-        points = [(run, to_target(run.trail, self.accuracy)) for run in self._runs(group)]
+        points = [(run, run.trail.until(self.accuracy)) for run in self._runs(group)]
         return means_of([None if point is None else spent_by(run, point.rounds) for run, point in points])
 
     def result(self) -> ComparedPair:
@@ -234,8 +234,8 @@ def audit(folders: Sequence[Path], target: float | None = None, twin: str | None
         print(f"fedbr: warning: left out: {why}", file=sys.stderr)
     opened = [run for run in opened if run not in going_on]
     groups = grouped(opened)
-    if target is not None and not any(to_target(run.trail, target) for run in opened):
-        reached = [(accuracy, run.label) for run in opened if (accuracy := best(run.trail)) is not None]
+    if target is not None and not any(run.trail.until(target) for run in opened):
+        reached = [(accuracy, run.label) for run in opened if (accuracy := run.trail.best) is not None]
         most = "; none was evaluated" if not reached else f"; the best is {percent(max(reached)[0])}, {max(reached)[1]}"
         raise ReportError(Argument("target", f"{target:g}"), f": no run reached this accuracy{most}")
     return Audit(groups, {pair.group.label: pair for pair in _pairs(groups, target, twin)}, target)

@@ -30,7 +30,7 @@ from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
 from scenarios.report.run_reader import open_runs
 from scenarios.run.app_folder import runnable_app
 from scenarios.run.folder_files import DESCRIPTION
-from scenarios.run.progress import accumulated, to_target
+from scenarios.run.progress import accumulated
 from scenarios.run.run_folder import SCENARIO, RunFolder
 from scenarios.run.setup import RunInputs, Setup
 from scenarios.studies import app_replay
@@ -247,7 +247,7 @@ def _other_members(recorded: Setup, replayed: Setup) -> str:
 
 def time_to(target: float | None, rows: Sequence[RoundRow]) -> float | None:
     """Virtual seconds until the accuracy first reached the target; None if it did not."""
-    point = to_target(accumulated(rows), target)
+    point = accumulated(rows).until(target)
     return None if point is None else point.virtual_seconds
 
 

@@ -127,7 +127,7 @@ class Finalist:
             return None
         try:
             return {
-                seed: tuple(evidence.played(ready, change(ready)))[: len(self.trails[seed])]
+                seed: Trail(evidence.played(ready, change(ready))[: len(self.trails[seed])])
                 for seed, ready in self.ready.items()
             }
         except ScenarioError:

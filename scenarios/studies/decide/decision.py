@@ -51,7 +51,7 @@ from scenarios.studies.decide.answer import (
 )
 from scenarios.studies.decide.candidates import Candidate, forecasts, overrides_of, share_training
 from scenarios.studies.decide.halving import Rung
-from scenarios.studies.decide.objective import Objective, amount_at
+from scenarios.studies.decide.objective import AMOUNTS, Objective
 from scenarios.studies.measure import stored_rounds
 from scenarios.studies.replay import prepared
 
@@ -412,7 +412,7 @@ class Decision(Experiment):
                     elif change in variations.REPLAYED:
                         again = evidence.changed(folder_of(done) / self.run_name(like.row, seed), overrides, change)
                         assert again is not None, name
-                        trail = again[: len(trail)]
+                        trail = Trail(again[: len(trail)])
                     trails[name] = {seed: trail}
                 how = f"seed {seed}, {'trained' if trained else 'replayed'}"
                 best = analysis.best_of(self.objective, trails)
@@ -440,7 +440,7 @@ class Decision(Experiment):
             reached=sum(objective.reached(trail) is not None for trail in standing.trails.values()),
             value=Mean.of([objective.value(trail) for trail in standing.trails.values()]),
             spent={
-                name: Mean.of([amount_at(name, point) for point in last])
+                name: Mean.of([AMOUNTS[name].spent(point) for point in last])
                 for name in dict.fromkeys([*SPENT, *objective.budgets])
             },
         )
@@ -493,7 +493,7 @@ class Decision(Experiment):
             points = [_enough_for(unlimited, trail) for trail in standing.trails.values()]
             if points and all(point is not None for point in points):
                 needed[name] = {
-                    budget: max(amount_at(budget, point) for point in points if point is not None)
+                    budget: max(AMOUNTS[budget].spent(point) for point in points if point is not None)
                     for budget in self.objective.budgets
                 }
         nearest = max(best, key=lambda name: best[name], default=None)

@@ -6,6 +6,7 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
+from coordinator.rounds.amounts import ROUNDS
 from costmodel.fleet.fleet import Fleet
 from scenarios.config.errors import ScenarioError
 from scenarios.config.overrides import KeyValues
@@ -18,17 +19,17 @@ from scenarios.studies.replay import Prepared, prepared
 
 def recorded(folder: Path, rounds: int) -> Trail:
     """The progress of a run that was made, until so many rounds have ended."""
-    return _within(_recorded(folder, RunFolder(folder).completed), rounds)
+    return _recorded(folder, RunFolder(folder).completed).within({ROUNDS: rounds})
 
 
 @lru_cache(maxsize=1024)
 def _recorded(folder: Path, completed: int) -> Trail:
-    return tuple(point for point in RunFolder(folder).device_trail if point.rounds <= max(1, completed))
+    return RunFolder(folder).device_trail.within({ROUNDS: max(1, completed)})
 
 
 def replayed(folder: Path, overrides: KeyValues, rounds: int) -> Trail:
     """The progress of a run on another fleet, until so many rounds have ended. Errors as of `replay.replay`."""
-    return _within(_replayed(folder, json.dumps(overrides), RunFolder(folder).completed), rounds)
+    return _replayed(folder, json.dumps(overrides), RunFolder(folder).completed).within({ROUNDS: rounds})
 
 
 @lru_cache(maxsize=1024)
@@ -58,7 +59,3 @@ def played(ready: Prepared, fleet: Fleet | None = None) -> Trail:
     above = aggregators.of_messages(new.messages_done) if new.loaded.scenario.fleet.tiers.count else None
     spent = ((visit.round, visit.client, visit.joules, visit.bytes_down + visit.bytes_up) for visit in new.visits_done)
     return with_devices(accumulated(new.rounds_done, above, new.loaded.scenario.fleet.price), spent)
-
-
-def _within(trail: Trail, rounds: int) -> Trail:
-    return tuple(point for point in trail if point.rounds <= rounds)

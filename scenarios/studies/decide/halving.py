@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 
-from scenarios.run.progress import Trail
+from scenarios.run.progress import ProgressPoint, Trail
 from scenarios.studies.decide.objective import Objective
 
 EARLY_SEEDS = 2
@@ -56,10 +56,10 @@ def ahead(objective: Objective, one: Trail, other: Trail) -> int:
     reached = [objective.reached(trail) for trail in (one, other)]
     if reached[0] is not None and reached[1] is not None:
         return _sign(objective.spent(reached[1]) - objective.spent(reached[0]))
-    level = min(_best(trail) for trail in trails)
-    until = [_until(objective, trail, level) for trail in trails]
+    level = min(trail.best or 0.0 for trail in trails)
+    until = [_spent(objective, trail.until(level)) for trail in trails]
     common = min(objective.spent(trail[-1]) if trail else 0.0 for trail in trails)
-    at = [_best([point for point in trail if objective.spent(point) <= common]) for trail in trails]
+    at = [Trail(point for point in trail if objective.spent(point) <= common).best or 0.0 for trail in trails]
     return _sign(_sign(until[1] - until[0]) + _sign(at[0] - at[1]))
 
 
@@ -67,13 +67,8 @@ def _sign(value: float) -> int:
     return (value > 0) - (value < 0)
 
 
-def _best(points: Sequence[object]) -> float:
-    return max((getattr(point, "accuracy", None) or 0.0 for point in points), default=0.0)
-
-
-def _until(objective: Objective, trail: Trail, level: float) -> float:
-    """What a run had spent when it first had this accuracy."""
-    return next((objective.spent(point) for point in trail if (point.accuracy or 0.0) >= level), math.inf)
+def _spent(objective: Objective, point: ProgressPoint | None) -> float:
+    return math.inf if point is None else objective.spent(point)
 
 
 def order(objective: Objective, found: Mapping[str, BySeed]) -> list[str]:
@@ -85,7 +80,7 @@ def order(objective: Objective, found: Mapping[str, BySeed]) -> list[str]:
             lead = ahead(objective, found[one][seed], found[other][seed])
             points[one] += lead
             points[other] -= lead
-    best = {name: sum(_best(objective.kept(trail)) for trail in own.values()) for name, own in found.items()}
+    best = {name: sum(objective.kept(trail).best or 0.0 for trail in own.values()) for name, own in found.items()}
     return sorted(found, key=lambda name: (-points[name], -best[name]))
 
 
@@ -115,7 +110,7 @@ def final_order(objective: Objective, found: Mapping[str, BySeed]) -> list[str]:
     """The finalists, the best first: most seeds with a value, then its mean; without any, their best accuracy."""
 
     def key(name: str) -> tuple[float, float, float]:
-        best = sum(_best(objective.kept(trail)) for trail in found[name].values())
+        best = sum(objective.kept(trail).best or 0.0 for trail in found[name].values())
         return *place(objective, [objective.value(trail) for trail in found[name].values()]), -best
 
     return sorted(found, key=key)

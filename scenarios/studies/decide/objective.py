@@ -6,16 +6,15 @@ and budgets, the target counts where it is reached within them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.rounds.amounts import BY_NAME, NOMINAL_BYTES, VIRTUAL_SECONDS, WAN_BYTES
+from coordinator.rounds.amounts import BY_NAME, NOMINAL_BYTES, VIRTUAL_SECONDS
 from costmodel import units
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.schema import fraction
-from scenarios.run.progress import ProgressPoint, Trail
+from scenarios.run.progress import Limits, ProgressPoint, Trail
 
 BUDGET = 'bytes="2 GB"'
 AMOUNTS = {name: amount for name, amount in BY_NAME.items() if amount is not NOMINAL_BYTES}
@@ -33,12 +32,14 @@ class Objective:
     budgets: Mapping[str, float]
     """Name of an amount -> its limit in SI units"""
 
+    @property
+    def limits(self) -> Limits:
+        """The budgets by amount."""
+        return {AMOUNTS[name]: limit for name, limit in self.budgets.items()}
+
     def kept(self, trail: Trail) -> Trail:
         """The rounds of a run until one exceeds a budget."""
-        for number, point in enumerate(trail):
-            if any(amount_at(name, point) > limit for name, limit in self.budgets.items()):
-                return trail[:number]
-        return trail
+        return trail.within(self.limits)
 
     def is_spent(self, trail: Trail) -> bool:
         """Whether a run has used up a budget."""
@@ -46,25 +47,21 @@ class Objective:
 
     def reached(self, trail: Trail) -> ProgressPoint | None:
         """The first round that reached the target within the budgets."""
-        if self.target is None:
-            return None
-        target = self.target
-        return next((point for point in self.kept(trail) if (point.accuracy or 0.0) >= target), None)
+        return trail.until(self.target, self.limits)
 
     def spent(self, point: ProgressPoint) -> float:
         """What a run has spent by the end of a round: of the cost, or without a target the share of its tightest
         budget."""
         if self.target is not None:
-            return amount_at(self.cost, point)
-        return max(amount_at(name, point) / limit for name, limit in self.budgets.items())
+            return AMOUNTS[self.cost].spent(point)
+        return max(amount.spent(point) / limit for amount, limit in self.limits.items())
 
     def value(self, trail: Trail) -> float | None:
         """The cost until the target, None if that was not reached; or the last accuracy within the budgets."""
         if self.target is not None:
             point = self.reached(trail)
-            return None if point is None else amount_at(self.cost, point)
-        scored = [point.accuracy for point in self.kept(trail) if point.accuracy is not None]
-        return scored[-1] if scored else None
+            return None if point is None else self.spent(point)
+        return self.kept(trail).final
 
     def is_better(self, one: float | None, other: float | None) -> bool:
         """Whether the first of two values is better; no value is the worst."""
@@ -80,18 +77,6 @@ class Objective:
         if self.target is None:
             return f"highest accuracy{within}"
         return f"least {AMOUNTS[self.cost].heading} to {100 * self.target:g} %{within}"
-
-
-def amount_at(name: str, point: ProgressPoint) -> float:
-    """What had been spent by the end of a round.
-
-    Without aggregators all bytes go the whole way to the server, so that all of them are WAN bytes.
-    """
-    amount = AMOUNTS[name]
-    spent = amount.at(point)
-    if not math.isnan(spent):
-        return spent
-    return float(point.nbytes) if amount is WAN_BYTES else 0.0
 
 
 def shown(name: str, amount: float) -> str:

@@ -177,7 +177,7 @@ def test_a_comparison_over_seeds_takes_up_that_of_one_seed_and_has_its_statistic
     alone = compare.plan(grid_of("digits", ["method=fedavg,fedprox", *SHORT]), run_id="c")
     done = make_runs(alone.run_set, Host(tmp_path, 1, "cpu"), InTurn(WorkerLauncher()), never)
     found = alone.result(done)
-    assert set(found) == {"target_accuracy", "runs", "at_common_bytes", "at_common_seconds"}
+    assert [row["seeds"] for row in found["rows"]] == [[0], [0]]
     before = ledgers(done["folder"])
     words = ("compare", "digits", "method=fedavg,fedprox", *SHORT, "--out", str(tmp_path), "--run-id", "c")
     several = printed(*words, "--seeds", "2", "--no-report")
@@ -185,6 +185,7 @@ def test_a_comparison_over_seeds_takes_up_that_of_one_seed_and_has_its_statistic
     assert [run["name"] for run in several["runs"]] == ["fedavg", "fedprox", "fedavg-seed1", "fedprox-seed1"]
     assert [(row["method"], row["seeds"]) for row in several["rows"]] == [("fedavg", [0, 1]), ("fedprox", [0, 1])]
     assert several["target_accuracy"] == 0.9
+    assert several.keys() - {"folder"} == found.keys() - {"folder"}
     assert "fedprox" in (Path(done["folder"]) / "sweep.md").read_text()
     assert json.loads((Path(done["folder"]) / "compare.json").read_text())["study"] == "compare"
     assert not (Path(done["folder"]) / "report.html").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -11,46 +12,61 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.rounds.amounts import BYTES, NOMINAL_BYTES, VIRTUAL_SECONDS
+from coordinator.rounds.amounts import BYTES, DEVICE_ENERGY, NOMINAL_BYTES, PRICE, VIRTUAL_SECONDS, WAN_BYTES
+from edge.protocol.better import Better
 from scenarios.cli import main
 from scenarios.experiment.at_amounts import at_of
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import plan
 from scenarios.report import bands
-from scenarios.run.progress import ProgressPoint, Trail, at_budget, reached, spread, to_target
+from scenarios.run.progress import ProgressPoint, Trail, reached, spread
 from scenarios.run.run_folder import RunFolder
 from tests.brief import brief_figures
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 # Three rounds of 100 bytes, of which the second was not evaluated and the third fell back.
-RUN: Trail = (
-    ProgressPoint(1, 2.0, 100, 90.0, 0.6, 0.6),
-    ProgressPoint(2, 3.0, 200, 160.0, None, 0.6),
-    ProgressPoint(3, 5.0, 300, 230.0, 0.5, 0.6),
+RUN = Trail(
+    (
+        ProgressPoint(1, 2.0, 100, 90.0, 0.6, 0.6),
+        ProgressPoint(2, 3.0, 200, 160.0, None, 0.6),
+        ProgressPoint(3, 5.0, 300, 230.0, 0.5, 0.6),
+    )
 )
 
 
 # --- reading a run ----------------------------------------------------------------------------------------------------
 
 
-def test_a_budget_gives_the_last_evaluated_round_within_it_if_there_is_one_and_says_if_it_is_used_up() -> None:
-    assert at_budget(RUN, BYTES, 300).accuracy == 0.5
-    assert at_budget(RUN, BYTES, 299).accuracy == 0.6
-    assert at_budget(RUN, VIRTUAL_SECONDS, 4.9).point == RUN[0]
-    assert at_budget(RUN, NOMINAL_BYTES, 230).accuracy == 0.5
-    assert at_budget(RUN, BYTES, 99).accuracy is None
-    assert at_budget((), BYTES, 99) == at_budget((), VIRTUAL_SECONDS, 1)
-    assert at_budget(RUN, BYTES, 300).used_up
-    assert not at_budget(RUN, BYTES, 301).used_up
+def test_a_run_within_limits_ends_with_the_last_evaluated_round_that_all_of_them_allow() -> None:
+    assert RUN.within({BYTES: 300}).final == 0.5
+    assert RUN.within({BYTES: 299}).final == 0.6
+    assert RUN.within({VIRTUAL_SECONDS: 4.9}).evaluated == RUN[0]
+    assert RUN.within({NOMINAL_BYTES: 230}).final == 0.5
+    assert RUN.within({BYTES: 99}).final is None
+    assert RUN.within({BYTES: 300, VIRTUAL_SECONDS: 3.0}) == RUN[:2]
+    assert Trail().within({BYTES: 99}) == ()
 
 
-def test_a_run_is_long_enough_once_all_its_needs_are_met_and_a_target_is_one_by_the_first_round_as_good() -> None:
-    assert to_target(RUN, 0.5) == RUN[0]
-    assert to_target(RUN, 0.7) is None
+def test_a_target_is_reached_by_the_first_round_within_the_limits_that_is_as_good() -> None:
+    assert RUN.until(0.5) == RUN[0]
+    assert RUN.until(0.7) is None
+    assert RUN.until(0.6, {BYTES: 99}) is None
+    assert RUN.until(0.5, better=Better.LOWER) == RUN[2]
+    assert RUN.until(0.4, better=Better.LOWER) is None
+    assert RUN.until(None) is None
+
+
+def test_an_amount_that_runs_do_not_have_is_nothing_but_all_bytes_are_wan_bytes_without_aggregators() -> None:
+    assert [math.isnan(amount.at(RUN[0])) for amount in (WAN_BYTES, PRICE, DEVICE_ENERGY)] == [True] * 3
+    assert [amount.spent(RUN[0]) for amount in (WAN_BYTES, PRICE, DEVICE_ENERGY)] == [100.0, 0.0, 0.0]
+    assert RUN.within({WAN_BYTES: 200}) == RUN[:2]
+
+
+def test_a_run_is_long_enough_once_all_its_needs_are_met() -> None:
     assert reached(RUN, {"bytes": 300, "time": 5.0, "accuracy": 0.6})
     assert not reached(RUN, {"bytes": 300, "time": 5.1})
-    assert not reached(RUN[:1], {"bytes": 300})
-    assert not reached((), {"rounds": 0})
+    assert not reached(Trail(RUN[:1]), {"bytes": 300})
+    assert not reached(Trail(), {"rounds": 0})
     assert not reached(RUN, {})
 
 
@@ -63,7 +79,7 @@ def test_a_mean_is_over_all_seeds_or_none() -> None:
 
 
 def test_a_band_steps_from_evaluation_to_evaluation_and_ends_with_its_shortest_run() -> None:
-    shorter: Trail = (ProgressPoint(1, 2.0, 100, 90.0, 0.8, 0.8), ProgressPoint(2, 4.0, 200, 160.0, 0.9, 0.9))
+    shorter = Trail([ProgressPoint(1, 2.0, 100, 90.0, 0.8, 0.8), ProgressPoint(2, 4.0, 200, 160.0, 0.9, 0.9)])
     drawn = bands.band("fedavg", "bytes", [RUN, shorter])
 
     assert drawn.amounts[[0, -1]].tolist() == [0.0, 200.0]

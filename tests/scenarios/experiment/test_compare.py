@@ -15,7 +15,6 @@ from scenarios.experiment.compare import plan
 from scenarios.experiment.executors import InTurn, make_runs
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.run_set import is_interrupted
-from scenarios.report import terminal
 from scenarios.run.host import Host
 from tests.brief import brief_figures
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -51,7 +50,8 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 
 def test_runs_of_one_folder_are_read_at_what_they_have_in_common_and_the_target_stops_none(compared: Path) -> None:
-    assert {path.name for path in compared.iterdir()} == {"fedavg", "fedbr", "compare.json", "report.html"}
+    of_sweep = {"sweep.md", "sweep.tex", "sweep.csv", "pairs.csv", "runs.csv"}
+    assert {path.name for path in compared.iterdir()} == {"fedavg", "fedbr", "compare.json", "report.html", *of_sweep}
     assert (compared / "fedbr" / "ledger.sqlite").is_file()
     runs = result_of(compared)["runs"]
     assert [run["rounds"] for run in runs] == [2, 2]
@@ -59,7 +59,22 @@ def test_runs_of_one_folder_are_read_at_what_they_have_in_common_and_the_target_
     assert [run["rounds_to_target"] for run in runs] == [1, 1]
     result = result_of(compared)
     fedavg, fedbr = result["runs"]
-    assert set(result) == {*("study", "target_accuracy", "runs", "warnings", "at_common_bytes", "at_common_seconds")}
+    assert set(result) == {
+        *(
+            "study",
+            "scenario",
+            "target_accuracy",
+            "axes",
+            "seeds",
+            "targets",
+            "rows",
+            "tests",
+            "runs",
+            "warnings",
+            "folder",
+        ),
+        *("at_common_bytes", "at_common_seconds"),
+    }
     assert result["at_common_bytes"]["bytes"] == fedbr["bytes_down"] + fedbr["bytes_up"]
     assert result["at_common_bytes"]["accuracy"]["fedbr"] == fedbr["accuracy"]
     assert result["at_common_seconds"]["seconds"] == fedavg["virtual_seconds"]
@@ -67,19 +82,19 @@ def test_runs_of_one_folder_are_read_at_what_they_have_in_common_and_the_target_
 
 
 @pytest.mark.usefixtures("brief_figures")
-def test_the_final_table_has_a_column_per_method_and_a_comparison_can_be_reported_again(
+def test_a_comparison_of_one_seed_is_shown_and_reported_as_one_of_several(
     compared: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    terminal.print_comparison(result_of(compared), compared / "report.html")
+    planned = plan(grid_of("digits", ["method=fedavg,fedbr", "rounds.max=2", "stop.target_accuracy=0.05"]))
+    planned.show(result_of(compared), compared / "report.html")
     lines = capsys.readouterr().out.splitlines()
-    cells = {line.split("│")[0].strip(): [cell.strip() for cell in line.split("│")[1:]] for line in lines}
-    assert cells["rounds"] == ["2", "2"]
-    assert cells["stopped by"] == ["rounds", "rounds"]
-    # One round of fedavg: five visits, each the model of 15,338 float32 numbers down and up.
-    assert cells["bytes to it, nominal"][0] == "614 kB"
-    assert lines[-2].startswith("data: Alpaydin and Kaynak")
+    titles = ["accuracy at what all runs have spent", "accuracy", "until accuracy 5 %"]
+    assert [line for line in lines if line in titles] == titles
+    until = lines[lines.index("until accuracy 5 %") + 2].split()
+    assert until[:5] == ["1", "fedavg", "1", "of", "1"]
     assert lines[-1] == f"report: {compared / 'report.html'}"
-    assert max(len(line) for line in lines[:-2]) <= 80
+    assert max(len(line) for line in lines[:-1]) <= 80
+    assert "Accuracy at what all runs have spent" in (compared / "report.html").read_text()
     words = ["-o", str(tmp_path / "again.html"), "--csv", str(tmp_path / "rounds.csv")]
     assert main.run_command(["report", str(compared), *words]) == 0
     assert "fedbr" in (tmp_path / "again.html").read_text()

@@ -81,10 +81,8 @@ def test_a_huge_difference_takes_two_seeds_and_a_tiny_one_more_than_anybody_runs
 
 def run(accuracy: float, best: float, seconds: float = 10.0) -> Trail:
     """Two rounds: the best accuracy is reached at the end of the first."""
-    return (
-        ProgressPoint(1, seconds / 2, 100, 0.0, best, best, 3.0),
-        ProgressPoint(2, seconds, 200, 0.0, accuracy, best, 6.0),
-    )
+    first = ProgressPoint(1, seconds / 2, 100, 0.0, best, best, 3.0)
+    return Trail([first, ProgressPoint(2, seconds, 200, 0.0, accuracy, best, 6.0)])
 
 
 CURVES = {
@@ -125,7 +123,7 @@ def test_there_is_no_mean_until_a_target_that_a_run_missed_and_the_count_says_so
 
 def test_what_aggregators_spent_is_in_rows_and_tables_only_where_a_row_has_tiers() -> None:
     tiered = {
-        seed: tuple(replace(point, wan_nbytes=50 * point.rounds, price=0.0) for point in run(0.8, 0.82))
+        seed: Trail(replace(point, wan_nbytes=50 * point.rounds, price=0.0) for point in run(0.8, 0.82))
         for seed in (0, 1)
     }
     plain = {seed: run(0.8, 0.82) for seed in (0, 1)}

@@ -30,7 +30,7 @@ def learning(*accuracies: float) -> Trail:
     for index, accuracy in enumerate(accuracies, start=1):
         best = max(best, accuracy)
         points.append(ProgressPoint(index, 10.0 * index, 100 * index, 80.0 * index, accuracy, best))
-    return tuple(points)
+    return Trail(points)
 
 
 # --- how it is read ---------------------------------------------------------------------------------------------------
@@ -193,10 +193,12 @@ def test_after_a_hundred_rounds_the_beginning_is_forgotten() -> None:
 
 
 def test_a_trail_keeps_what_was_spent_and_rounds_that_were_not_evaluated_stay_so() -> None:
-    points = (
-        ProgressPoint(1, 10.0, 100, 80.0, 0.5, 0.5),
-        ProgressPoint(2, 20.0, 200, 160.0, None, 0.5),
-        ProgressPoint(3, 30.0, 300, 240.0, 0.1, 0.5),
+    points = Trail(
+        (
+            ProgressPoint(1, 10.0, 100, 80.0, 0.5, 0.5),
+            ProgressPoint(2, 20.0, 200, 160.0, None, 0.5),
+            ProgressPoint(3, 30.0, 300, 240.0, 0.1, 0.5),
+        )
     )
     first, second, third = smoothed(points, Smoothing(0.9, CORRECTED))
 

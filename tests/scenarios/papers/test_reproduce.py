@@ -27,8 +27,8 @@ from scenarios.papers.spec import (
 from scenarios.run.progress import ProgressPoint, Trail
 from tests.brief import brief_figures
 
-SLOW: Trail = (ProgressPoint(1, 10.0, 100, 80.0, 0.4, 0.4), ProgressPoint(2, 20.0, 200, 160.0, 0.6, 0.6))
-FAST: Trail = (ProgressPoint(1, 6.0, 100, 80.0, 0.5, 0.5), ProgressPoint(2, 12.0, 200, 160.0, 0.7, 0.7))
+SLOW = Trail([ProgressPoint(1, 10.0, 100, 80.0, 0.4, 0.4), ProgressPoint(2, 20.0, 200, 160.0, 0.6, 0.6)])
+FAST = Trail([ProgressPoint(1, 6.0, 100, 80.0, 0.5, 0.5), ProgressPoint(2, 12.0, 200, 160.0, 0.7, 0.7)])
 
 
 def refusal(name: str, scale: str = "tiny", *words: str) -> str:

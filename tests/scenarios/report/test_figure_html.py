@@ -15,6 +15,7 @@ from scenarios.report import bands, html_figures, plot_style, theme
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.theme import PALETTE
 from scenarios.run import own_method
+from scenarios.run.progress import Trail
 
 
 def two_panels() -> Figure:
@@ -173,7 +174,7 @@ def test_a_method_has_the_look_of_its_name_whatever_is_beside_it() -> None:
 
 
 def test_a_study_draws_a_method_as_a_report_does() -> None:
-    drawn = bands.draw([bands.band("fedbr", "rounds", [()])], {})
+    drawn = bands.draw([bands.band("fedbr", "rounds", [Trail()])], {})
     assert "var(--series-2,#009e73)" in drawn
     assert "var(--series-0" not in drawn
 

@@ -26,6 +26,7 @@ from scenarios.report.round_figures import TimelineRow, recorded_link
 from scenarios.report.run_reader import RecordedRun, RunGroup, grouped, open_runs
 from scenarios.run import visits
 from scenarios.run.environment import Environment
+from scenarios.run.progress import Trail
 from tests.ledgers import made_run, visit_row
 
 SCENARIO = 'method = "{method}"\nseed = {seed}\n[data]\nclients = 4\n'
@@ -124,7 +125,7 @@ def test_a_mean_over_seeds_is_where_all_seeds_have_a_value(run: RecordedRun) -> 
     # The best so far stays at the first round's; accuracy falls.
     alone = curves.over_amounts([run.trail], BYTES, "best")
     assert (alone.x.tolist(), alone.mean.tolist(), alone.deviation.tolist()) == ([1000, 2000], [0.5, 0.5], [0, 0])
-    falls = curves.over_amounts([run.trail, run.trail[:1]], BYTES)
+    falls = curves.over_amounts([run.trail, Trail(run.trail[:1])], BYTES)
     assert (falls.x.tolist(), falls.mean.tolist()) == ([1000], [0.5])
 
 

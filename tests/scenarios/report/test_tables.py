@@ -266,7 +266,7 @@ def test_a_mean_is_as_precise_as_its_interval(
 def trail(*accuracies: float | None) -> Trail:
     """A run with 10 s, 1 kB, 1.2 kB nominal and 2 J to a round."""
     best = [max([0.0, *filter(None, accuracies[: index + 1])]) for index in range(len(accuracies))]
-    return tuple(
+    return Trail(
         ProgressPoint(count, 10.0 * count, 1000 * count, 1200.0 * count, accuracy, best[count - 1], 2.0 * count)
         for count, accuracy in enumerate(accuracies, start=1)
     )
@@ -299,8 +299,8 @@ def test_a_reading_is_a_number_of_a_run(reading: Reading[Any], heading: str, val
 
 
 def test_a_run_without_rounds_has_spent_nothing_and_has_no_accuracy() -> None:
-    assert readings.total_of(amounts.BYTES).value(()) == 0.0
-    assert readings.BEST.value(()) is None
+    assert readings.total_of(amounts.BYTES).value(Trail()) == 0.0
+    assert readings.BEST.value(Trail()) is None
 
 
 def test_over_seeds_a_mean_needs_the_value_of_every_seed() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from scenarios.run import aggregators
 from scenarios.run.aggregators import LinkTotals
-from scenarios.run.progress import to_target
 from scenarios.run.run_folder import RunFolder
 from tests.ledgers import made_run, message_row
 
@@ -50,7 +49,7 @@ def test_running_totals_have_what_is_above_clients_beside_what_clients_took(run:
 
 
 def test_a_summary_has_the_totals_and_what_was_spent_until_the_target(run: RunFolder) -> None:
-    found = aggregators.summary(run.links, to_target(run.trail, 0.2))
+    found = aggregators.summary(run.links, run.trail.until(0.2))
     assert found is not None
     assert found["links"][1]["nbytes"] == 4500
     assert {key: value for key, value in found.items() if key != "links"} == {
@@ -66,7 +65,7 @@ def test_a_summary_has_the_totals_and_what_was_spent_until_the_target(run: RunFo
         "price_to_target": pytest.approx(0.002),
         "accuracy": None,
     }
-    missed = aggregators.summary(run.links, to_target(run.trail, 0.9))
+    missed = aggregators.summary(run.links, run.trail.until(0.9))
     assert missed is not None
     assert [missed[f"{name}_to_target"] for name in ("wan_bytes", "joules", "price")] == [None, None, None]
 

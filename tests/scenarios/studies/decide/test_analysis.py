@@ -17,7 +17,7 @@ MOST = 10
 
 def curve(*accuracies: float, nbytes: int = 10) -> Trail:
     """Rounds of so many bytes and a second each."""
-    return tuple(
+    return Trail(
         ProgressPoint(number, float(number), nbytes * number, 0.0, accuracy, max(accuracies[:number]))
         for number, accuracy in enumerate(accuracies, start=1)
     )

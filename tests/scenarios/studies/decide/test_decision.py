@@ -24,7 +24,7 @@ from scenarios.run.setup import RunInputs
 from scenarios.studies import measure
 from scenarios.studies.decide import analysis, analysis_file, decision, evidence, variations
 from scenarios.studies.decide.candidates import starter
-from scenarios.studies.decide.objective import Objective, amount_at
+from scenarios.studies.decide.objective import AMOUNTS, Objective
 from scenarios.studies.replay import prepared
 from tests.scenarios.in_this_process import SMALL, InThisProcess, summary_of_run
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -461,7 +461,7 @@ def test_a_run_ends_where_it_has_used_up_what_the_rows_of_its_rounds_do_not_say(
 
     assert rounds(1e9) == [4, 4]
     whole = RunFolder(next(tmp_path.glob("digits/to-1e+09/*/ledger.sqlite")).parent)
-    assert rounds(amount_at(budget, whole.device_trail[1])) == [2, 2]
+    assert rounds(AMOUNTS[budget].spent(whole.device_trail[1])) == [2, 2]
 
 
 def test_replays_have_the_bytes_and_the_price_of_messages_above_aggregators(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ WITHIN_100_BYTES = Objective(None, "bytes", {"bytes": 100})
 def curve(cost: int, *accuracies: float) -> Trail:
     """Rounds that take so many bytes and a second each."""
     best = [max(accuracies[: count + 1]) for count in range(len(accuracies))]
-    return tuple(
+    return Trail(
         ProgressPoint(number, float(number), cost * number, 0.0, accuracy, top)
         for number, (accuracy, top) in enumerate(zip(accuracies, best, strict=True), start=1)
     )

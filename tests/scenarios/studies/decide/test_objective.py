@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.rounds.amounts import WAN_BYTES
 from scenarios.config.errors import ScenarioError
-from scenarios.run.progress import ProgressPoint, with_devices
-from scenarios.studies.decide.objective import Objective, amount_at, budgets_of, objective_of
+from scenarios.run.progress import ProgressPoint, Trail, with_devices
+from scenarios.studies.decide.objective import Objective, budgets_of, objective_of
 
-TRAIL = tuple(
+TRAIL = Trail(
     ProgressPoint(number, 10.0 * number, 100 * number, 0.0, accuracy, accuracy or 0.0)
     for number, accuracy in ((1, None), (2, 0.6), (3, 0.8), (4, 0.7))
 )
@@ -31,7 +32,7 @@ def test_without_a_target_the_last_accuracy_within_the_budgets_counts() -> None:
 
 def test_all_bytes_are_wan_bytes_where_there_are_no_aggregators() -> None:
     below = replace(TRAIL[1], wan_nbytes=30)
-    assert [amount_at("wan_bytes", point) for point in (TRAIL[1], below)] == [200.0, 30.0]
+    assert [WAN_BYTES.spent(point) for point in (TRAIL[1], below)] == [200.0, 30.0]
 
 
 def test_budgets_have_units_and_the_first_says_what_is_to_be_low() -> None:

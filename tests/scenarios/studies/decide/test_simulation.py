@@ -40,7 +40,7 @@ def trail(accuracies: Sequence[float], target: float | None) -> Trail:
         points.append(ProgressPoint(number, float(number), number, 0.0, accuracy, best))
         if target is not None and best >= target:
             break
-    return tuple(points)
+    return Trail(points)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ class DrawnRuns(Decision):
     ) -> tuple[dict[str, dict[int, Trail]], frozenset[str]]:
         rounds = rung.rounds(ROUNDS, 1)
         seeds = self.seeds[: rung.seeds]
-        return {each.row.name: {s: self.drawn[each.row.name, s][:rounds] for s in seeds} for each in alive}, frozenset()
+        return {
+            each.row.name: {s: Trail(self.drawn[each.row.name, s][:rounds]) for s in seeds} for each in alive
+        }, frozenset()
 
     def _planned(self, rung: Rung, alive: Sequence[Candidate], apart: frozenset[str]) -> dict[str, Any]:
         return {}
