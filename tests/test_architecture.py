@@ -166,6 +166,22 @@ def test_how_a_visit_differs_is_no_key_among_its_methods_choices() -> None:
         assert not {"edge.protocol.submodels.WINDOW", "edge.protocol.codecs.update_codec.LEVELS"} & imported_by(name)
 
 
+def test_modules_take_amounts_from_their_rows() -> None:
+    """`coordinator.rounds.amounts` has a row for each; the ledger's columns and budgets' keys are theirs by name."""
+    of_the_ledger = "coordinator/records/"
+    naming = [
+        name
+        for name in names()
+        if not name.startswith((of_the_ledger, "tests/"))
+        and any(isinstance(node, ast.Constant) and node.value == "joules" for node in ast.walk(parsed(name)))
+    ]
+    assert naming == [
+        "coordinator/rounds/amounts.py",
+        "coordinator/rounds/budget.py",
+        "scenarios/config/quantities.py",  # of units: joules and watt-hours
+    ]
+
+
 UNPICKLERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve"}
 """Modules whose files can run code when they are read."""
 TORCH_LOADERS = ("torch.load", "torch.serialization.load", "torch.hub.load_state_dict_from_url")

@@ -56,6 +56,9 @@ class RoundRow(NamedTuple):
     """The rule whose budget left out or interrupted visits of this round, the run's last; '' for a whole round"""
 
 
+SPENT = ("bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules")
+"""Columns of a round that a run has spent the sum of"""
+
 OWN_LINK, SERVER_LINK, COMPUTE, WAITING = "own link", "server link", "compute", "waiting"
 ANY_FLEET = (OWN_LINK, SERVER_LINK, COMPUTE, WAITING)
 """Bottlenecks that are shown of every run, with no rounds, too"""

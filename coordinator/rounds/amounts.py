@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from costmodel import units
-from edge.protocol.better import Better
+from edge.protocol.better import LOWER, Better
 
 Scope = Literal["clients", "tiers", "devices"]
 FORMATS = {"s": units.format_seconds, "B": units.format_bytes, "J": units.format_joules}
@@ -26,6 +26,8 @@ class Amount:
     """Its name in results and CSV files"""
     field: str
     """Of `scenarios.run.progress.ProgressPoint`, which has it by round"""
+    columns: tuple[str, ...]
+    """Of the ledger's table ``rounds``, whose sum it is; none where other tables or rows tell"""
     unit: str
     """``s``, ``B`` or ``J``; ``money``; empty for a count"""
     parse: Callable[[units.Quantity], float]
@@ -46,7 +48,7 @@ class Amount:
     """tiers: where aggregators or prices are; devices: of the client that has spent the most, which visits tell"""
     otherwise: str = ""
     """The field that counts in runs where the amount does not exist; empty: it is 0 there"""
-    better: Better = Better.LOWER
+    better: Better = LOWER
 
     def at(self, point: Any) -> float:
         """The amount that was spent by the end of a round; NaN where it does not exist."""
@@ -77,6 +79,7 @@ class Amount:
 ROUNDS = Amount(
     key="rounds",
     field="rounds",
+    columns=(),
     unit="",
     parse=float,
     heading="rounds",
@@ -88,6 +91,7 @@ ROUNDS = Amount(
 VIRTUAL_SECONDS = Amount(
     key="virtual_seconds",
     field="virtual_seconds",
+    columns=(),
     unit="s",
     parse=units.seconds,
     heading="virtual time",
@@ -100,6 +104,7 @@ VIRTUAL_SECONDS = Amount(
 BYTES = Amount(
     key="bytes",
     field="nbytes",
+    columns=("bytes_down", "bytes_up"),
     unit="B",
     parse=units.nbytes,
     heading="bytes",
@@ -112,6 +117,7 @@ BYTES = Amount(
 NOMINAL_BYTES = Amount(
     key="nominal_bytes",
     field="nominal_nbytes",
+    columns=("nominal_bytes",),
     unit="B",
     parse=units.nbytes,
     heading="nominal",
@@ -123,6 +129,7 @@ NOMINAL_BYTES = Amount(
 ENERGY = Amount(
     key="joules",
     field="joules",
+    columns=("joules",),
     unit="J",
     parse=units.joules,
     heading="energy",
@@ -135,6 +142,7 @@ ENERGY = Amount(
 WAN_BYTES = Amount(
     key="wan_bytes",
     field="wan_nbytes",
+    columns=(),
     unit="B",
     parse=units.nbytes,
     heading="WAN bytes",
@@ -149,6 +157,7 @@ WAN_BYTES = Amount(
 PRICE = Amount(
     key="price",
     field="price",
+    columns=(),
     unit="money",
     parse=float,
     heading="price",
@@ -162,6 +171,7 @@ PRICE = Amount(
 DEVICE_ENERGY = Amount(
     key="joules_per_device",
     field="device_joules",
+    columns=(),
     unit="J",
     parse=units.joules,
     heading="energy of a device",
@@ -175,6 +185,7 @@ DEVICE_ENERGY = Amount(
 DEVICE_BYTES = Amount(
     key="bytes_per_device",
     field="device_nbytes",
+    columns=(),
     unit="B",
     parse=units.nbytes,
     heading="bytes of a device",

@@ -20,6 +20,7 @@ from pydantic import BeforeValidator, Field
 
 from costmodel import units
 from costmodel.config import Joules, Prices, Seconds
+from edge.protocol.better import HIGHER, Better
 from edge.protocol.config import Also, Section
 
 LARGEST_INTEGER = 2**53
@@ -130,15 +131,15 @@ class Lacking(NamedTuple):
 class Convergence:
     """The end of progress: ``patience`` rounds after the best evaluation, an evaluation that is no better."""
 
-    def __init__(self, patience: int | None) -> None:
-        self.patience = patience
-        """None: a run never converges"""
-        self.best, self.best_rounds = -math.inf, 0
-        """The highest value so far, and the rounds after which it was first measured"""
+    def __init__(self, patience: int | None, better: Better = HIGHER) -> None:
+        self.patience, self.better = patience, better
+        """Patience: None for a run that never converges"""
+        self.best, self.best_rounds = better.worst, 0
+        """The best value so far, and the rounds after which it was first measured"""
 
     def reached(self, rounds: int, value: float) -> bool:
         """Whether the run has converged with this value after so many rounds; the same if it is asked again."""
-        if value > self.best:
+        if self.better.prefers(value, self.best):
             self.best, self.best_rounds = value, rounds
         return self.patience is not None and rounds - self.best_rounds >= self.patience
 
@@ -234,7 +235,8 @@ class Budget:
         ``selecting``: the value by which the best round is chosen. Both are None for a round without evaluation.
         """
         has_converged = selecting is not None and self.convergence.reached(rounds, selecting)
-        if self.target_accuracy is not None and accuracy is not None and accuracy >= self.target_accuracy:
+        target = self.target_accuracy
+        if target is not None and accuracy is not None and HIGHER.reaches(accuracy, target):
             return TARGET
         if has_converged:
             return CONVERGED

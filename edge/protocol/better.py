@@ -30,3 +30,6 @@ class Better(StrEnum):
         """The best of these values; the worst of all where there are none."""
         choose = max if self is Better.HIGHER else min
         return choose(values, default=self.worst)
+
+
+HIGHER, LOWER = Better

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from coordinator.rounds.amounts import BYTES, ENERGY, VIRTUAL_SECONDS
 from coordinator.rounds.run import RoundFinished, RunFailed
 from edge.protocol.plugins import error_text
 from scenarios.config.errors import ScenarioError
@@ -68,11 +69,8 @@ class CommittedRound:
         return {name: float(value) for name, value in values.items() if value is not None}
 
 
-_OF_ROW = ("accuracy", "test_loss", "train_loss", "participants", "bytes_down", "bytes_up", "flops", "joules")
-_AMOUNTS = (
-    *("accuracy", "test_loss", "train_loss", "participants", "virtual_seconds", "bytes_down", "bytes_up"),
-    *("flops", "joules", "total_bytes_down", "total_bytes_up"),
-)
+_OF_ROW = ("accuracy", "test_loss", "train_loss", "participants", *BYTES.columns, "flops", *ENERGY.columns)
+_AMOUNTS = (*_OF_ROW, VIRTUAL_SECONDS.key, "total_bytes_down", "total_bytes_up")
 
 
 class Callback:

@@ -19,6 +19,7 @@ from coordinator.records.checkpoints import SEPARATOR, arrays_under, file_sha256
 from coordinator.records.names import CHECKPOINTS, is_valid
 from coordinator.records.schema import (
     CONDITIONS,
+    SPENT,
     TABLES,
     ConditionsRow,
     EvaluationRow,
@@ -27,6 +28,7 @@ from coordinator.records.schema import (
     VisitRow,
     column_types,
 )
+from coordinator.rounds.amounts import ENERGY
 from coordinator.rounds.ports import Arrays
 from costmodel.units import format_bytes, format_joules, format_seconds
 from edge.protocol.payload import MODEL, Vector
@@ -44,9 +46,6 @@ if TYPE_CHECKING:
     import pyarrow
 
     from edge.training.trained_model import Examples, TrainedModel
-
-TOTALS = ("bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules")
-"""Amounts of the summary that are sums over rounds"""
 
 
 class Run(RunFigures):
@@ -88,7 +87,7 @@ class Run(RunFigures):
             "accuracy": run.final(),
             "best_accuracy": run.best(),
             "virtual_seconds": run.rounds[-1].end_s if run.rounds else 0.0,
-            **{name: run.total(name) for name in TOTALS},
+            **{name: run.total(name) for name in SPENT},
             "stopped_by": None,
         }
 
@@ -226,7 +225,7 @@ class Run(RunFigures):
             "accuracy": f"{_percent(self.accuracy)}, best {_percent(self.best_accuracy)}",
             "virtual time": format_seconds(summary["virtual_seconds"]),
             "bytes down, up": f"{format_bytes(summary['bytes_down'])}, {format_bytes(summary['bytes_up'])}",
-            "energy": format_joules(summary["joules"]),
+            "energy": format_joules(summary[ENERGY.key]),
             "folder": str(self.folder),
         }
         cells = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())

@@ -13,7 +13,8 @@ from typing import Any
 
 from scipy import stats
 
-from scenarios.report.readings import ACCURACY, AMOUNTS, BEST, Reading, of_tiers, total_of, until
+from coordinator.rounds.amounts import BYTES, ENERGY, ROUNDS, VIRTUAL_SECONDS
+from scenarios.report.readings import ACCURACY, BEST, Reading, of_tiers, total_of, until
 from scenarios.run.progress import LEVEL, Trail, t_quantile, with_interval
 
 POWER = 0.8
@@ -103,9 +104,9 @@ def power(effect: float, count: int) -> float:
 # --- of an experiment's rows ------------------------------------------------------------------------------------------
 
 
-SPENT = ("virtual_seconds", "bytes", "joules", "rounds")
+SPENT = (VIRTUAL_SECONDS, BYTES, ENERGY, ROUNDS)
 """Amounts that sweeps report"""
-TESTED = ("virtual_seconds", "bytes", "joules")
+TESTED = (VIRTUAL_SECONDS, BYTES, ENERGY)
 """Amounts until a target that are compared in pairs."""
 OF_CLIENTS = ("clients_accuracy", "worst_decile", "spread")
 """Over the clients of a run, on their own examples: the mean, that of the worst tenth, and the standard deviation"""
@@ -120,7 +121,7 @@ def over_seeds(by_seed: Mapping[int, Trail], targets: Sequence[float]) -> dict[s
     `readings.OF_TIERS` are there if any of these runs has spent them.
     """
     runs = list(by_seed.values())
-    amounts = [*(AMOUNTS[key] for key in SPENT), *of_tiers(runs)]
+    amounts = [*SPENT, *of_tiers(runs)]
     return {
         "seeds": list(by_seed),
         **{each.key: each.over_seeds(runs) for each in (ACCURACY, BEST, *map(total_of, amounts))},
@@ -155,7 +156,7 @@ def tests(curves: Trails, targets: Sequence[float]) -> list[dict[str, Any]]:
     """
     measures: list[tuple[str, float | None, Reading[Trail]]] = [
         *((reading.key, None, reading) for reading in (ACCURACY, BEST)),
-        *((key, target, until(AMOUNTS[key], target)) for target in targets for key in TESTED),
+        *((amount.key, target, until(amount, target)) for target in targets for amount in TESTED),
     ]
     return [
         {

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coordinator.rounds.amounts import BYTES, VIRTUAL_SECONDS, Amount
+from coordinator.rounds.amounts import BYTES, ENERGY, ROUNDS, VIRTUAL_SECONDS, Amount
 from coordinator.rounds.budget import EARLY
 from edge.protocol.plugins import display_name
 from scenarios.experiment import at_amounts, judged, statistics
@@ -47,9 +47,11 @@ ACCURACIES = {"accuracy": "accuracy, last", "best_accuracy": "accuracy, best"}
 BEST_OF_ROUNDS = "best: of all rounds, chosen on the examples that it is measured on, so that it is flattered"
 TESTED = ACCURACIES | {"worst_decile": "worst decile of clients"}
 """Measures in [0, 1] that are tested -> their headings"""
-ASKED = ("virtual_seconds", "bytes")
+ASKED = (VIRTUAL_SECONDS, BYTES)
 """Amounts until a target that the answer names"""
-OF_RUN = ("accuracy", "best_accuracy", "rounds", "virtual_seconds", "bytes_down", "bytes_up", "joules", "model_sha256")
+OF_RUN = (
+    *("accuracy", "best_accuracy", ROUNDS.key, VIRTUAL_SECONDS.key, *BYTES.columns, *ENERGY.columns, "model_sha256"),
+)
 """Keys of a run's summary that ``runs.csv`` has"""
 
 
@@ -91,10 +93,10 @@ def answer(result: Result) -> list[str]:
     sentences = []
     if target is not None:
         place = result["targets"].index(target)
-        for key in ASKED:
-            means = {label: row["to_target"][place][key] for label, row in rows.items()}
+        for amount in ASKED:
+            means = {label: row["to_target"][place][amount.key] for label, row in rows.items()}
             if any(found["mean"] is not None for found in means.values()):
-                sentences.append(sentence(readings.until(readings.AMOUNTS[key], target), means, key, target))
+                sentences.append(sentence(readings.until(amount, target), means, amount.key, target))
         if not sentences:
             sentences.append(f"No row reaches {100 * target:g} % with all of its seeds.")
     if target is None or len(sentences) == 1:
@@ -111,7 +113,7 @@ def short(result: Result, baseline: str | None = None) -> list[Table]:
     shown, noted = [*_chosen(result), *_at(result), *_in_common(result), *_of_rows(result)], set[str]()
     shown += [*_of_clients(result), *_of_devices(result)]
     highest = max(result["targets"], default=None)
-    asked = [("accuracy", None), *((key, highest) for key in ASKED)]
+    asked = [("accuracy", None), *((amount.key, highest) for amount in ASKED)]
     if highest is None or not any(row["to_target"][-1]["reached"] for row in result["rows"]):
         shown.append(_totals(result))
     shown += [
@@ -164,13 +166,13 @@ def _chosen(result: Result) -> list[Table]:
 def spent(result: Result) -> list[Amount]:
     """The amounts that rows have: those of `SPENT`, and of `readings.OF_TIERS` if any row has tiers."""
     above = [amount for key, amount in readings.OF_TIERS.items() if any(key in row for row in result["rows"])]
-    return [*(readings.AMOUNTS[key] for key in SPENT), *above]
+    return [*SPENT, *above]
 
 
-def _spent(result: Result, dispensable: Mapping[str, int] | None = None) -> list[TableColumn]:
+def _spent(result: Result, dispensable: Mapping[Amount, int] | None = None) -> list[TableColumn]:
     order = dispensable or {}
     return [
-        TableColumn(amount.heading, readings.quantity(amount), missing="-", dispensable=order.get(amount.key, 0))
+        TableColumn(amount.heading, readings.quantity(amount), missing="-", dispensable=order.get(amount, 0))
         for amount in spent(result)
     ]
 
@@ -210,7 +212,7 @@ def _of_rows(result: Result) -> list[Table]:
             until = row["to_target"][index]
             rows.append([name, f"{until['reached']} of {until['runs']}", *_means(result, until)])
         is_short = any(row["to_target"][index]["reached"] < len(row["seeds"]) for row in result["rows"])
-        columns = [TableColumn(""), TableColumn("reached"), *_spent(result, {"rounds": 1, "joules": 2})]
+        columns = [TableColumn(""), TableColumn("reached"), *_spent(result, {ROUNDS: 1, ENERGY: 2})]
         notes = _notes(result, INTERVAL, *([NO_MEAN] if is_short else []))
         shown.append(Table(f"until accuracy {100 * target:g} %", columns, rows, notes))
     return shown

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.rounds.amounts import BYTES, NOMINAL_BYTES
+from coordinator.rounds.amounts import BYTES, NOMINAL_BYTES, ROUNDS, VIRTUAL_SECONDS
 from scenarios.experiment.experiment import ExperimentRow
 from scenarios.papers.published import HESSIANS, TABLE_AMOUNTS
 from scenarios.papers.spec import (
@@ -140,7 +140,7 @@ def _values(values: Sequence[float | None]) -> dict[str, Any]:
         "at_least": None,
         "nominal": None,
         "complete": complete,
-        **dict.fromkeys(SPENT),
+        **dict.fromkeys(MEANS),
     }
 
 
@@ -166,6 +166,13 @@ def changed(setting: PaperSetting, panel: PaperPanel) -> list[str]:
     return [text for text in (setting.changed, setting.inferred, setting.why(panel)) if text]
 
 
+SPENT = (BYTES, NOMINAL_BYTES, VIRTUAL_SECONDS, ROUNDS)
+"""Amounts whose means a cell has, at the points that it is read at"""
+BEST_ACCURACY = "best_accuracy"
+MEANS = (*(amount.key for amount in SPENT), BEST_ACCURACY)
+"""Keys of a cell that are means over seeds"""
+
+
 def measured_row(variants: Sequence[Sequence[Trail]], measure: str, limit: float) -> dict[str, Any]:
     """One cell from the runs of its row, (variants, seeds): `measured`, or the mean over variants where it has several.
 
@@ -174,7 +181,7 @@ def measured_row(variants: Sequence[Sequence[Trail]], measure: str, limit: float
     cells = [measured(trails, measure, limit) for trails in variants]
     if len(cells) < 2:
         return cells[0] if cells else measured([], measure, limit)
-    means = {key: spread([cell[key] for cell in cells])["mean"] for key in SPENT}
+    means = {key: spread([cell[key] for cell in cells])["mean"] for key in MEANS}
     bounds = [cell["at_least"] if cell["at_least"] is not None else cell["ours"]["mean"] for cell in cells]
     missed = any(cell["at_least"] is not None for cell in cells)
     return {
@@ -211,10 +218,8 @@ def measured(trails: Sequence[Trail], measure: str, limit: float) -> dict[str, A
             at_least = statistics.fmean(
                 end if value is None else value for value, end in zip(values, ends, strict=True)
             )
-    spent = {
-        key: spread([float(getattr(point, name)) if point else None for point in reached])["mean"]
-        for key, name in SPENT.items()
-    }
+    spent = {each.key: spread([each.at(point) if point else None for point in reached])["mean"] for each in SPENT}
+    spent[BEST_ACCURACY] = spread([point.best if point else None for point in reached])["mean"]
     return {
         "ours": with_interval(values),
         "at_least": at_least,
@@ -222,16 +227,6 @@ def measured(trails: Sequence[Trail], measure: str, limit: float) -> dict[str, A
         "complete": complete,
         **spent,
     }
-
-
-SPENT = {
-    "bytes": "nbytes",
-    "nominal_bytes": "nominal_nbytes",
-    "virtual_seconds": "virtual_seconds",
-    "rounds": "rounds",
-    "best_accuracy": "best",
-}
-"""Key of a cell -> the field of `ProgressPoint` whose mean it is, at the point that the cell is read at."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import partial
 from math import log2
 
+from coordinator.rounds.amounts import ENERGY, VIRTUAL_SECONDS
 from edge.protocol.payload import ITEM_NBYTES
 from scenarios.config.overrides import parse_all
 from scenarios.papers.published import INTERVAL_JOULES, INTERVAL_SECONDS, TABLE_AMOUNTS
@@ -83,7 +84,7 @@ LOCAL_STEPS = {PAPER: 60, SMALL: 60, TINY: 20}
 """Scale -> kappa_1 kappa_2, local steps between two steps of the cloud"""
 TARGETS = {PAPER: 0.85, SMALL: 0.85, TINY: 0.4}
 WHY = {SMALL: "", TINY: "a lower target, since digits have few examples"}
-UNTIL = {"time to accuracy": "seconds", "joules to accuracy": "joules"}
+UNTIL = {"time to accuracy": VIRTUAL_SECONDS.name, "joules to accuracy": ENERGY.name}
 IID, NON_IID = "edge-IID", "edge-NIID"
 ONE_CLASS = "one class a client and 100 steps of the cloud, as in the authors' code; the targets are ours"
 EQUAL = "clients have 1,084 images of one class in place of 1,200 of mostly one; dropout is left out"

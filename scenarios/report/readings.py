@@ -13,10 +13,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from coordinator.rounds import amounts
 from coordinator.rounds.amounts import Amount
+from edge.protocol.better import HIGHER, LOWER, Better
 from scenarios.report import columns
 from scenarios.report.columns import COUNT, FLOPS, MISSING, MONEY, PERCENT, SECONDS, Quantity
 from scenarios.report.run_reader import RecordedRun
@@ -26,8 +27,6 @@ from scenarios.run.progress import Trail
 
 Source = TypeVar("Source")
 Other = TypeVar("Other")
-Better = Literal["max", "min"] | None
-"""Which value is the best; None where runs of different length cannot be compared"""
 NOT_REACHED = "not reached"
 
 
@@ -41,7 +40,8 @@ class Reading(Generic[Source]):
     quantity: Quantity
     value: Callable[[Source], float | None]
     """Its value, in SI units; None for a run that has none"""
-    better: Better = None
+    better: Better | None = None
+    """None where runs of different length cannot be compared"""
     missing: str = MISSING
     """Text in place of a value"""
 
@@ -73,8 +73,8 @@ def quantity(amount: Amount) -> Quantity:
     return columns.OF_UNIT[amount.unit]
 
 
-ACCURACY = Reading("accuracy", "accuracy, final", PERCENT, attrgetter("final"), "max")
-BEST = Reading("best_accuracy", "accuracy, best", PERCENT, attrgetter("best"), "max")
+ACCURACY = Reading("accuracy", "accuracy, final", PERCENT, attrgetter("final"), HIGHER)
+BEST = Reading("best_accuracy", "accuracy, best", PERCENT, attrgetter("best"), HIGHER)
 
 
 def total_of(amount: Amount) -> Reading[Trail]:
@@ -96,7 +96,7 @@ def until(amount: Amount, target: float) -> Reading[Trail]:
         return None if point is None else _known(amount.at(point))
 
     heading = f"{amount.heading} to {100 * target:g} %"
-    return Reading(f"{amount.key}_to_{target:g}", heading, quantity(amount), spent, "min", NOT_REACHED)
+    return Reading(f"{amount.key}_to_{target:g}", heading, quantity(amount), spent, amount.better, NOT_REACHED)
 
 
 def within(amount: Amount, limit: float) -> Reading[Trail]:
@@ -107,14 +107,14 @@ def within(amount: Amount, limit: float) -> Reading[Trail]:
         f"accuracy at {text}" + (f" {amount.heading}" if amount is amounts.ROUNDS else ""),
         PERCENT,
         lambda trail: trail.within({amount: limit}).final,
-        "max",
+        HIGHER,
     )
 
 
 # --- readings of a whole record -----------------------------------------------------------------------------------
 
 
-def of_field(name: str, heading: str, quantity: Quantity, better: Better = None) -> Reading[Any]:
+def of_field(name: str, heading: str, quantity: Quantity, better: Better | None = None) -> Reading[Any]:
     """A field of what is read."""
     return Reading(name, heading, quantity, attrgetter(name), better)
 
@@ -137,32 +137,32 @@ PAID: Reading[RecordedRun] = Reading(
     "of the run",
     MONEY,
     lambda run: None if (paid := _paid(run)) is None else paid["data"] + paid["energy"],
-    "min",
+    LOWER,
 )
 PAID_A_MONTH: Reading[RecordedRun] = Reading(
-    "paid_month", "a month", MONEY, lambda run: None if (paid := _paid(run)) is None else paid["month"]["price"], "min"
+    "paid_month", "a month", MONEY, lambda run: None if (paid := _paid(run)) is None else paid["month"]["price"], LOWER
 )
 WALL_SECONDS: Reading[RecordedRun] = Reading("wall_seconds", "wall time", SECONDS, RecordedRun.wall_seconds)
 
-WORST_DECILE: Reading[OverClients] = of_field("worst_decile", "worst decile", PERCENT, "max")
+WORST_DECILE: Reading[OverClients] = of_field("worst_decile", "worst decile", PERCENT, HIGHER)
 OVER_CLIENTS: tuple[Reading[OverClients], ...] = (
     Reading("clients", "clients", COUNT, lambda found: len(found.values)),
-    of_field("mean", "mean", PERCENT, "max"),
+    of_field("mean", "mean", PERCENT, HIGHER),
     WORST_DECILE,
-    of_field("spread", "spread", PERCENT, "min"),
+    of_field("spread", "spread", PERCENT, LOWER),
 )
 """Of the accuracies of clients' models"""
 WORST_DEVICE: Reading[Mapping[str, float]] = Reading(
-    "worst_device", "worst device", PERCENT, lambda means: min(means.values(), default=None), "max"
+    "worst_device", "worst device", PERCENT, lambda means: min(means.values(), default=None), HIGHER
 )
 """Of the mean accuracies of kinds of devices: the lowest"""
 AT_BEST_ROUND: tuple[Reading[BestRound], ...] = (
     of_field("rounds", "round", COUNT),
     of_field("virtual_seconds", "virtual time", SECONDS),
     of_field("bytes", "bytes, real", columns.BYTES),
-    of_field("validation_accuracy", "validation", PERCENT, "max"),
-    of_field("clients_accuracy", "mean", PERCENT, "max"),
-    of_field("before_accuracy", "mean before adaptation", PERCENT, "max"),
-    of_field("worst_decile", "worst decile", PERCENT, "max"),
-    of_field("spread", "spread", PERCENT, "min"),
+    of_field("validation_accuracy", "validation", PERCENT, HIGHER),
+    of_field("clients_accuracy", "mean", PERCENT, HIGHER),
+    of_field("before_accuracy", "mean before adaptation", PERCENT, HIGHER),
+    of_field("worst_decile", "worst decile", PERCENT, HIGHER),
+    of_field("spread", "spread", PERCENT, LOWER),
 )

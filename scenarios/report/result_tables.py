@@ -13,6 +13,7 @@ from typing import Any
 
 from coordinator.records.schema import ENERGY, FAULTY, KINDS, LEFTOVER, NO_TRAINING
 from coordinator.rounds import amounts
+from edge.protocol.better import HIGHER, LOWER
 from edge.protocol.messages import VALIDATION
 from scenarios.report import drawn_times, readings
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, MONEY, PERCENT, SECONDS, Column, Quantity
@@ -54,7 +55,7 @@ def results(runs: Runs, target: float | None, common: Limits, nominal: bool) -> 
     add("Device work", readings.WORK, "real" if nominal else None)
     if nominal:
         add("Device work", readings.NOMINAL_WORK)
-    add("Energy", readings.total("joules", "joules", JOULES))
+    add("Energy", readings.total_of(amounts.ENERGY).of(_trail_of), amounts.ENERGY.name)
     if any(readings.PAID.value(run) is not None for run in runs):
         add("Price", readings.PAID)
         add("Price", readings.PAID_A_MONTH)
@@ -114,7 +115,7 @@ def device_means(found: Mapping[str, Sequence[Mapping[str, float]]]) -> Table | 
     devices = dict.fromkeys(device for seeds in found.values() for means in seeds for device in means)
     shown = [
         readings.WORST_DEVICE,
-        *(Reading(device, device, PERCENT, operator.methodcaller("get", device), "max") for device in devices),
+        *(Reading(device, device, PERCENT, operator.methodcaller("get", device), HIGHER) for device in devices),
     ]
     rows: list[list[Cell]] = [
         [name, len(seeds), *(Number.mean(each.over_seeds(seeds)) for each in shown)] for name, seeds in found.items()
@@ -176,13 +177,13 @@ def best_row(
     known = {row: found for row, found in means.items() if found["mean"] is not None}
     if not known:
         return f"No row has a {name} for all of its seeds."
-    choose = min if reading.better == "min" else max
+    choose = min if reading.better is LOWER else max
     best = choose(known, key=lambda row: float(known[row]["mean"]))
     column = Column.of(
         reading.quantity, (each["mean"] for each in known.values()), (each["half_width"] for each in known.values())
     )
     text = column.text(known[best]["mean"], known[best]["half_width"])
-    lowest = "lowest" if reading.better == "min" else "highest"
+    lowest = "lowest" if reading.better is LOWER else "highest"
     sentence = f"{best} has the {lowest} {name}: {text}."
     others = [p for pair, p in p_values.items() if best in pair and {*pair} <= known.keys() and p is not None]
     if not others:
@@ -287,8 +288,8 @@ def waste(runs: Runs) -> list[list[tuple[str, str, float]]]:
     columns = []
     for quantity, part, whole in (
         (SECONDS, "wasted_s", ("busy_s",)),
-        (BYTES, "wasted_bytes", ("bytes_down", "bytes_up")),
-        (JOULES, "wasted_joules", ("joules",)),
+        (BYTES, "wasted_bytes", amounts.BYTES.columns),
+        (JOULES, "wasted_joules", amounts.ENERGY.columns),
     ):
         pairs = [(run.total(part), sum(map(run.total, whole))) for run in runs]
         column = Column.of(quantity, [spent for _, spent in pairs])
@@ -305,7 +306,7 @@ def by_rate(runs: Runs) -> Table | None:
         TableColumn("rate", is_left=True),
         *(TableColumn(name, COUNT) for name in ("clients", "visits", "wasted")),
         *(TableColumn("seconds", SECONDS), TableColumn("bytes", BYTES)),
-        *(TableColumn("device FLOPs", FLOPS), TableColumn("joules", JOULES)),
+        *(TableColumn("device FLOPs", FLOPS), TableColumn(amounts.ENERGY.name, JOULES)),
     ]
     rows: list[list[Cell]] = [
         [run.label, LEFTOVER if row["rate"] is None else f"{row['rate']:g}", *tuple(row)[1:]]
@@ -326,8 +327,8 @@ def by_link(runs: Runs) -> Table | None:
         TableColumn("bytes up", BYTES, unit_of="bytes down"),
         TableColumn("seconds", SECONDS),
         TableColumn("contention", SECONDS),
-        TableColumn("joules", JOULES),
-        TableColumn("waiting", JOULES, unit_of="joules"),
+        TableColumn(amounts.ENERGY.name, JOULES),
+        TableColumn("waiting", JOULES, unit_of=amounts.ENERGY.name),
         TableColumn("price", MONEY),
     ]
     rows: list[list[Cell]] = []

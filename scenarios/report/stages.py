@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.rounds import amounts
 from costmodel.network.tcp import wire_bits
+from edge.protocol.better import LOWER
 from edge.protocol.payload import ITEM_NBYTES
 from scenarios.report import labels
 from scenarios.report.columns import BYTES, JOULES, SECONDS
@@ -80,23 +82,23 @@ class StageTotals:
         return wire_bits(float(self.message_bytes + self.wasted_bytes)) / 8
 
 
-NOMINAL: Reading[StageTotals] = of_field("nominal_bytes", "nominal bytes", BYTES, "min")
-PAYLOAD: Reading[StageTotals] = of_field("payload_bytes", "float32 payload", BYTES, "min")
-ENCODED: Reading[StageTotals] = of_field("encoded_bytes", "encoded payload", BYTES, "min")
-MESSAGES: Reading[StageTotals] = of_field("message_bytes", "with headers", BYTES, "min")
-WASTED: Reading[StageTotals] = of_field("wasted_bytes", "wasted", BYTES, "min")
-WIRE: Reading[StageTotals] = of_field("wire_bytes", "on the wire", BYTES, "min")
-TIME: Reading[StageTotals] = of_field("virtual_seconds", "virtual time", SECONDS, "min")
-ENERGY: Reading[StageTotals] = of_field("joules", "energy", JOULES, "min")
+NOMINAL: Reading[StageTotals] = of_field("nominal_bytes", "nominal bytes", BYTES, LOWER)
+PAYLOAD: Reading[StageTotals] = of_field("payload_bytes", "float32 payload", BYTES, LOWER)
+ENCODED: Reading[StageTotals] = of_field("encoded_bytes", "encoded payload", BYTES, LOWER)
+MESSAGES: Reading[StageTotals] = of_field("message_bytes", "with headers", BYTES, LOWER)
+WASTED: Reading[StageTotals] = of_field("wasted_bytes", "wasted", BYTES, LOWER)
+WIRE: Reading[StageTotals] = of_field("wire_bytes", "on the wire", BYTES, LOWER)
+TIME: Reading[StageTotals] = of_field(amounts.VIRTUAL_SECONDS.field, amounts.VIRTUAL_SECONDS.heading, SECONDS, LOWER)
+ENERGY: Reading[StageTotals] = of_field(amounts.ENERGY.field, amounts.ENERGY.heading, JOULES, LOWER)
 STAGES: Sequence[Reading[StageTotals]] = (
     *(NOMINAL, PAYLOAD, ENCODED, MESSAGES, WASTED, WIRE, TIME),
-    of_field("encoding_seconds", "  encoding", SECONDS, "min"),
-    of_field("visit_seconds", "time of visits", SECONDS, "min"),
-    of_field("computing_seconds", "  computing", SECONDS, "min"),
-    of_field("contention_seconds", "  contention", SECONDS, "min"),
+    of_field("encoding_seconds", "  encoding", SECONDS, LOWER),
+    of_field("visit_seconds", "time of visits", SECONDS, LOWER),
+    of_field("computing_seconds", "  computing", SECONDS, LOWER),
+    of_field("contention_seconds", "  contention", SECONDS, LOWER),
     ENERGY,
-    *(of_field(part, f"  {part}", JOULES, "min") for part in ("compute", "receive", "send", "idle")),
-    of_field("encoding_joules", "  encoding", JOULES, "min"),
+    *(of_field(part, f"  {part}", JOULES, LOWER) for part in ("compute", "receive", "send", "idle")),
+    of_field("encoding_joules", "  encoding", JOULES, LOWER),
 )
 """In the order in which one follows from another; parts are indented"""
 CHAIN = (NOMINAL, ENCODED, MESSAGES, TIME, ENERGY)

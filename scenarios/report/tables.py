@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from edge.protocol.better import Better
 from scenarios.report.columns import MISSING, Column, Quantity, widths
-from scenarios.report.readings import Better, Reading
+from scenarios.report.readings import Reading
 from scenarios.run.progress import Mean
 
 LATEX = {
@@ -69,7 +70,7 @@ class TableColumn:
     heading: str
     quantity: Quantity | None = None
     """None: its cells are texts"""
-    better: Better = None
+    better: Better | None = None
     missing: str = MISSING
     sign: str = ""
     """``+``: numbers above 0 have a sign, too"""
@@ -161,7 +162,7 @@ class Table:
         known = [number.value for number in self._numbers(index) if number.value is not None]
         if column.better is None or len(self.rows) < 2 or not known:
             return [(text, False) for text in texts]
-        best = max(known) if column.better == "max" else min(known)
+        best = column.better.best(known)
         values = [as_number(row[index]).value if index < len(row) else None for row in self.rows]
         best_text = texts[values.index(best)]
         return [(text, text == best_text) for text in texts]

@@ -10,7 +10,7 @@ from typing import IO, Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from coordinator.rounds.amounts import PRICE, WAN_BYTES
+from coordinator.rounds.amounts import ENERGY, PRICE, WAN_BYTES
 from edge.protocol.messages import VALIDATION
 from edge.protocol.plugins import display_name
 from scenarios.config.errors import ReportError
@@ -200,7 +200,7 @@ def _rows(runs: Sequence[SummaryRecord]) -> list[Row]:
         ("FLOPs, real", _cells(runs, "flops", FLOPS)),
         *([("FLOPs, nominal", _cells(runs, "nominal_flops", FLOPS))] if has_nominal else []),
         *([("above clients (WAN)", _listed(above_clients(tiers)))] if any(tiers) else []),
-        ("energy", _cells(runs, "joules", JOULES)),
+        ("energy", _cells(runs, ENERGY.key, JOULES)),
         ("energy went into", _listed(energy)),
         *([("price", _listed(map(_paid, runs)))] if any(run.paid for run in runs) else []),
         ("waste", _listed(waste(runs))),

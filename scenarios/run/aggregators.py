@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from coordinator.records.schema import AggregatorRow
+from coordinator.rounds.amounts import ENERGY, PRICE, WAN_BYTES
 from scenarios.run.client_values import OverClients
 from scenarios.run.progress import NOTHING_ABOVE, AboveClients, ProgressPoint
 from scenarios.run.visits import Query
@@ -48,7 +49,7 @@ class LinkTotals(NamedTuple):
 
 def by_round(query: Query) -> dict[int, AboveClients]:
     """Round -> what its messages took."""
-    return {row["round"]: AboveClients(row["nbytes"], row["joules"], row["price"]) for row in query(BY_ROUND)}
+    return {row["round"]: AboveClients(*tuple(row)[1:]) for row in query(BY_ROUND)}
 
 
 def of_messages(messages: Iterable[AggregatorRow]) -> dict[int, AboveClients]:
@@ -89,9 +90,9 @@ def summary(
     """
     if not links:
         return None
-    summed = ("messages", "lost", "contention_seconds", "joules", "idle_joules", "price")
+    summed = ("messages", "lost", "contention_seconds", ENERGY.key, "idle_joules", PRICE.key)
     return {
-        "wan_bytes": sum(link.nbytes for link in links),
+        WAN_BYTES.key: sum(link.nbytes for link in links),
         **{name: sum(getattr(link, name) for link in links) for name in summed},
         "wan_bytes_to_target": reached and reached.wan_nbytes,
         "joules_to_target": reached and reached.aggregator_joules,

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 from msgspec import Struct, to_builtins
 
-from coordinator.records.schema import RoundRow
+from coordinator.records.schema import SPENT, RoundRow
 from coordinator.rounds.run import RunTotals
 from costmodel.fleet.recorded_clients import gateway_of
 from edge.protocol.home import abbreviated
@@ -235,7 +235,4 @@ def cut_round(rows: Sequence[RoundRow]) -> CutRound | None:
     return CutRound(last.round + 1, last.participants, last.accuracy, last.cut_by)
 
 
-SUMMED = (
-    *("bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules"),
-    *("wasted_bytes", "wasted_joules"),
-)
+SUMMED = (*SPENT, "wasted_bytes", "wasted_joules")

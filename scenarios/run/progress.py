@@ -20,7 +20,7 @@ import msgspec
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.amounts import BY_KIND, Amount
 from costmodel.config import Prices
-from edge.protocol.better import Better
+from edge.protocol.better import HIGHER, Better
 
 
 class AboveClients(NamedTuple):
@@ -75,9 +75,7 @@ class Trail(tuple[ProgressPoint, ...]):
         """The rounds until one exceeds a limit. ``limits``: in SI units."""
         return Trail(takewhile(lambda point: all(limit >= each.spent(point) for each, limit in limits.items()), self))
 
-    def until(
-        self, target: float | None, limits: Limits = NO_LIMITS, better: Better = Better.HIGHER
-    ) -> ProgressPoint | None:
+    def until(self, target: float | None, limits: Limits = NO_LIMITS, better: Better = HIGHER) -> ProgressPoint | None:
         """The first round within the limits whose accuracy reached the target; None without such a round or target."""
         if target is None:
             return None

@@ -22,7 +22,7 @@ from typing import Any
 
 from coordinator.records import foreign
 from coordinator.records.names import PLACES, is_valid
-from costmodel.units import format_bytes, format_joules, format_seconds
+from coordinator.rounds.amounts import BYTES, ENERGY, VIRTUAL_SECONDS
 from edge.protocol.files import opened
 from edge.protocol.home import abbreviated, contained
 from edge.protocol.portable import PORTABLE
@@ -263,9 +263,9 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
                     str(member.scenario.get("seed", "")),
                     str(member.completed),
                     accuracy,
-                    format_seconds(member.rounds[-1].end_s),
-                    format_bytes(member.total("bytes_down") + member.total("bytes_up")),
-                    format_joules(member.total("joules")),
+                    VIRTUAL_SECONDS.shown(VIRTUAL_SECONDS.total(member.trail)),
+                    BYTES.shown(BYTES.total(member.trail)),
+                    ENERGY.shown(ENERGY.total(member.trail)),
                 ]
                 for member, accuracy in zip(shown, accuracies, strict=True)
             ],

@@ -13,7 +13,7 @@ def result_of_sweep(*, fairness: bool = False) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for name, by_seed in times.items():
         seconds = with_interval(list(by_seed.values()))
-        amounts: dict[str, Any] = dict.fromkeys(statistics.SPENT, seconds)
+        amounts: dict[str, Any] = dict.fromkeys((amount.key for amount in statistics.SPENT), seconds)
         row: dict[str, Any] = {
             "name": name, "method": name, "settings": {}, "runs": [], "seeds": [0, 1, 2], **amounts,
             "accuracy": with_interval([0.9, 0.91, 0.9]), "best_accuracy": with_interval([0.9, 0.92, 0.91]),

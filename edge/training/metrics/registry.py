@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from edge.protocol.better import HIGHER, LOWER, Better
 from edge.protocol.config import EvalSplit
 from edge.protocol.messages import ACCURACY, BEFORE, LOSS, MAX_VALUE_NAME, SUBVALUE, VALIDATION
 from edge.protocol.plugins import PluginOptions, find
@@ -24,7 +25,7 @@ class MetricRow:
     title: str
     measure: str
     """``module:Class`` of an `edge.training.metrics.metric.Metric`."""
-    better: Literal["higher", "lower"] = "higher"
+    better: Better | Literal["higher", "lower"] = HIGHER
     per_example: bool = True
     """Whether it adds up over batches of the evaluated examples; else it is measured once per evaluated model."""
     split: EvalSplit | None = None
@@ -44,6 +45,9 @@ class MetricRow:
             raise ValueError(f"a metric cannot be named {self.name!r}, as values of evaluations are; use another word")
         if self.per_example and self.split is not None:
             raise ValueError(f"metric {self.name}: split = {self.split!r} needs per_example = False")
+        if self.better not in tuple(Better):
+            raise ValueError(f"metric {self.name}: better = {self.better!r}: must be {' or '.join(Better)}")
+        object.__setattr__(self, "better", Better(self.better))  # users' rows have it as text
 
     def chosen(self, options: Mapping[str, Mapping[str, Any]]) -> PluginOptions | None:
         """Its options in a table ``eval.metric_options``; None without any. pydantic.ValidationError."""
@@ -54,13 +58,13 @@ METRICS: dict[str, MetricRow] = {
     row.name: row
     for row in (
         MetricRow(ACCURACY, "accuracy", "edge.training.metrics.accuracy:Accuracy"),
-        MetricRow(LOSS, "cross-entropy", "edge.training.metrics.loss:CrossEntropy", "lower"),
+        MetricRow(LOSS, "cross-entropy", "edge.training.metrics.loss:CrossEntropy", LOWER),
         MetricRow("class-accuracy", "accuracy per class", "edge.training.metrics.class_accuracy:ClassAccuracy"),
         MetricRow(
             "hessian",
             "top eigenvalue and trace of the Hessian; H_N and H_D over clients",
             "edge.training.metrics.hessian:LossHessian",
-            "lower",
+            LOWER,
             per_example=False,
             split="train",
             options=HessianOptions,
@@ -70,7 +74,7 @@ METRICS: dict[str, MetricRow] = {
             "loss-surface",
             "loss along the first two eigenvectors of the Hessian",
             "edge.training.metrics.loss_surface:LossSurface",
-            "lower",
+            LOWER,
             per_example=False,
             split="train",
             options=SurfaceOptions,

@@ -231,7 +231,7 @@ def test_one_seed_has_no_interval_and_the_table_says_so() -> None:
     shown = tables.short({"rows": rows, "targets": [], "tests": statistics.tests(alone, ())})
     assert shown[0].texts[0][1:] == ["80.00 %", "-", "82.00 %", "-", "1"]
     assert tables.ONE_SEED in shown[0].notes
-    assert len(shown) == 1
+    assert [table.title for table in shown] == ["accuracy", "whole runs"]
 
 
 def test_a_last_row_that_is_no_round_counts_as_the_round_before(monkeypatch: pytest.MonkeyPatch) -> None:

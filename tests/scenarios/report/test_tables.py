@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from coordinator.rounds import amounts
+from edge.protocol.better import HIGHER, LOWER
 from scenarios.report import bands, readings, tables, terminal
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, POINTS, SECONDS, Quantity, cells
 from scenarios.report.html import ExperimentAnswer, write_experiment
@@ -31,8 +32,8 @@ COSTS = Table(
     "costs",
     [
         TableColumn("method"),
-        TableColumn("accuracy", PERCENT, "max"),
-        TableColumn("down", BYTES, "min", over="bytes"),
+        TableColumn("accuracy", PERCENT, HIGHER),
+        TableColumn("down", BYTES, LOWER, over="bytes"),
         TableColumn("up", BYTES, over="bytes", unit_of="down"),
         TableColumn("ended by", is_left=True),
     ],
@@ -56,7 +57,7 @@ def test_a_column_has_one_unit_and_precision_which_another_may_share() -> None:
 
 def test_the_best_of_a_column_is_marked_and_so_is_a_cell_that_reads_as_it() -> None:
     table = Table(
-        "", [TableColumn(""), TableColumn("accuracy", PERCENT, "max")], [["a", 0.77221], ["b", 0.77223], ["c", 0.5]]
+        "", [TableColumn(""), TableColumn("accuracy", PERCENT, HIGHER)], [["a", 0.77221], ["b", 0.77223], ["c", 0.5]]
     )
     assert [row[1] for row in table.cells] == [("77.22 %", True), ("77.22 %", True), ("50.00 %", False)]
     alone = replace(table, rows=table.rows[:1])
@@ -72,7 +73,9 @@ def test_a_number_has_the_sign_and_the_text_of_its_column_unless_it_has_its_own(
 
 def test_readings_make_a_table_with_their_headings_and_units() -> None:
     shown = [readings.total_of(amounts.VIRTUAL_SECONDS), readings.BEST]
-    table = tables.of_readings("run", [reading.of(lambda trails: trails) for reading in shown], {"a": (), "b": ()})
+    table = tables.of_readings(
+        "run", [reading.of(lambda trails: trails) for reading in shown], {"a": Trail(), "b": Trail()}
+    )
     assert (table.header, table.texts) == (
         ["run", "virtual time", "accuracy, best"],
         [["a", "0 s", "–"], ["b", "0 s", "–"]],
