@@ -72,6 +72,7 @@ __all__ = [
     "open",
     "replay",
     "report",
+    "reproduce",
     "resume",
     "run",
     "stress",
@@ -115,7 +116,7 @@ _HOMES = {
         "scenarios.api.calls",
     ),
     **dict.fromkeys(
-        ("RunCollection", "audit", "compare", "decide", "open", "report", "sweep"),
+        ("RunCollection", "audit", "compare", "decide", "open", "report", "reproduce", "sweep"),
         "scenarios.api.experiments",
     ),
     **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),

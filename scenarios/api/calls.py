@@ -6,35 +6,26 @@ after their last committed round, as on the command line, and the function retur
 
 from __future__ import annotations
 
-import io
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
-from signal import Signals
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from msgspec import to_builtins
 
-from coordinator.rounds.run import RunFailed
-from coordinator.workers.task import PoolError, Stopped
 from scenarios.api import values
-from scenarios.api.callbacks import CallbackObserver, Callbacks
-from scenarios.api.caller import Caller
+from scenarios.api.callbacks import Callbacks
+from scenarios.api.calling import Call, Folder, calling, made, path_of, request_of, takes
 from scenarios.api.keys import Keys, KeysButSeed
 from scenarios.api.notebook import of_rows
-from scenarios.api.object_modules import in_cells
 from scenarios.api.objects import as_names, plugin_name, with_names
 from scenarios.api.requests import DiffRequest, MachineRequest, MeasureRequest, ResumeRequest, RunRequest, StressRequest
 from scenarios.api.run import Run
 from scenarios.api.tables import data_frame
 from scenarios.api.values import Scenario, listed, place, shown
-from scenarios.config import search_path
 from scenarios.config.errors import PYTHON, ScenarioError
 from scenarios.config.load import Source, load
-from scenarios.run.host import KILLED
 from scenarios.studies import run_difference, run_list
 from scenarios.studies.run_difference import RunDifference
 from scenarios.studies.run_list import RunEntry
@@ -42,8 +33,6 @@ from scenarios.studies.run_list import RunEntry
 if TYPE_CHECKING:
     import pandas
 
-Folder = str | PathLike[str]
-RequestType = TypeVar("RequestType", bound=MachineRequest)
 COLUMNS = ("folder", "kind", "scenario", "method", "seed", "state", "stopped_by", "rounds", "accuracy", "bytes")
 
 
@@ -73,69 +62,34 @@ class RunList(list[RunEntry]):
         return data_frame("RunList.to_pandas", rows, [*COLUMNS, "modified", "run_set", "problem"])
 
 
-def run(
-    scenario: Scenario,
-    *,
-    out: Folder = "runs",
-    run_id: str | None = None,
-    workers: int | None = None,
-    device: str = "auto",
-    on: str | None = None,
-    time_limit: str | None = None,
-    progress: bool | None = None,
-    on_round: Callbacks = (),
-    allow_code: bool = False,
-    **overrides: Unpack[Keys],
-) -> Run:
+@takes(RunRequest, Keys)
+def run(call: Call[RunRequest], scenario: Scenario) -> Run:
     """Run a scenario in a new folder, ``<out>/<scenario>/<run id>``, and return it.
 
     ``scenario``: the name of a shipped scenario, the path of a TOML file, or a mapping with the keys of such a file,
-    among them ``extends``. ``overrides``: values of its keys, such as ``method="fedavg"``, ``seed=1``,
+    among them ``extends``. Overrides are values of its keys, such as ``method="fedavg"``, ``seed=1``,
     ``**{"train.lr": 0.05}`` or ``train={"lr": 0.05}``; quantities are text with a unit, such as "10 Mbit/s".
-    ``workers``: processes, by default as many as the run can use; ``device``: cpu, cuda, cuda:N or auto. ``on``: a Ray
-    cluster whose nodes do the work, each with so many ``workers``: "ray" for one that is started here, "auto",
-    "HOST:PORT" or "ray://HOST:PORT" for one that runs. ``time_limit``: a duration such as "2 h", after which the run
-    stops at a round's end, to be resumed later. ``progress``: None shows it in a notebook and on a terminal,
-    True everywhere, False nowhere. ``on_round``: callbacks (`fedbr.Callback`). ``allow_code``: modules that the
-    scenario names may come from beside its file outside of the current folder, and a Flower app that the file names,
-    too.
 
     ScenarioError for anything in these arguments that cannot be run; RunFailed if the run fails, also by a callback.
     A run that the user stopped is returned, with ``stopped_by`` "user"; KeyboardInterrupt before its first round.
     """
-    with calling(progress, on_round, allow_code) as caller:
-        request = request_of(RunRequest, locals())
-        given = values.overrides(as_names(overrides, scenario))
-        loaded = load(values.named(with_names(scenario)), given, origin=PYTHON)
-        return made(caller, caller.run(loaded, request))
+    given = values.overrides(as_names(call.overrides, scenario))
+    loaded = load(values.named(with_names(scenario)), given, origin=PYTHON)
+    return made(call.caller, call.caller.run(loaded, call.request))
 
 
-def resume(
-    folder: Folder | Run,
-    *,
-    workers: int | None = None,
-    device: str = "auto",
-    on: str | None = None,
-    time_limit: str | None = None,
-    progress: bool | None = None,
-    on_round: Callbacks = (),
-    allow_code: bool = False,
-    **overrides: Unpack[Keys],
-) -> Run:
+@takes(ResumeRequest, Keys)
+def resume(call: Call[ResumeRequest], folder: Folder | Run) -> Run:
     """Go on with a killed or stopped run after its last committed round; the result is bit-identical.
 
-    A run that has ended is returned as it is. ``overrides``: other limits, such as ``**{"rounds.max": 200}``, with
-    which a run that has ended goes on, too: ``rounds.max``, ``stop.*`` and ``budget.*``. Arguments and errors as of
-    `run`.
+    A run that has ended is returned as it is. Overrides are other limits, such as ``**{"rounds.max": 200}``, with
+    which a run that has ended goes on, too: ``rounds.max``, ``stop.*`` and ``budget.*``. Errors as of `run`.
 
     Modules of the user's own that the run names are imported from the script's folder, from those of ``PYTHONPATH``
     and from installed packages. With ``allow_code`` the current folder is searched, too, and that from which the run
     has imported them: only for a run that you trust.
     """
-    path = path_of(folder)
-    with calling(progress, on_round) as caller:
-        request = request_of(ResumeRequest, locals())
-        return made(caller, caller.resume(path, values.overrides(overrides), request)[1])
+    return made(call.caller, call.caller.resume(path_of(folder), values.overrides(call.overrides), call.request)[1])
 
 
 def check(
@@ -242,33 +196,19 @@ def measure(
         return result
 
 
-def stress(
-    scenario: Scenario,
-    *,
-    clients: int | None = None,
-    participants: int | None = None,
-    rounds: int | None = None,
-    out: Folder | None = None,
-    workers: int | None = None,
-    device: str = "auto",
-    progress: bool | None = None,
-    allow_code: bool = False,
-    **overrides: Any,
-) -> dict[str, Any]:
+@takes(StressRequest, Any)
+def stress(call: Call[StressRequest], scenario: Scenario) -> dict[str, Any]:
     """Make a run at scale whose workers answer at once: what ``fedbr stress --json`` prints.
 
     It says what a visit costs this machine. ``clients`` and ``participants`` of a round are by default those of the
-    scenario, ``rounds`` are 5; clients beyond those of the data repeat these. ``out``: a new folder for ledger, logs
-    and ``stress.json``; by default none stays. ``overrides``: other keys, such as ``**{"rounds.policy": "fedbuff"}``.
-    Other arguments and errors as of `run`.
+    scenario; clients beyond those of the data repeat these. Overrides are other keys, such as
+    ``**{"rounds.policy": "fedbuff"}``. Errors as of `run`.
     """
     from scenarios.studies.stress import StressPlan
 
-    with calling(progress, allow_code=allow_code) as caller:
-        request = request_of(StressRequest, {name: value for name, value in locals().items() if value is not None})
-        given, source = values.overrides(as_names(overrides, scenario)), values.named(with_names(scenario))
-        plan = StressPlan.of(source, given, request.clients, request.participants, request.rounds, PYTHON)
-        return asdict(caller.stress(plan, request))
+    given, source = values.overrides(as_names(call.overrides, scenario)), values.named(with_names(scenario))
+    scale = call.request.clients, call.request.participants, call.request.rounds
+    return asdict(call.caller.stress(StressPlan.of(source, given, *scale, PYTHON), call.request))
 
 
 def ls(*folders: Folder) -> RunList:
@@ -336,91 +276,3 @@ def _side(side: Folder | Run | Scenario) -> Source:
     if isinstance(side, str | PathLike) and side == "":
         raise ScenarioError("'': must be a run, its folder, or a scenario")
     return values.named(Path(side.folder) if isinstance(side, Run) else side)
-
-
-# --- how Python calls ------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def calling(progress: bool | None = None, on_round: Callbacks = (), allow_code: bool = False) -> Iterator[Caller]:
-    """A caller whose errors are as Python has them: KeyboardInterrupt for a stop without a result, and no mention of a
-    command line. SIGTERM ends a script as it always does; its runs can be resumed.
-
-    ``progress``: None shows it where a person sees it, in a notebook or on a terminal, True anywhere; ``allow_code``:
-    as of `run`.
-    """
-    stream = UpdatedLine() if progress is not False and in_notebook() else None
-    is_shown = stream is not None or progress or (progress is None and sys.stderr.isatty())
-    try:
-        with search_path.allowing(allow_code):
-            yield Caller(not is_shown, stream, (Signals.SIGINT,), CallbackObserver(on_round))
-    except ScenarioError as error:
-        error.word_for_python()
-        error.reword(in_cells)
-        _show_in_one_line(error)
-        raise
-    except Stopped:
-        raise KeyboardInterrupt from None
-    except RunFailed as error:
-        error.args = (in_cells(str(error)),)
-        _show_in_one_line(error)
-        raise
-    except PoolError as error:
-        raise RunFailed(str(error)) from error
-    except SystemExit as end:
-        if end.code != KILLED:
-            raise
-        raise KeyboardInterrupt from None
-
-
-def request_of(kind: type[RequestType], arguments: Mapping[str, Any]) -> RequestType:
-    """The request of a function's call, whose fields are among its ``arguments``."""
-    given = {field.name: arguments[field.name] for field in fields(kind) if field.name in arguments}
-    if "out" in given:
-        given["out"] = place("out", given["out"])
-    if "targets" in given:
-        given["targets"] = tuple(listed("targets", given["targets"], "[0.9]"))
-    return kind(**given)
-
-
-def made(caller: Caller, result: dict[str, Any]) -> Run:
-    """The run with this result, of whose warnings the caller is told."""
-    for warning in result.get("warnings", []):
-        caller.note(warning)
-    return Run(result["run_dir"])
-
-
-def path_of(folder: Folder | Run) -> Path:
-    """The folder of a run; ScenarioError for anything else than a run or a path."""
-    if not isinstance(folder, Run | str | PathLike) or folder == "":
-        raise ScenarioError(f"{folder!r}: must be a run, or the path of its folder")
-    return folder.folder if isinstance(folder, Run) else Path(folder)
-
-
-def _show_in_one_line(error: ScenarioError | RunFailed) -> None:
-    """Have IPython print the text of an error that its user can correct, in place of this product's frames."""
-    if "IPython" in sys.modules:
-        error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # type: ignore[union-attr]
-
-
-def in_notebook() -> bool:
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return type(shell).__name__ == "ZMQInteractiveShell"
-
-
-class UpdatedLine(io.StringIO):
-    """A stream whose last line is shown in the cell's output, in the place of the one before."""
-
-    _shown: Any = None
-
-    def write(self, text: str) -> int:
-        from IPython import display as output
-
-        display: Any = output.display
-        lines = text.split("\n")
-        last = next((line for line in reversed(lines) if line.strip()), None)
-        if last is not None and self._shown is None:
-            self._shown = display({"text/plain": last}, raw=True, display_id=True)
-        elif last is not None:
-            self._shown.update({"text/plain": last}, raw=True)
-        return len(text)

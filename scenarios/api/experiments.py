@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import to_builtins
 
 from scenarios.api import values
-from scenarios.api.callbacks import Callbacks
-from scenarios.api.caller import Caller
-from scenarios.api.calls import Folder, calling, path_of, request_of
+from scenarios.api.calling import Call, Folder, calling, path_of, takes
 from scenarios.api.figures import RunFigures
 from scenarios.api.keys import KeysButSeed
 from scenarios.api.notebook import of_result, of_tables
@@ -22,7 +19,7 @@ from scenarios.api.objects import as_names, axis_names, with_names
 from scenarios.api.requests import (
     CompareRequest,
     DecideRequest,
-    ExperimentRequest,
+    ReproduceRequest,
     SweepRequest,
 )
 from scenarios.api.run import Run
@@ -139,134 +136,68 @@ def _rows_of(runs: RunCollection, by: str) -> tuple[list[dict[str, Any]], list[s
     return rows, header
 
 
+@takes(CompareRequest, KeysButSeed)
 def compare(
+    call: Call[CompareRequest],
     scenario: Scenario,
     methods: Sequence[str] = ("fedavg", "fedprox", "fedmlb", "fedbr"),
-    *,
-    seeds: int = 1,
-    baseline: str | None = None,
-    measured: str | None = None,
-    parallel: int | None = None,
-    out: Folder = "runs",
-    run_id: str | None = None,
-    workers: int | None = None,
-    device: str = "auto",
-    on: str | None = None,
-    time_limit: str | None = None,
-    progress: bool | None = None,
-    on_round: Callbacks = (),
-    allow_code: bool = False,
-    seed: int | None = None,
-    **overrides: Unpack[KeysButSeed],
 ) -> RunCollection:
     """Run each of the methods on the same data, fleet and seeds, each to its limit, in one folder.
 
-    ``methods``: their names, also as one text with commas between them. ``seeds``: how many, counted up from ``seed``
-    or the scenario's own; ``baseline``: the method that the report of several seeds compares others with;
-    ``measured``: a CSV file of rounds on real devices (``round``, ``seconds``), which ``result["measured"]`` sets
-    beside the runs. ``result`` has the accuracies at the smallest bytes and virtual time that all runs reached, or with
-    several seeds the rows and tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison,
-    finished runs are kept and interrupted ones resumed. Other arguments and errors as of `sweep`.
+    ``methods``: their names, also as one text with commas between them. ``result`` is that of a `sweep` over
+    ``method``, with the accuracies at the smallest bytes and virtual time that all runs have spent, and under
+    ``measured`` the rounds of real devices beside those of the runs. With the ``run_id`` of an earlier comparison,
+    finished runs are kept and interrupted ones resumed. Errors as of `sweep`.
     """
-    with calling(progress, on_round, allow_code) as caller:
-        request = request_of(CompareRequest, locals())
-        return _made(request.plan(_over_methods(scenario, methods, overrides)), request, caller)
+    return _made(call.request.plan(_over_methods(scenario, methods, call.overrides)), call)
 
 
+@takes(SweepRequest, KeysButSeed)
 def sweep(
-    scenario: Scenario,
-    grid: Mapping[str, Sequence[Any]],
-    *,
-    seeds: int | None = None,
-    baseline: str | None = None,
-    zipped: bool = False,
-    targets: Sequence[float] = (),
-    at: Mapping[str, str | float | Sequence[str | float]] | Sequence[str] = (),
-    judge: Literal["test", "validation"] | None = None,
-    parallel: int | None = None,
-    out: Folder = "runs",
-    run_id: str | None = None,
-    workers: int | None = None,
-    device: str = "auto",
-    on: str | None = None,
-    time_limit: str | None = None,
-    progress: bool | None = None,
-    on_round: Callbacks = (),
-    allow_code: bool = False,
-    seed: int | None = None,
-    **overrides: Unpack[KeysButSeed],
+    call: Call[SweepRequest], scenario: Scenario, grid: Mapping[str, Sequence[Any]], *, zipped: bool = False
 ) -> RunCollection:
     """Run a scenario over a grid of values and several seeds, each run to its limit, in one folder.
 
-    ``grid``: dotted key -> its values, all combinations of which are run, or with ``zipped`` the lists side by side;
-    ``seeds``: how many (3 by default), counted up from ``seed`` or the scenario's own; ``baseline``: number or name of
-    the row that the report compares others with; ``parallel``: runs at a time, by default one, which share the
-    ``workers``; ``targets``: accuracies in (0, 1] whose costs are reported, by default the scenario's.
-    ``at``: name of an amount (bytes, seconds, joules, rounds, ..) -> values, as text with units or in SI units, at
-    which accuracies are read; runs go to the largest. ``judge``: "validation" chooses each method's settings on the
-    clients' validation examples alone, and evaluates no test examples.
-    ``on``: a Ray cluster, named as in `fedbr.run`, on whose nodes the runs are made as wholes, each with so many
-    ``workers``: by default all that there is room for at the same time, or at most ``parallel``.
+    ``grid``: dotted key -> its values, all combinations of which are run, or with ``zipped`` the lists side by side.
+    Amounts of ``at`` are text with units or numbers in SI units, such as ``{"bytes": ["1 MB", 5e6]}``.
 
     ``result`` has ``rows``, a cell each with mean, deviation and interval over seeds, ``tests`` of all pairs, ``at``
     with the accuracies at each amount, and ``chosen``, the best settings of each method, where that was asked; the
     folder has them as sweep.md, sweep.csv and sweep.tex. The folder's name follows from grid and overrides, so that the
-    same call with more seeds or values makes only what is missing. Other arguments as of `fedbr.run`.
+    same call with more seeds or values makes only what is missing. Overrides as of `fedbr.run`.
 
     ScenarioError for anything that cannot be run in any cell; a run that fails is in ``failed``, beside those that did
     not; RunFailed if all did, or if a callback fails. If the user or a callback stops it, the runs so far are returned;
     KeyboardInterrupt if there are none.
     """
-    with calling(progress, on_round, allow_code) as caller:
-        request = request_of(SweepRequest, locals())
-        return _made(request.plan(_grid(scenario, grid, overrides, zipped)), request, caller)
+    return _made(call.request.plan(_grid(scenario, grid, call.overrides, zipped)), call)
 
 
+@takes(DecideRequest, KeysButSeed)
 def decide(
-    scenario: Scenario,
-    grid: Mapping[str, Sequence[Any]] | None = None,
-    *,
-    target: float | str | None = None,
-    cost: str | None = None,
-    budgets: Mapping[str, str | float] | None = None,
-    candidates: str | Sequence[Mapping[str, Any]] | None = None,
-    seeds: int | None = None,
-    draws: int = 50,
-    robust: bool = False,
-    parallel: int | None = None,
-    out: Folder = "runs",
-    run_id: str | None = None,
-    workers: int | None = None,
-    device: str = "auto",
-    on: str | None = None,
-    time_limit: str | None = None,
-    progress: bool | None = None,
-    on_round: Callbacks = (),
-    allow_code: bool = False,
-    seed: int | None = None,
-    **overrides: Unpack[KeysButSeed],
+    call: Call[DecideRequest], scenario: Scenario, grid: Mapping[str, Sequence[Any]] | None = None
 ) -> RunCollection:
     """Decide which candidate reaches a ``target`` for the least ``cost``, or is the best within ``budgets``.
 
     Candidates are all combinations of ``grid``, each with one of ``candidates``: mappings of dotted keys to values, or
-    "starter". ``cost``: seconds, bytes, joules, joules_per_device, bytes_per_device, rounds, wan_bytes or price, by
-    default what the first budget limits; ``budgets``: such a name -> amount, with its unit as text or in SI units.
-    ``draws``: of
-    uncertain figures, for the probability of the answer; 0: no replays; ``robust``: the two best are also trained
-    without a fifth of the clients, without those of a gateway, and on half the links or half the speed where replays
-    leave that open. ``result["chosen"]`` names the candidate, and
-    ``recommended.toml`` in the folder is its scenario. Other arguments and errors as of `sweep`.
+    "starter". ``budgets``: name of an amount -> its limit, text with a unit or a number in SI units.
+    ``result["chosen"]`` names the candidate, and ``recommended.toml`` in the folder is its scenario. Errors as of
+    `sweep`.
     """
-    from scenarios.studies.decide.objective import budget_words
+    return _made(call.request.plan(_grid(scenario, grid or {}, call.overrides), call.caller.note), call)
 
-    with calling(progress, on_round, allow_code) as caller:
-        limits = budget_words(budgets or {})
-        named = candidates if isinstance(candidates, str) else None
-        request = request_of(DecideRequest, {**locals(), "budgets": limits, "candidates": named})
-        points = _grid(scenario, grid or {}, overrides)
-        if named is None and candidates is not None:
-            points = replace(points, listed=tuple(dict(each) for each in candidates if isinstance(each, Mapping)))
-        return _made(request.plan(points, caller.note), request, caller)
+
+@takes(ReproduceRequest)
+def reproduce(
+    call: Call[ReproduceRequest], name: str, cells: Mapping[str, Sequence[str]] | None = None
+) -> RunCollection:
+    """Reproduce a published figure or table beside its values: ``fedbr reproduce``.
+
+    ``name``: such as "fedbr:fig3" or "fedmlb:1a"; ``cells``: those to make, by ``row``, ``panel`` and ``setting``, such
+    as ``{"row": ["FedAvg", "FedBR"]}``; by default all. Errors as of `sweep`.
+    """
+    axes = tuple(axis_of(key, values.several(key, each)) for key, each in (cells or {}).items())
+    return _made(call.request.plan(name, Grid(name, axes, {}), call.caller.note), call)
 
 
 def _over_methods(scenario: Scenario, methods: Sequence[str], overrides: Mapping[str, Any]) -> Grid:
@@ -284,9 +215,9 @@ def _grid(
     return Grid(values.named(with_names(scenario)), axes, values.overrides(as_names(overrides, scenario)), zipped)
 
 
-def _made(experiment: Experiment, request: ExperimentRequest, caller: Caller) -> RunCollection:
+def _made(experiment: Experiment, call: Call[Any]) -> RunCollection:
     """The runs of an experiment, after those that are missing have been made and its result has been written."""
-    experiment, made, result = caller.experiment(experiment, request)
+    caller, (experiment, made, result) = call.caller, call.caller.experiment(experiment, call.request)
     for line in run_set.warning_lines(result):
         caller.note(line)
     write(experiment, result, with_report=False)

@@ -16,8 +16,7 @@ from typing import Any, Unpack
 from edge.protocol.files import write_text
 from edge.protocol.plugins import FLOWER_APP
 from scenarios.api import values
-from scenarios.api.callbacks import Callbacks
-from scenarios.api.calls import Folder, calling, made, request_of
+from scenarios.api.calling import Call, Folder, calling, made, takes
 from scenarios.api.keys import Keys, KeysButFleet
 from scenarios.api.objects import as_names, with_names
 from scenarios.api.requests import RunRequest
@@ -75,34 +74,24 @@ def _parsed(text: str) -> dict[str, Any]:
     return config
 
 
+@takes(RunRequest, KeysButFleet)
 def run(
+    call: Call[RunRequest],
     app: Folder | Any,
     client_app: Any = None,
     *,
     fleet: values.Scenario = "digits",
     run_config: Mapping[str, Any] | None = None,
-    out: Folder = "runs",
-    run_id: str | None = None,
-    workers: int | None = None,
-    device: str = "auto",
-    time_limit: str | None = None,
-    progress: bool | None = None,
-    on_round: Callbacks = (),
-    allow_code: bool = False,
-    **overrides: Unpack[KeysButFleet],
 ) -> Run:
     """Run a Flower app, unchanged, on the clock of a fleet.
 
     ``app``: its folder; or a ServerApp, with the ``client_app`` beside it, both of which a module must define that can
     be imported. ``fleet``: the scenario whose fleet, budgets and number of clients are taken. ``run_config``: values in
-    place of those of the app. The other arguments and errors are those of `fedbr.run`.
+    place of those of the app. Errors as of `fedbr.run`.
     """
-    with calling(progress, on_round, allow_code) as caller:
-        request = request_of(RunRequest, locals())
-        folder = app if isinstance(app, str | PathLike) else _folder_of(app, client_app, run_config or {})
-        given = values.overrides(overrides)
-        loaded = of_app(folder, values.named(fleet), run_config or {}, given, PYTHON)
-        return made(caller, caller.run(loaded, request))
+    folder = app if isinstance(app, str | PathLike) else _folder_of(app, client_app, run_config or {})
+    loaded = of_app(folder, values.named(fleet), run_config or {}, values.overrides(call.overrides), PYTHON)
+    return made(call.caller, call.caller.run(loaded, call.request))
 
 
 def export(scenario: values.Scenario, folder: Folder, *, allow_code: bool = False, **overrides: Unpack[Keys]) -> Path:

@@ -6,11 +6,14 @@ name the argument as the caller writes it.
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 from costmodel.units import Quantity
 from scenarios.config.errors import Argument, ScenarioError
@@ -35,9 +38,40 @@ class Option:
     """Whether a share may also be written in percent"""
 
 
+@dataclass(frozen=True)
+class RequestField:
+    """A field that callers give."""
+
+    kind: Any
+    """Its type, without the option"""
+    option: Any
+    """`Option`, or one of typer's where the command line alone has it"""
+    default: Any
+    annotation: str
+    """As the class has it"""
+
+    @property
+    def text(self) -> str:
+        """The type as a signature of Python has it, where paths may be text: ``int | None``."""
+        annotated = ast.parse(self.annotation, mode="eval").body
+        assert isinstance(annotated, ast.Subscript) and isinstance(annotated.slice, ast.Tuple), self.annotation
+        return re.sub(r"\bPath\b", "Folder", ast.unparse(annotated.slice.elts[0]))
+
+
+def options_of(group: type[Any]) -> dict[str, RequestField]:
+    """Name -> field of a request or of outputs, a dataclass; those that it inherits last."""
+    hints, bases = get_type_hints(group, include_extras=True), list(group.__mro__)
+    written = {name: (base, text) for base in reversed(bases) for name, text in inspect.get_annotations(base).items()}
+    found = {}
+    for each in sorted(fields(group), key=lambda field: bases.index(written[field.name][0])):
+        kind, option = get_args(hints[each.name])[:2]
+        found[each.name] = RequestField(kind, option, each.default, written[each.name][1])
+    return found
+
+
 OUT = Option("folder for run folders")
 SEEDS = Option("number of seeds, counted up from the scenario's", least=1)
-TARGETS = Option("an accuracy, by default the scenario's; may be repeated", "A", name="target", in_percent=True)
+TARGETS = Option("accuracies whose costs are told, by default the scenario's", "A", name="target", in_percent=True)
 ALLOW_CODE = Option("import the run's modules also from the current folder and from where they were")
 ALLOW_SCENARIO = Option("run modules and apps that a scenario outside of the current folder brings with it")
 BASELINE = Option("number or name of the row that others are compared with", "ROW")
@@ -116,7 +150,7 @@ class TrainRequest(MachineRequest):
     ] = None
     time_limit: Annotated[
         str | None,
-        Option('stop at a round\'s end after so long, to go on later: "2 h"; exit code 4', "DURATION", name="for"),
+        Option('stop at a round\'s end after so long, to go on later: "2 h"', "DURATION", name="for"),
     ] = None
 
     @property
@@ -212,10 +246,11 @@ class SweepRequest(ExperimentRequest):
     baseline: Annotated[str | None, BASELINE] = None
     at: Annotated[
         Mapping[str, Quantity | Sequence[Quantity]] | Sequence[str],
-        Option('what that much buys: bytes="1 MB,2 MB"; runs go to the largest; may be repeated', "NAME=AMOUNTS"),
+        Option('what that much buys: bytes="1 MB,2 MB"; runs go to the largest', "NAME=AMOUNTS"),
     ] = ()
     judge: Annotated[
-        str | None, Option("test (default), or validation: choose settings on the clients' validation examples")
+        Literal["test", "validation"] | None,
+        Option("test (default), or validation: choose settings on the clients' validation examples"),
     ] = None
 
     def plan(self, grid: Grid) -> Experiment:
@@ -231,7 +266,7 @@ class SweepRequest(ExperimentRequest):
 class DecideRequest(ExperimentRequest):
     seeds: Annotated[int | None, replace(SEEDS, help=f"{SEEDS.help}; 3 by default")] = None
     target: Annotated[
-        float | None, Option("accuracy to reach, on clients' validation examples", "A", in_percent=True)
+        float | str | None, Option("accuracy to reach, on clients' validation examples", "A", in_percent=True)
     ] = None
     cost: Annotated[
         str | None,
@@ -241,10 +276,12 @@ class DecideRequest(ExperimentRequest):
         ),
     ] = None
     budgets: Annotated[
-        Sequence[str], Option('a limit of such an amount: bytes="2 GB"; may be repeated', "NAME=AMOUNT", name="budget")
+        Mapping[str, Quantity] | Sequence[str],
+        Option('a limit of such an amount: bytes="2 GB"', "NAME=AMOUNT", name="budget"),
     ] = ()
     candidates: Annotated[
-        str | None, Option("starter: about twenty that make sense for most scenarios, beside those of a grid")
+        str | Sequence[Mapping[str, Any]] | None,
+        Option("starter: about twenty that make sense for most scenarios, beside those of a grid"),
     ] = None
     draws: Annotated[
         int | None,
@@ -264,11 +301,13 @@ class DecideRequest(ExperimentRequest):
         from scenarios.studies.decide import candidates, decision, objective
 
         sought = objective.objective_of(self.target, self.cost, objective.budgets_of(self.budgets or ()))
-        if self.candidates not in (None, candidates.STARTER):
-            argument = Argument("candidates", repr(self.candidates))
-            raise ScenarioError(argument, f": must be {candidates.STARTER}")
-        if self.candidates:
+        if isinstance(self.candidates, str):
+            if self.candidates != candidates.STARTER:
+                argument = Argument("candidates", repr(self.candidates))
+                raise ScenarioError(argument, f": must be {candidates.STARTER}")
             grid = replace(grid, listed=tuple(candidates.starter(grid, say)))
+        elif self.candidates:
+            grid = replace(grid, listed=tuple(dict(each) for each in self.candidates))
         draws = decision.DRAWS if self.draws is None else self.draws
         return decision.plan(grid, sought, self.seeds, self.seed, self.run_id, draws, self.robust)
 

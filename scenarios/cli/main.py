@@ -39,7 +39,7 @@ def as_command(function: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(function, include_extras=True)
     for parameter in inspect.signature(function).parameters.values():
         kind = hints[parameter.name]
-        if is_dataclass(kind):
+        if isinstance(kind, type) and is_dataclass(kind):
             groups[parameter.name] = kind
             shared += parameters_of(kind)
         else:

@@ -10,13 +10,13 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from scenarios.api.requests import ALLOW_SCENARIO, Option
+from scenarios.api.requests import ALLOW_SCENARIO, Option, options_of
 from scenarios.cli import output
 from scenarios.cli.completion import complete_overrides, complete_scenarios
 
@@ -118,20 +118,21 @@ class ExperimentOutput(ReportOutput):
     ] = False
 
 
-def parameters_of(group: Any) -> Iterator[inspect.Parameter]:
+def parameters_of(group: type[Any]) -> Iterator[inspect.Parameter]:
     """The options of a request or output, a dataclass, those that it inherits last."""
-    hints, bases = get_type_hints(group, include_extras=True), list(group.__mro__)
-    depths = {name: bases.index(base) for base in reversed(bases) for name in inspect.get_annotations(base)}
-    for field in sorted(fields(group), key=lambda field: depths[field.name]):
-        kind, option = get_args(hints[field.name])[:2]
-        default = field.default
-        words = next((each for each in (kind, *get_args(kind)) if each in (Sequence[float], Sequence[str])), None)
-        if words is not None:
-            kind, default = list[get_args(words)[0]] | None, None  # type: ignore[misc]
-        if isinstance(option, Option):
-            option = typer_option(field.name, option)
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        yield inspect.Parameter(field.name, keyword, default=default, annotation=Annotated[kind, option])
+    for name, each in options_of(group).items():
+        kind, default, option, kinds = each.kind, each.default, each.option, get_args(each.kind)
+        if words := [get_args(one)[0] for one in (kind, *kinds) if one in (Sequence[float], Sequence[str])]:
+            kind, default = list[words[0]] | None, None  # type: ignore[valid-type]
+            option = replace(option, help=f"{option.help}; may be repeated")
+        elif len(kinds) > 2 or any(
+            get_origin(one) is Literal for one in kinds
+        ):  # Python also takes values of other types
+            kind = (float if float in kinds else str) | None
+        option = typer_option(name, option) if isinstance(option, Option) else option
+        yield inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+        )
 
 
 def report_or_warning(draw: Callable[[], Path]) -> Path | None:

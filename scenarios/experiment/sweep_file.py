@@ -29,7 +29,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from edge.protocol.spelling import nearest
 from scenarios.config import fleet_files, search_path
@@ -57,7 +57,7 @@ class SweepFile:
     parallel: int | None = None
     targets: tuple[float, ...] = ()
     at: Mapping[str, Any] = field(default_factory=dict)
-    judge: str | None = None
+    judge: Literal["test", "validation"] | None = None
     decide: Mapping[str, Any] = field(default_factory=dict)
     """What a decision looks for, by the keys of `DECIDE`; listed candidates are the grid's"""
 

@@ -16,25 +16,17 @@ from scenarios.api.requests import (
     DiffRequest,
     MachineRequest,
     MeasureRequest,
-    ResumeRequest,
-    RunRequest,
-    StressRequest,
-    SweepRequest,
 )
-from scenarios.cli import check, folders, recorded, runs, studies
+from scenarios.cli import check, folders, recorded
 from scenarios.cli.main import as_command
 from scenarios.config.errors import ScenarioError
+from tests import python_stub
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 CALLS = (
-    (fedbr.run, runs.run, RunRequest),
-    (fedbr.resume, runs.resume, ResumeRequest),
     (fedbr.check, check.check, MachineRequest),
     (fedbr.diff, folders.diff, DiffRequest),
     (fedbr.measure, recorded.replay, MeasureRequest),
-    (fedbr.stress, studies.stress, StressRequest),
-    (fedbr.compare, studies.compare, CompareRequest),
-    (fedbr.sweep, studies.sweep, SweepRequest),
 )
 BRIEF: dict[str, Any] = {"rounds.max": 1, "train.local_steps": 1, "data.clients": 6}
 
@@ -49,6 +41,27 @@ def test_python_and_the_command_line_take_the_same(
         assert field.name in options, field.name
         given = arguments[field.name].default
         assert (Path(given) if isinstance(default, Path) else given) == default, field.name
+
+
+def test_functions_have_the_arguments_of_requests_their_defaults_and_their_texts() -> None:
+    parameters = inspect.signature(fedbr.decide).parameters
+    assert list(parameters)[:6] == ["scenario", "grid", "seeds", "target", "cost", "budgets"]
+    assert (parameters["out"].default, parameters["device"].default, parameters["seeds"].default) == (
+        "runs",
+        "auto",
+        None,
+    )
+    assert "    device: cpu, cuda (all GPUs), cuda:N or auto" in str(fedbr.decide.__doc__).splitlines()
+    assert "    parallel: runs at a time, which share the ``workers``; with ``on``, at most so many" in str(
+        fedbr.sweep.__doc__
+    )
+    with pytest.raises(TypeError, match="missing a required argument: 'scenario'"):
+        fedbr.run()  # type: ignore[call-arg]
+
+
+def test_stubs_have_what_the_functions_take() -> None:
+    for file, text in python_stub.texts().items():
+        assert file.read_text() == text, "run python -m tests.python_stub"
 
 
 @pytest.mark.parametrize(

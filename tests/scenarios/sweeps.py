@@ -23,7 +23,7 @@ def result_of_sweep(*, fairness: bool = False) -> dict[str, Any]:
     pairs = statistics.compared(times)
     accuracies = statistics.compared({"slow": {0: 0.9, 1: 0.91}, "fast": {0: 0.91, 1: 0.9}})
     tests: list[dict[str, Any]] = [{"measure": "accuracy", "target": None, "pairs": accuracies}]
-    tests += [{"measure": key, "target": 0.9, "pairs": pairs} for key in statistics.TESTED]
+    tests += [{"measure": amount.key, "target": 0.9, "pairs": pairs} for amount in statistics.TESTED]
     if fairness:
         of_clients = {
             "slow": [{"clients_accuracy": 0.8, "worst_decile": each, "spread": 0.1} for each in (0.5, 0.52, 0.51)],

@@ -107,12 +107,13 @@ def objective_of(target: float | str | None, cost: str | None, budgets: Mapping[
         )
     limits = {}
     for name, amount in budgets.items():
-        argument = Argument("budgets", f"{name}={amount}", "budget")
+        text = amount if isinstance(amount, str) else f"{amount:.15g}"
+        argument = Argument("budgets", f"{name}={text}", "budget")
         if name not in AMOUNTS:
             raise ScenarioError(argument, f": unknown amount {name!r}, {nearest(name, list(AMOUNTS))}")
         try:
             limits[name] = AMOUNTS[name].parse(amount)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ScenarioError(argument, f": {error}") from None
         if not limits[name] > 0:
             raise ScenarioError(argument, ": a budget must be above 0")
@@ -124,27 +125,18 @@ def objective_of(target: float | str | None, cost: str | None, budgets: Mapping[
     return Objective(target, chosen, limits)
 
 
-def budget_words(budgets: Mapping[str, str | float]) -> list[str]:
-    """Words that `budgets_of` reads, of amounts as text with a unit or in SI units."""
-
-    def text(name: str, amount: str | float) -> str:
-        if isinstance(amount, str):
-            return amount
-        unit = AMOUNTS[name].written_unit if name in AMOUNTS else ""  # an unknown one is refused by its name
-        return f"{amount:.15g} {unit}".rstrip()
-
-    return [f"{name}={text(name, amount)}" for name, amount in budgets.items()]
-
-
-def budgets_of(words: Sequence[str]) -> dict[str, str]:
-    """Of words such as ``bytes="2 GB"``: name -> text; ScenarioError for one that is none, or is named twice."""
-    found: dict[str, str] = {}
-    for word in words:
+def budgets_of(asked: Mapping[str, units.Quantity] | Sequence[str]) -> Mapping[str, units.Quantity]:
+    """Budgets by the names of amounts, also of words such as ``bytes="2 GB"``; ScenarioError for a word that is none,
+    or names an amount twice."""
+    if isinstance(asked, Mapping):
+        return asked
+    budgets: dict[str, units.Quantity] = {}
+    for word in asked:
         name, equals, amount = word.partition("=")
         argument = Argument("budgets", repr(word), "budget")
         if not equals or not amount:
             raise ScenarioError(argument, f": write an amount and its limit, for example {BUDGET}")
-        if name in found:
+        if name in budgets:
             raise ScenarioError(argument, f": {name} is named twice")
-        found[name] = amount.strip().strip('"')
-    return found
+        budgets[name] = amount.strip().strip('"')
+    return budgets
