@@ -23,26 +23,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from coordinator.rounds.run import RunFailed
-    from edge.data.registry import DataError
-    from scenarios.api import flower
-    from scenarios.api.arrays import dataset
-    from scenarios.api.callbacks import Callback, CommittedRound
-    from scenarios.api.calls import RunList, check, diff, ls, measure, replay, resume, run, stress
-    from scenarios.api.experiments import RunCollection, audit, compare, decide, report, sweep
-    from scenarios.api.experiments import open_folder as open
-    from scenarios.api.figures import DrawnFigure
-    from scenarios.api.mlflow import MLflow
-    from scenarios.api.run import Run
-    from scenarios.api.tensorboard import TensorBoard
-    from scenarios.config.errors import ReportError, ScenarioError
-    from scenarios.studies.run_difference import RunDifference
-    from scenarios.studies.run_list import RunEntry
-
-    __version__: str
+from typing import Any
 
 __all__ = [
     "Callback",
