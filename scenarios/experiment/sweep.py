@@ -24,6 +24,7 @@ from typing import Any, Self
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.config.overrides import shown, words
+from scenarios.config.tables import TomlValue
 from scenarios.experiment import at_amounts, judged, statistics, sweep_tables
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result
 from scenarios.experiment.grid import METHOD, SEED, Axis, Grid, cell_name, folder_name, label, last_part
@@ -254,7 +255,7 @@ def default_run_id(grid: Grid, scenarios: Sequence[Loaded], judge: str = judged.
     Values count as ``scenarios``, those of the cells, have them: "20 Mbit/s" is "20000 kbit/s". Method and seed, whose
     runs have folders of their own names, do not count; without anything else it is ``sweep``.
     """
-    resolved: dict[str, Any] = {}
+    resolved: dict[str, TomlValue] = {}
     for loaded in reversed(scenarios):
         resolved |= resolved_keys(loaded.scenario)
 

@@ -37,6 +37,7 @@ from edge.protocol.scratch import scratch
 from scenarios.config import plugin_errors
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded, load
+from scenarios.config.tables import TomlValue
 from scenarios.report import terminal
 from scenarios.run import evaluated_clients, folder_files, run_problems
 from scenarios.run.federation import federated_run, largest_message
@@ -69,7 +70,12 @@ class StressPlan:
 
     @classmethod
     def of(
-        cls, name: str, overrides: Mapping[str, Any], clients: int | None, participants: int | None, rounds: int | None
+        cls,
+        name: str,
+        overrides: Mapping[str, TomlValue],
+        clients: int | None,
+        participants: int | None,
+        rounds: int | None,
     ) -> StressPlan:
         """ScenarioError for numbers that cannot be; None: as the scenario has it, and `ROUNDS` rounds."""
         described = load(name, overrides)

@@ -199,7 +199,7 @@ class Decision(Experiment):
     def _scored_name(self, row: ExperimentRow, seed: int) -> str:
         return f"{self.run_name(row, seed)}-scored"
 
-    def _changes(self, candidate: Candidate, walk: Walk, folder: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
+    def _changes(self, candidate: Candidate, walk: Walk, folder: Path) -> Iterator[tuple[str, KeyValues]]:
         """(change, settings) of each that has to be trained."""
         trained, overrides = self._judged_by(candidate, walk.apart, self.seeds[0])
         path, scale = folder / self.run_name(trained.row, self.seeds[0]), candidate.loaded.scenario.fleet.scale
