@@ -9,13 +9,14 @@ from scenarios.api.calling import Folder
 from scenarios.api.flower import export as export
 from scenarios.api.keys import KeysButFleet
 from scenarios.api.run import Run as Run
+from scenarios.config.tables import TomlValue
 
 def run(
     app: Folder | Any,
     client_app: Any = None,
     *,
     fleet: values.Scenario = "digits",
-    run_config: Mapping[str, Any] | None = None,
+    run_config: Mapping[str, TomlValue] | None = None,
     out: Folder = "runs",
     run_id: str | None = None,
     allow_code: bool = False,

@@ -27,6 +27,7 @@ from scenarios.api.calling import Folder
 from scenarios.api.keys import Keys, KeysButFleet, KeysButSeed
 from scenarios.api import values
 from scenarios.api.values import Scenario
+from scenarios.config.tables import TomlValue
 '''
 OF_MODULE = """
 __version__: str

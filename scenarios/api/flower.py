@@ -24,6 +24,8 @@ from scenarios.api.run import Run
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import COMMAND_LINE, PYTHON, Argument, ScenarioError
 from scenarios.config.load import Loaded, Source, load
+from scenarios.config.overrides import KeyValues
+from scenarios.config.tables import TomlValue
 from scenarios.run.app_folder import PROJECT, content, flat
 
 WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")
@@ -50,19 +52,19 @@ clientapp = "given_client_app:app"
 def of_app(
     app: Folder,
     fleet: Source,
-    run_config: str | Mapping[str, Any],
-    given: Mapping[str, Any],
+    run_config: str | Mapping[str, TomlValue],
+    given: Mapping[str, TomlValue],
     origin: str = COMMAND_LINE,
 ) -> Loaded:
     """The scenario of an app on the fleet of another scenario. ScenarioError for a ``run_config`` that is none."""
     config = _parsed(run_config) if isinstance(run_config, str) else dict(run_config)
-    own = {"method": f"{FLOWER_APP}{Path(app)}", "method_options": {}}  # none of the scenario's method
+    own: KeyValues = {"method": f"{FLOWER_APP}{Path(app)}", "method_options": {}}  # none of the scenario's method
     return load(fleet, {**own, **({"method_options.run_config": config} if config else {}), **given}, origin=origin)
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parsed(text: str) -> dict[str, TomlValue]:
     """``a=1 b="x"`` as ``flwr run`` reads it: TOML, word by word; a word that is no value of TOML is text."""
-    config: dict[str, Any] = {}
+    config: dict[str, TomlValue] = {}
     for word in WORD.findall(text):
         key, equals, value = word.partition("=")
         if not equals or not key:
@@ -81,7 +83,7 @@ def run(
     client_app: Any = None,
     *,
     fleet: values.Scenario = "digits",
-    run_config: Mapping[str, Any] | None = None,
+    run_config: Mapping[str, TomlValue] | None = None,
 ) -> Run:
     """Run a Flower app, unchanged, on the clock of a fleet.
 
@@ -110,11 +112,11 @@ def export(scenario: values.Scenario, folder: Folder, *, allow_code: bool = Fals
         return target
 
 
-def _folder_of(server_app: Any, client_app: Any, run_config: Mapping[str, Any]) -> Path:
+def _folder_of(server_app: Any, client_app: Any, run_config: Mapping[str, TomlValue]) -> Path:
     """The folder of an app whose two parts were given as objects; its config is that of the module's own project, if
     that is an app, and ``run_config``."""
     (root, name, server), (_, _, client) = _place(server_app), _place(client_app)
-    config: dict[str, Any] = {}
+    config: dict[str, TomlValue] = {}
     with suppress(OSError, KeyError, tomllib.TOMLDecodeError):
         config = flat(tomllib.loads(content(root / PROJECT).decode())["tool"]["flwr"]["app"]["config"])
     lines = "\n".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in {**config, **run_config}.items())

@@ -32,7 +32,8 @@ def of_result(result: dict[str, Any]) -> str:
     if {"axes", "rows", "targets", "tests"} <= result.keys():
         from scenarios.experiment import sweep_tables
 
-        return of_tables(sweep_tables.short(result), sweep_tables.answer(result))
+        read = sweep_tables.read(result)
+        return of_tables(sweep_tables.short(read), sweep_tables.answer(read))
     if {"candidates", "objective"} <= result.keys():
         from scenarios.studies.decide import pages
 

@@ -25,7 +25,7 @@ from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import NO_LISTS
 from scenarios.config.plugin_points import BY_KEY, BY_STAGE_KEY, PLUGIN_POINTS
-from scenarios.config.tables import leaves
+from scenarios.config.tables import leaves, value_at
 from scenarios.config.toml_source import find, read
 
 SHORT = {"model": "model.name", "data": "data.name"}
@@ -74,7 +74,7 @@ _COSTS_LIKE = {"Reduction": "topk", "NumberFormat": "quantize", "EntropyCoder": 
 """Class of a codec's stage -> the shipped one whose time a bare class takes; a row says it itself"""
 
 
-def as_names(given: Mapping[str, Any], scenario: Any = None) -> dict[str, Any]:
+def as_names(given: Mapping[str, object], scenario: Any = None) -> dict[str, Any]:
     """Overrides, or the tables of a scenario, with names in place of the objects at plug-in points.
 
     ``scenario``: the one that they override; a model is made for its data. ScenarioError, by the key, for an object
@@ -89,7 +89,7 @@ def with_names(scenario: Any) -> Any:
     return as_names(scenario, scenario) if isinstance(scenario, Mapping) else scenario
 
 
-def axis_names(key: str, given: Any, overrides: Mapping[str, Any], scenario: Any) -> tuple[str, Any]:
+def axis_names(key: str, given: Any, overrides: Mapping[str, object], scenario: Any) -> tuple[str, Any]:
     """A key of a grid and its values, with names in place of objects; ``overrides``: those of all runs."""
     if not isinstance(key, str) or not isinstance(given, Sequence) or all(map(_is_text, given)):
         return key, given
@@ -102,9 +102,9 @@ def axis_names(key: str, given: Any, overrides: Mapping[str, Any], scenario: Any
     return (named[0][0] if named else key), [value for _, value in named]
 
 
-def _named(tables: Mapping[str, Any], at: str, name: Any) -> dict[str, Any]:
+def _named(tables: Mapping[str, object], at: str, name: Any) -> dict[str, object]:
     """The tables with ``name(key, object)`` for each object."""
-    result: dict[str, Any] = {}
+    result: dict[str, object] = {}
     for part, value in tables.items():
         key = SHORT.get(f"{at}{part}", f"{at}{part}")
         if point := next((point for stages, point in BY_STAGE_KEY.items() if f"{key}.".startswith(f"{stages}.")), None):
@@ -144,19 +144,19 @@ def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str | PathLike | bool | int | float)
 
 
-def _data_name(given: Mapping[str, Any], scenario: Any) -> str:
+def _data_name(given: Mapping[str, object], scenario: Any) -> str:
     """The data of a scenario with these overrides."""
-    tables: dict[str, Any] = {"extends": scenario}
+    tables: dict[str, object] = {"extends": scenario}
     if isinstance(scenario, Mapping):
         own = {key: value for key, value in scenario.items() if key.partition(".")[0] in ("data", "extends")}
         tables = dict(leaves(_named(own, "", _name)))
     named = dict(leaves(given)).get("data.name") or tables.get("data.name")
     if named is None and tables.get("extends") is not None:
-        named = read(find(str(tables["extends"]))).get("data", {}).get("name")
+        named = value_at(read(find(str(tables["extends"]))), "data.name")
     return str(named or "digits")
 
 
-def plugin_name(value: Any, key: str | None, overrides: Mapping[str, Any]) -> str:
+def plugin_name(value: Any, key: str | None, overrides: Mapping[str, object]) -> str:
     """The name of a plug-in that is given as text, or as the thing itself; ``key``: the one that would name it.
 
     ``overrides``: with names; a model is made for their data. ScenarioError for what is no plug-in, or may be one

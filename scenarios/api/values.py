@@ -20,9 +20,9 @@ from scenarios.config.load import Source
 from scenarios.config.overrides import refuse_repeated
 from scenarios.config.plugin_points import WHOLE
 from scenarios.config.schema import NONE, takes_none
-from scenarios.config.tables import leaves, set_value
+from scenarios.config.tables import TomlValue, leaves, set_value
 
-Scenario = str | PathLike[str] | Mapping[str, Any]
+Scenario = str | PathLike[str] | Mapping[str, object]
 """The name of a shipped scenario, the path of a TOML file, or the tables of a scenario as a mapping with nested or
 dotted keys, among them ``extends``"""
 MOST_VALUES = 10_000
@@ -46,7 +46,7 @@ class _Short(Repr):
 shown = _Short().repr
 
 
-def overrides(given: Mapping[str, Any]) -> dict[str, Any]:
+def overrides(given: Mapping[str, object]) -> dict[str, TomlValue]:
     """Dotted key -> value of a mapping whose keys are dotted, or names of nested mappings.
 
     A mapping changes the keys that it names, and replaces the tables of `WHOLE`; an empty one empties its table.
@@ -57,7 +57,7 @@ def overrides(given: Mapping[str, Any]) -> dict[str, Any]:
     return dict(flat)
 
 
-def _text_keys(tables: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+def _text_keys(tables: Mapping[str, object], at: str = "") -> dict[str, object]:
     """The tables, if all of their keys are text; ScenarioError that names one that is none."""
     for name in tables:
         if not isinstance(name, str) or not name or "=" in name:
@@ -68,7 +68,7 @@ def _text_keys(tables: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     }
 
 
-def plain(key: str, value: Any) -> Any:
+def plain(key: str, value: Any) -> TomlValue:
     """A value as TOML has it: text, numbers, flags, lists and tables; ScenarioError for any other."""
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         value = value.item()
@@ -140,7 +140,7 @@ def named(scenario: Scenario) -> Source:
         return str(scenario)
     if not isinstance(scenario, Mapping):
         raise ScenarioError(f"scenario = {shown(scenario)}: must be a name, the path of a file, or a mapping")
-    tables: dict[str, Any] = {}
+    tables: dict[str, TomlValue] = {}
     for key, value in overrides(scenario).items():
         try:
             set_value(tables, key, value)

@@ -31,6 +31,7 @@ from edge.protocol.portable import PORTABLE, numpy_environment
 from edge.protocol.scratch import PREFIX, SUFFIX, scratch
 from edge.runtime.keys import KeyPair, write_pair, write_public
 from scenarios.cluster import supervisor
+from scenarios.config.tables import TomlValue, value_at
 from scenarios.run.child_process import ChildProcess, Message
 
 AGENT_END_SECONDS = 2 * supervisor.GRACE_SECONDS
@@ -213,13 +214,13 @@ class RunKeeper:
         self._exits.close()
 
 
-def run_environment(scenario: Mapping[str, Any]) -> dict[str, str]:
+def run_environment(scenario: Mapping[str, TomlValue]) -> dict[str, str]:
     """The environment of a run's process: NumPy, which computes virtual times and server steps there, is limited for
     portable numerics, as in a command's own process (`scenarios.run.own_numpy`).
 
     ``scenario``: its resolved tables.
     """
-    is_portable = scenario["train"]["instructions"] == PORTABLE
+    is_portable = value_at(scenario, "train.instructions") == PORTABLE
     return numpy_environment(agent_environment()) if is_portable else agent_environment()
 
 

@@ -28,7 +28,7 @@ from scenarios.config import toml_source, value_types
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, BY_STAGE_KEY
 from scenarios.config.quantities import quantity
 from scenarios.config.schema import Scenario, fields, is_table
-from scenarios.config.tables import value_at
+from scenarios.config.tables import TomlValue, value_at
 from scenarios.config.toml_writer import toml_value
 
 LEADING_NAMES = re.compile(r"([\w-]+(?:(?:, | and )[\w -]+)*): ")
@@ -109,14 +109,14 @@ def options_of(kind: type[BaseModel], at: str, user: str = "") -> Iterator[Scena
         yield replace(entry, used_by=(user,) if user else (), symbol=info.title)
 
 
-def shipped_values(key: str) -> dict[str, Any]:
+def shipped_values(key: str) -> dict[str, TomlValue]:
     """Name of a shipped scenario -> the value that it gives to the key, as written there."""
     found = {name: value_at(_shipped(name), key) for name in toml_source.shipped()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 @cache
-def _shipped(name: str) -> Mapping[str, Any]:
+def _shipped(name: str) -> Mapping[str, TomlValue]:
     return toml_source.read(toml_source.find(name))
 
 

@@ -24,7 +24,7 @@ from edge.protocol.home import abbreviated, expanded
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
 from scenarios.config.schema import Scenario
-from scenarios.config.tables import set_value, value_at
+from scenarios.config.tables import TomlValue, set_value, value_at
 
 CALIBRATED = "devices"
 """Folder of the user cache for the profiles of ``fedbr check --calibrate``."""
@@ -35,7 +35,7 @@ KEYS = (*(f"fleet.{key}" for key in FILE_KEYS), PARTITION)
 """Keys that name files"""
 
 
-def beside(tables: dict[str, Any], folder: Path, is_first: bool = False) -> None:
+def beside(tables: dict[str, TomlValue], folder: Path, is_first: bool = False) -> None:
     """Name the files that lie in a folder by their whole paths, in place, as of `placed`."""
     for key in KEYS:
         if (name := value_at(tables, key)) is not None:
@@ -50,7 +50,7 @@ def placed(key: str, name: Any, folder: Path, is_first: bool = False) -> Any:
     return str((folder / name).resolve()) if is_first or not is_file(Path(name)) else name
 
 
-def absolute(scenario: Scenario, place: Path | None = None) -> dict[str, Any]:
+def absolute(scenario: Scenario, place: Path | None = None) -> dict[str, TomlValue]:
     """The scenario's tables with whole paths of files that are named from the current folder.
 
     For a run in a folder in ``place``, those in ``place`` have names from the run's folder on, which hold when both are

@@ -33,11 +33,11 @@ from scenarios.config.errors import COMMAND_LINE
 from scenarios.config.errors import ScenarioError as ScenarioError
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, PLUGIN_POINTS
 from scenarios.config.schema import Scenario, all_fields, without_nones
-from scenarios.config.tables import leaves, set_value
+from scenarios.config.tables import TomlValue, leaves, set_value
 from scenarios.config.toml_source import FILES, ValueOrigin, extended, find, is_recorded, read
 from scenarios.config.value_types import type_text
 
-Source = str | Mapping[str, Any]
+Source = str | Mapping[str, TomlValue]
 """A shipped name, the path of a TOML file, or tables as such a file has them, among them ``extends``"""
 RUN_COPY = "scenario.toml"
 """Name of a scenario's file in a run folder"""
@@ -61,7 +61,7 @@ class Loaded:
     model: ModelRow
     blocks: int
     """The number of blocks, M."""
-    began: Mapping[str, Any] = field(default_factory=dict)
+    began: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Tables of limits that a run began with, if it has been given others since."""
     sum_is_default: bool = True
     """Whether the scenario does not say how updates are summed (aggregate.sum)."""
@@ -69,7 +69,7 @@ class Loaded:
 
 def load(
     scenario: Source,
-    overrides: Mapping[str, Any] = MappingProxyType({}),
+    overrides: Mapping[str, TomlValue] = MappingProxyType({}),
     method: str | None = None,
     origin: str = COMMAND_LINE,
 ) -> Loaded:
@@ -125,7 +125,7 @@ def beside(scenario: Source) -> AbstractContextManager[None]:
     return nullcontext() if path.parent == FILES or path.name == RUN_COPY else search_path.beside(path)
 
 
-def load_resolved(name: str, tables: Mapping[str, Any]) -> Loaded:
+def load_resolved(name: str, tables: Mapping[str, TomlValue]) -> Loaded:
     """The scenario of resolved tables, as ``Loaded.scenario.model_dump()`` has them; its numbers are in SI."""
     return _resolved(name, tables, ValueOrigin(RUN_COPY, tables), is_resolved=True)
 
@@ -161,7 +161,7 @@ def named_method(name: str) -> Method:
         raise
 
 
-def _resolved(name: str, raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Loaded:
+def _resolved(name: str, raw: Mapping[str, TomlValue], origin: ValueOrigin, is_resolved: bool) -> Loaded:
     """The scenario of these tables; errors in the user's own rows name them."""
     with plugin_errors.named(raw, ScenarioError, name):
         return replace(_checked(_parsed(raw, origin, is_resolved), raw, _Resolver(origin)), name=name)
@@ -174,7 +174,7 @@ NO_LISTS = (
 """Why lists are no kind of partition"""
 
 
-def _parsed(raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> Scenario:
+def _parsed(raw: Mapping[str, TomlValue], origin: ValueOrigin, is_resolved: bool) -> Scenario:
     """The scenario as its keys and types say, before any name in it is looked up."""
     quantities.refuse_large(raw, origin)
     quantities.refuse_control(raw, origin)
@@ -245,7 +245,7 @@ class _Resolver:
                     parts = (f"unknown key {inner}: it is an option of {', '.join(owners)}",)
             raise self.origin.error(inner, *parts, choices=choices) from None
 
-    def row_options(self, key: str, name: str, given: Mapping[str, Any]) -> PluginOptions:
+    def row_options(self, key: str, name: str, given: Mapping[str, TomlValue]) -> PluginOptions:
         """Every option of the row that a plug-in point's key names."""
         point = BY_KEY[key]
         assert point.options_key is not None
@@ -258,7 +258,7 @@ class _Resolver:
             raise self.origin.error(*first)
 
 
-def _checked(scenario: Scenario, raw: Mapping[str, Any], resolver: _Resolver) -> Loaded:
+def _checked(scenario: Scenario, raw: Mapping[str, TomlValue], resolver: _Resolver) -> Loaded:
     """The scenario with every default written out; checks are in the order of the messages that a user should see."""
     method: Method = resolver.row("method", named_method, scenario.method)
     options: Options = resolver.options("method_options", scenario.method_options, method.options)
@@ -319,7 +319,7 @@ def _checked(scenario: Scenario, raw: Mapping[str, Any], resolver: _Resolver) ->
     )
 
 
-def _with_defaults(scenario: Scenario, raw: Mapping[str, Any], method: Method) -> Scenario:
+def _with_defaults(scenario: Scenario, raw: Mapping[str, TomlValue], method: Method) -> Scenario:
     """The scenario with its seed for partition and fleet, and the validation examples that its method wants, where it
     gives none."""
     data, fleet, given = scenario.data, scenario.fleet, raw.get("data")
@@ -390,8 +390,15 @@ def _resolved_codec(codec: CodecConfig, resolver: _Resolver) -> CodecConfig:
             resolved.append({"kind": stage["kind"], **options.model_dump(exclude_none=True)})
         return tuple(resolved)
 
-    written: dict[str, Any] = {key: chain(f"codec.{key}", getattr(codec, key)) for key in ("up", "down", "wan")}
-    for direction in ("up_slots", "down_slots"):
-        slots = getattr(codec, direction)
-        written[direction] = {slot: chain(f"codec.{direction}.{slot}", stages) for slot, stages in slots.items()}
-    return replace(codec, **written, error_feedback=feedback)
+    def chains(direction: str, slots: Mapping[str, Chain]) -> dict[str, Chain]:
+        return {slot: chain(f"codec.{direction}.{slot}", stages) for slot, stages in slots.items()}
+
+    return replace(
+        codec,
+        up=chain("codec.up", codec.up),
+        down=chain("codec.down", codec.down),
+        wan=chain("codec.wan", codec.wan),
+        up_slots=chains("up_slots", codec.up_slots),
+        down_slots=chains("down_slots", codec.down_slots),
+        error_feedback=feedback,
+    )

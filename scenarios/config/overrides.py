@@ -13,22 +13,22 @@ from typing import Any
 
 from costmodel.files import parse_toml
 from scenarios.config.errors import COMMAND_LINE, ScenarioError
-from scenarios.config.tables import leaves
+from scenarios.config.tables import TomlValue, leaves
 from scenarios.config.toml_writer import toml_value
 
-KeyValues = Mapping[str, object]
+KeyValues = Mapping[str, TomlValue]
 """Dotted key of a scenario -> value"""
 OPENING, CLOSING = "[{", "]}"
 
 
-def parsed(words: Iterable[str]) -> dict[str, Any]:
+def parsed(words: Iterable[str]) -> dict[str, TomlValue]:
     """Key -> value of KEY=VALUE words; ScenarioError for a word that is none, and for a key that two of them set."""
     pairs = [parse(word) for word in words]
     refuse_repeated(pairs)
     return dict(pairs)
 
 
-def parse_all(words: Iterable[str]) -> dict[str, Any]:
+def parse_all(words: Iterable[str]) -> dict[str, TomlValue]:
     """Key -> value of KEY=VALUE words, of which a later one replaces an earlier one of its key."""
     return dict(map(parse, words))
 
@@ -66,7 +66,7 @@ def refuse_repeated(overrides: Iterable[tuple[str, Any]]) -> None:
         given |= keys
 
 
-def words(overrides: Mapping[str, Any]) -> list[str]:
+def words(overrides: Mapping[str, TomlValue]) -> list[str]:
     """KEY=VALUE for each value, which `parsed` reads as it is: text without quotes where it stays text."""
     return [f"{key}={as_text(value)}" for key, value in overrides.items()]
 

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
-from typing import Any
 
 from coordinator.records.round_record import RoundRecord
 from coordinator.rounds.run import RunFailed
@@ -21,6 +20,7 @@ from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.plugins import OUR_FOLDERS, is_users
 from scenarios.config.errors import ScenarioError
 from scenarios.config.plugin_points import own_rows
+from scenarios.config.tables import TomlValue
 
 OUR_ERRORS = (RunFailed, PoolError, Stopped, ScenarioError)
 
@@ -28,7 +28,7 @@ _log = logging.getLogger("fedbr.plugins")
 
 
 @contextmanager
-def named(tables: Mapping[str, Any], kind: type[Exception], name: str = "") -> Iterator[None]:
+def named(tables: Mapping[str, TomlValue], kind: type[Exception], name: str = "") -> Iterator[None]:
     """Turn an error of the user's rows in these tables of a scenario into a ``kind``, which names row and place.
 
     ``name``: of the scenario, for the message. Errors of the disk stay what they are, unless the row raised them.

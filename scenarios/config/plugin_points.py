@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from edge.protocol.spelling import is_own
-from scenarios.config.tables import value_at
+from scenarios.config.tables import TomlValue, value_at
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ WHOLE = (
 """Tables that a file or mapping replaces as one: their keys are names, or those of the row that is named beside them"""
 
 
-def own_names(tables: Mapping[str, Any]) -> set[str]:
+def own_names(tables: Mapping[str, TomlValue]) -> set[str]:
     """The names of a user's own rows, ``module:ROW``, in the tables of a scenario."""
     return {name for _, name in own_rows(tables)}
 
 
-def own_rows(tables: Mapping[str, Any]) -> list[tuple[str, str]]:
+def own_rows(tables: Mapping[str, TomlValue]) -> list[tuple[str, str]]:
     """(key, ``module:ROW``) of a user's own rows in the tables of a scenario."""
     keys = dict.fromkeys((*BY_KEY, *BY_STAGE_KEY))
     return [(key, name) for key in keys for name in _names(value_at(tables, key)) if is_own(name)]

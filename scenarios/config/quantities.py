@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, TypeGuard, get_args, get_origin
 
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
@@ -24,7 +24,7 @@ from costmodel.units import BINARY_BYTES, BYTES, FLOPS, JOULES, RATES, SECONDS, 
 from edge.protocol.bounds import NOT_IN_LINES
 from scenarios.config.plugin_points import BY_STAGE_KEY
 from scenarios.config.schema import all_fields
-from scenarios.config.tables import leaves
+from scenarios.config.tables import TomlValue, leaves
 from scenarios.config.toml_source import ValueOrigin
 from scenarios.config.toml_writer import toml_text
 
@@ -87,7 +87,7 @@ def quantities() -> Mapping[str, QuantityUnits]:
     return {key: kind for key, kind in kinds if kind is not None}
 
 
-def refuse_bare(raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) -> None:
+def refuse_bare(raw: Mapping[str, TomlValue], origin: ValueOrigin, is_resolved: bool) -> None:
     """ScenarioError for a number without a unit at a key that holds a quantity.
 
     ``raw``: tables with overrides; without these, numbers of a resolved scenario are in SI.
@@ -101,7 +101,7 @@ def refuse_bare(raw: Mapping[str, Any], origin: ValueOrigin, is_resolved: bool) 
             raise origin.error(key, f"{key} = {value!r}: needs a unit, for example {example!r}")
 
 
-def refuse_large(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
+def refuse_large(raw: Mapping[str, TomlValue], origin: ValueOrigin) -> None:
     """Refuse numbers beyond every sensible value, before they are used or written."""
     for key, value in leaves(raw):
         for number in _numbers(value):
@@ -113,7 +113,7 @@ def refuse_large(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
                 raise origin.error(key, f"{key} = {number!r}{unit}: is too large")
 
 
-def refuse_control(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
+def refuse_control(raw: Mapping[str, TomlValue], origin: ValueOrigin) -> None:
     """Refuse texts that no reader of a run's folder takes, or that no file can hold."""
     for key, value in leaves(raw):
         for text in (key, *_texts(value)):
@@ -132,7 +132,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(inner)
 
 
-def refuse_flags(raw: Mapping[str, Any], resolved: Mapping[str, Any], origin: ValueOrigin) -> None:
+def refuse_flags(raw: Mapping[str, TomlValue], resolved: Mapping[str, TomlValue], origin: ValueOrigin) -> None:
     """Refuse true and false where a number is expected, which pydantic would read as 1 and 0."""
     inner = leaves(resolved, BY_STAGE_KEY)
     flags = {key for key, value in inner if any(isinstance(item, bool) for item in _numbers(value))}
@@ -171,16 +171,16 @@ def beyond_limit(error: ErrorDetails, key: str) -> str | None:
     return f"must be {words} {units.exact(float(error['ctx'][name]), kind.parse)}"
 
 
-def _is_bare(value: object) -> bool:
+def _is_bare(value: TomlValue) -> TypeGuard[float]:
     return isinstance(value, int | float) and value != 0 and math.isfinite(value)
 
 
-def scenario_text(tables: Mapping[str, Any]) -> str:
+def scenario_text(tables: Mapping[str, TomlValue]) -> str:
     """The TOML of a resolved scenario, its quantities with units; `scenarios.config.load` reads the same from it."""
     return toml_text(with_units(tables))
 
 
-def with_units(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+def with_units(table: Mapping[str, TomlValue], at: str = "") -> dict[str, TomlValue]:
     """The tables of a resolved scenario with quantities as text; `scenarios.config.load` reads the same from them."""
     return {
         key: with_units(value, f"{at}{key}.") if isinstance(value, Mapping) else _written(f"{at}{key}", value)

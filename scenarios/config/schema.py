@@ -38,6 +38,7 @@ from edge.protocol.config import (
 )
 from edge.protocol.home import abbreviated, expanded
 from edge.protocol.plugins import FLOWER_APP
+from scenarios.config.tables import TomlValue
 
 
 def fraction(value: object) -> object:
@@ -225,14 +226,14 @@ NONE = "none"
 
 
 def without_nones(
-    tables: Mapping[str, Any], fields: Mapping[str, FieldInfo] | None = None, at: str = ""
-) -> dict[str, Any]:
+    tables: Mapping[str, TomlValue], fields: Mapping[str, FieldInfo] | None = None, at: str = ""
+) -> dict[str, TomlValue]:
     """The tables with None for each `NONE` at a key that may be None and has no choice of that name.
 
     ``fields``: by key; those of a scenario by default.
     """
     fields = _all_fields() if fields is None else fields
-    taken: dict[str, Any] = {}
+    taken: dict[str, TomlValue] = {}
     for name, value in tables.items():
         key = f"{at}{name}"
         if isinstance(value, Mapping):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from costmodel.files import parse_toml, read_bytes
 from edge.data.locate import is_file
@@ -16,7 +15,7 @@ from edge.protocol.spelling import nearest
 from scenarios.config import fleet_files
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.plugin_points import WHOLE
-from scenarios.config.tables import leaves
+from scenarios.config.tables import TomlValue, leaves
 
 FILES = Path(__file__).parent / "files"
 LARGEST_NBYTES = 32_000_000
@@ -61,7 +60,7 @@ def is_recorded(file: Path) -> bool:
     return file.name == SCENARIO and any((file.parent / name).exists() for name in RECORDS)
 
 
-def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, TomlValue]:
     """The tables of a file, merged into those of the file that it extends; ``seen``: the files that extend this one."""
     if path.resolve() in seen:
         raise ScenarioError(f"{path.name}: extends: the files extend each other in a circle")
@@ -89,7 +88,7 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     return merged(read(parent, (*seen, path.resolve())), raw)
 
 
-def extended(tables: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def extended(tables: Mapping[str, TomlValue]) -> tuple[str, dict[str, TomlValue]]:
     """(name, tables) of tables that are no file's, merged into those of the file that they extend, which names them."""
     raw = dict(tables)
     base = raw.pop("extends", None)
@@ -101,19 +100,22 @@ def extended(tables: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return path.stem, merged(read(path), raw)
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+def merged(base: Mapping[str, TomlValue], over: Mapping[str, TomlValue], at: str = "") -> dict[str, TomlValue]:
     """The tables ``base`` with the values of ``over`` in place of theirs."""
     tables = dict(base)
     for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(tables.get(key), Mapping)
-        tables[key] = merged(tables[key], value, f"{at}{key}.") if both and f"{at}{key}" not in WHOLE else value
+        before = tables.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping) and f"{at}{key}" not in WHOLE:
+            tables[key] = merged(before, value, f"{at}{key}.")
+        else:
+            tables[key] = value
     return tables
 
 
 class ValueOrigin:
     """The source of each key of a scenario: its file, or that of an override."""
 
-    def __init__(self, default: str, tables: Mapping[str, Any]) -> None:
+    def __init__(self, default: str, tables: Mapping[str, TomlValue]) -> None:
         self.default = default
         self._keys = {key: default for key, _ in leaves(tables)}
 

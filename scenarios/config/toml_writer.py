@@ -10,13 +10,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from scenarios.config.tables import TomlValue
 
-def toml_text(tables: Mapping[str, Any]) -> str:
+
+def toml_text(tables: Mapping[str, TomlValue]) -> str:
     """The TOML of nested dicts."""
     return "\n".join(_lines(tables, "")) + "\n"
 
 
-def _lines(table: Mapping[str, Any], at: str) -> list[str]:
+def _lines(table: Mapping[str, TomlValue], at: str) -> list[str]:
     lines = [
         f"# {_key(key)} is not set" if value is None else f"{_key(key)} = {toml_value(value)}"
         for key, value in table.items()

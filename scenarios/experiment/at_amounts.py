@@ -6,22 +6,24 @@ that all are read in the same way (`run.progress`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from coordinator.rounds.amounts import BY_NAME, PRICE, Amount
 from costmodel.config import FleetConfig
 from costmodel.units import Quantity
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
-from scenarios.experiment.experiment import ExperimentRow, Result
+from scenarios.experiment.experiment import ExperimentRow
 from scenarios.experiment.run_set import missing_note
 from scenarios.report import bands
 from scenarios.report.columns import PERCENT
 from scenarios.report.run_reader import RunGroup
 from scenarios.report.tables import Cell, Number, Table, TableColumn, csv_text
-from scenarios.run.progress import Trail, with_interval
+from scenarios.run.progress import Mean, Trail
 
 EXAMPLE = 'bytes="1 MB,2 MB"'
 AT = Argument("at")
@@ -99,45 +101,65 @@ def are_of_devices(at: At) -> bool:
     return any(BY_NAME[name].scope == "devices" for name in at)
 
 
-def readings(at: At, trails: Trails) -> dict[str, list[dict[str, Any]]]:
-    """Name of an amount -> a reading per value: ``amount``, and ``accuracy`` of each row over its seeds.
+class AccuracyAt(Mean, frozen=True):
+    """The accuracy of a row at an amount, over its seeds."""
 
-    ``rounds``: the evaluated round of each seed; ``used_up``: whether its run came to the amount.
-    """
+    rounds: list[int | None]
+    """The evaluated round of each seed"""
+    used_up: list[bool]
+    """Whether its run came to the amount"""
 
-    def reading(amount: Amount, limit: float) -> dict[str, Any]:
+
+class AmountReading(Struct, frozen=True):
+    """What one value of an amount bought."""
+
+    amount: float
+    accuracy: dict[str, AccuracyAt]
+    """By the name of the row"""
+
+
+def readings(at: At, trails: Trails) -> dict[str, list[AmountReading]]:
+    """Name of an amount -> a reading per value."""
+
+    def reading(amount: Amount, limit: float) -> AmountReading:
         accuracy = {}
         for row, by_seed in trails.items():
             points = [trail.within({amount: limit}).evaluated for trail in by_seed.values()]
-            accuracy[row] = {
-                **with_interval([point.accuracy if point else None for point in points]),
-                "rounds": [point.rounds if point else None for point in points],
-                "used_up": [amount.total(trail) >= limit for trail in by_seed.values()],
-            }
-        return {"amount": limit, "accuracy": accuracy}
+            accuracy[row] = AccuracyAt(
+                **asdict(Mean.of([point.accuracy if point else None for point in points])),
+                rounds=[point.rounds if point else None for point in points],
+                used_up=[amount.total(trail) >= limit for trail in by_seed.values()],
+            )
+        return AmountReading(limit, accuracy)
 
     return {name: [reading(BY_NAME[name], limit) for limit in values] for name, values in at.items()}
 
 
-def tables(result: Result, labels: Mapping[str, str]) -> Iterator[Table]:
+def tables(
+    by_name: Mapping[str, Sequence[AmountReading]],
+    labels: Mapping[str, str],
+    stopped_by: Iterable[str],
+    missing: Sequence[str],
+) -> Iterator[Table]:
     """A table per amount: a row per value, and a column per row of the sweep; a star where a run ended before.
 
-    ``labels``: name of a row -> its heading.
+    ``by_name``: as of `readings`; ``labels``: name of a row -> its heading; ``stopped_by``: what ended the runs;
+    ``missing``: names of those that are not there.
     """
-    ends = sorted({str(run["stopped_by"]).replace("_", " ") for run in result["runs"]} - {"budgets"})
+    ends = sorted({rule.replace("_", " ") for rule in stopped_by} - {"budgets"})
     short = f"* not used up: a run ended before, by {' or '.join(ends)}; raise rounds.max or what else ended it"
-    for name, read in result["at"].items():
-        rows = list(read[0]["accuracy"])
+    for name, read in by_name.items():
+        rows = list(read[0].accuracy)
         columns = [TableColumn(name), *(TableColumn(labels[row], PERCENT, missing="-") for row in rows)]
         cells: list[list[Cell]] = []
         for each in read:
-            accuracies = [each["accuracy"][row] for row in rows]
-            marks = ["" if all(cell["used_up"]) else " *" for cell in accuracies]
+            accuracies = [each.accuracy[row] for row in rows]
+            marks = ["" if all(cell.used_up) else " *" for cell in accuracies]
             numbers = (replace(Number.mean(cell), mark=mark) for cell, mark in zip(accuracies, marks, strict=True))
             # Amounts name the rows, so each is written as a user writes it, in its own unit.
-            cells.append([BY_NAME[name].shown(each["amount"]), *numbers])
-        is_short = any(not all(cell["used_up"]) for each in read for cell in each["accuracy"].values())
-        notes = [READ_AS, *([short] if is_short else []), *missing_note(result)]
+            cells.append([BY_NAME[name].shown(each.amount), *numbers])
+        is_short = any(not all(cell.used_up) for each in read for cell in each.accuracy.values())
+        notes = [READ_AS, *([short] if is_short else []), *missing_note(missing)]
         yield Table(f"accuracy at {BY_NAME[name].heading}", columns, cells, notes)
 
 
@@ -163,17 +185,19 @@ def figure(at: At, drawn: Sequence[bands.Band], runs: Sequence[RunGroup]) -> tup
     return "bands", bands.draw(drawn, limits, runs=runs), caption
 
 
-def files(result: Result, drawn: Sequence[bands.Band]) -> dict[str, str]:
-    """``at.csv``, a row per row, seed, amount and value, and ``curves.csv``, the points of the curves."""
-    seeds = {row["name"]: row["seeds"] for row in result["rows"]}
+def files(
+    by_name: Mapping[str, Sequence[AmountReading]], seeds: Mapping[str, Sequence[int]], drawn: Sequence[bands.Band]
+) -> dict[str, str]:
+    """``at.csv``, a row per row, seed, amount and value, and ``curves.csv``, the points of the curves.
+
+    ``seeds``: by the name of the row.
+    """
     rows = [
-        [row, seed, name, each["amount"], accuracy, rounds, used_up]
-        for name, read in result["at"].items()
+        [row, seed, name, each.amount, accuracy, rounds, used_up]
+        for name, read in by_name.items()
         for each in read
-        for row, cell in each["accuracy"].items()
-        for seed, accuracy, rounds, used_up in zip(
-            seeds[row], cell["values"], cell["rounds"], cell["used_up"], strict=True
-        )
+        for row, cell in each.accuracy.items()
+        for seed, accuracy, rounds, used_up in zip(seeds[row], cell.values, cell.rounds, cell.used_up, strict=True)
     ]
     head = ["row", "seed", "name", "amount", "accuracy", "round", "used_up"]
     return {"at.csv": csv_text(head, rows), "curves.csv": bands.csv(drawn)}

@@ -22,7 +22,7 @@ from scenarios.experiment.run_set import RunSet
 from scenarios.experiment.statistics import Trails
 from scenarios.experiment.sweep import Sweep, default_targets
 from scenarios.report import terminal
-from scenarios.run.progress import spread
+from scenarios.run.progress import Spread
 from scenarios.run.run_folder import RunFolder
 
 KIND, MARK = "compare", "compare.json"
@@ -67,7 +67,7 @@ def common(trails: Trails) -> Iterator[tuple[str, dict[str, Any]]]:
     for amount in sweep_tables.COMMON:
         limit = min(filter(None, (getattr(trail[-1], amount.field) for trail in runs)), default=0)
         accuracies = {
-            row: spread([trail.within({amount: limit}).final for trail in by_seed.values()])["mean"]
+            row: Spread.of([trail.within({amount: limit}).final for trail in by_seed.values()]).mean
             for row, by_seed in trails.items()
         }
         yield f"at_common_{amount.name}", {amount.name: limit, "accuracy": accuracies}

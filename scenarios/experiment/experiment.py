@@ -16,6 +16,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.files import write_text
 from edge.protocol.home import shared
 from scenarios.config.load import Loaded
+from scenarios.config.tables import TomlValue
 from scenarios.experiment.run_set import PlannedRun, RunSet, folder_of, warning_lines
 from scenarios.report import html, terminal, theme
 from scenarios.report.run_reader import RunGroup
@@ -38,7 +39,7 @@ class ExperimentRow:
     folder: str
     """The beginning of its run folders' names"""
     method: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, TomlValue]
     """Dotted key -> value, of the keys that it sets"""
 
 
@@ -76,7 +77,7 @@ class Experiment:
 
     scenario: str
     """As the user has named it"""
-    overrides: Mapping[str, Any]
+    overrides: Mapping[str, TomlValue]
     """Dotted key -> value, of all runs"""
     rows: tuple[ExperimentRow, ...]
     seeds: tuple[int, ...]

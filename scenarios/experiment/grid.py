@@ -20,7 +20,7 @@ from scenarios.config.load import METHOD as METHOD
 from scenarios.config.load import Loaded, Source, beside, load
 from scenarios.config.overrides import parse, parse_all, parsed_list, refuse_repeated, shown, split
 from scenarios.config.plugin_points import BY_NAME_KEY, BY_OPTIONS, PluginPoint
-from scenarios.config.tables import leaves
+from scenarios.config.tables import TomlValue, leaves
 from scenarios.config.toml_source import UNNAMED
 from scenarios.config.toml_writer import toml_text
 from scenarios.experiment.experiment import ExperimentRow
@@ -30,7 +30,7 @@ SEED = "seed"
 ZIPPED = Argument("zipped", option="zip")
 LONGEST_WORD, LONGEST_NAME = 40, 180
 """Characters of a value, and of all of them, in the name of a run folder; longer ones end in a hash."""
-Point = Mapping[str, Any]
+Point = Mapping[str, TomlValue]
 """Dotted key -> value"""
 NameOf = Callable[[str, Point], str]
 """(method, settings) -> a name"""
@@ -58,7 +58,9 @@ class Grid:
     @property
     def scenario_name(self) -> str:
         """As it was named; of tables, the scenario that they extend."""
-        return self.scenario if isinstance(self.scenario, str) else Path(self.scenario.get("extends", UNNAMED)).stem
+        return (
+            self.scenario if isinstance(self.scenario, str) else Path(str(self.scenario.get("extends", UNNAMED))).stem
+        )
 
     @property
     def varies(self) -> tuple[Axis, ...]:
@@ -83,7 +85,7 @@ class Grid:
             points[json.dumps(own, sort_keys=True, default=str)] = own
         return list(points.values())
 
-    def applied(self, point: Point, values: Point) -> dict[str, Any]:
+    def applied(self, point: Point, values: Point) -> dict[str, TomlValue]:
         """Those of ``values`` that apply to a point: options only where its method (or other row) has them.
 
         This is so for tables of options whose key is an axis; elsewhere `load` refuses an option that is not there.
@@ -91,7 +93,7 @@ class Grid:
 
         def has(key: str) -> bool:
             rows = self._rows_of(key)
-            return rows is None or key.rpartition(".")[2] in rows.row(point[rows.name_key]).options.model_fields
+            return rows is None or key.rpartition(".")[2] in rows.row(str(point[rows.name_key])).options.model_fields
 
         return {key: value for key, value in values.items() if has(key)}
 

@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from edge.protocol.fixed_point import DIVERGED
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.load import Loaded
@@ -21,7 +24,7 @@ from scenarios.experiment.grid import METHOD, Axis, Grid
 from scenarios.experiment.run_set import missing_note
 from scenarios.report.columns import PERCENT
 from scenarios.report.tables import Number, Table, TableColumn
-from scenarios.run.progress import with_interval
+from scenarios.run.progress import Mean
 
 TEST, VALIDATION = "test", "validation"
 JUDGES = (TEST, VALIDATION)
@@ -83,88 +86,112 @@ def apart(done: Result) -> dict[str, Any]:
     return others | {key: value for key, value in notes.items() if value}
 
 
-def choice(experiment: Experiment, axes: Sequence[Axis], done: Result) -> dict[str, Any]:
-    """``settings``, a row each, and ``chosen``, the best setting of each method; ``done`` as of `apart`.
+class Setting(Struct, frozen=True):
+    """One setting over its seeds."""
+
+    method: str
+    settings: dict[str, str]
+    seeds: list[int]
+    """Those of ``validation`` and ``rounds``, in which a run that diverged has None"""
+    diverged: list[int]
+    validation: Mean
+    rounds: list[int | None]
+
+
+class ChosenSetting(Setting, frozen=True):
+    """The best setting of its method."""
+
+    at_edge: list[str]
+    """Keys whose chosen value is the lowest or highest: a better one may lie beyond"""
+
+
+class JudgedSettings(Struct, frozen=True):
+    """The settings of a sweep that is judged on validation examples, and the best one of each method."""
+
+    judge: str
+    settings: list[Setting]
+    chosen: list[ChosenSetting]
+
+
+def choice(experiment: Experiment, axes: Sequence[Axis], done: Result) -> JudgedSettings:
+    """The best setting of each method; ``done`` as of `apart`.
 
     The earlier of two settings that are equally good is chosen; one that diverged with any seed never is, and a method
     whose settings all did has none.
     """
     rows = [setting for row in experiment.rows if (setting := _setting(experiment, row, done)) is not None]
-    usable = [row for row in rows if not row["diverged"]]
+    usable = [row for row in rows if not row.diverged]
     chosen = []
-    for method in dict.fromkeys(row["method"] for row in usable):
-        of_method = (row for row in usable if row["method"] == method)
-        best = max(of_method, key=lambda row: row["validation"]["mean"] or 0.0)
-        edges = []  # keys whose chosen value is the lowest or highest: a better one may lie beyond
+    for method in dict.fromkeys(row.method for row in usable):
+        of_method = (row for row in usable if row.method == method)
+        best = max(of_method, key=lambda row: row.validation.mean or 0.0)
+        edges = []
         for axis in axes:
             numbers = [value for value in axis.values if isinstance(value, int | float)]
             ends = (shown(min(numbers)), shown(max(numbers))) if len(numbers) == len(axis.values) > 1 else ()
-            if best["settings"].get(axis.key) in ends:
+            if best.settings.get(axis.key) in ends:
                 edges.append(axis.key)
-        chosen.append({**best, "at_edge": edges})
-    return {"judge": VALIDATION, "settings": rows, "chosen": chosen}
+        chosen.append(ChosenSetting(**asdict(best), at_edge=edges))
+    return JudgedSettings(VALIDATION, rows, chosen)
 
 
-def _setting(experiment: Experiment, row: ExperimentRow, done: Result) -> dict[str, Any] | None:
-    """One setting over its seeds; None if none of its runs has ended or diverged.
-
-    ``seeds``: those of ``validation`` and ``rounds``, in which a run that diverged has None.
-    """
+def _setting(experiment: Experiment, row: ExperimentRow, done: Result) -> Setting | None:
+    """One setting over its seeds; None if none of its runs has ended or diverged."""
     ended = experiment.runs_by_row(done["runs"]).get(row.name, {})
     diverged = [seed for seed in experiment.seeds if experiment.run_name(row, seed) in done.get("diverged", {})]
     best = {seed: run["best_round"] or {} for seed, run in ended.items()} | {seed: {} for seed in diverged}
     if not best:
         return None
-    return {
-        "method": row.method,
-        "settings": {key: shown(value) for key, value in row.settings.items() if key != METHOD},
-        "seeds": sorted(best),
-        "diverged": diverged,
-        "validation": with_interval([best[seed].get("accuracy") for seed in sorted(best)]),
-        "rounds": [best[seed].get("rounds") for seed in sorted(best)],
-    }
+    return Setting(
+        row.method,
+        {key: shown(value) for key, value in row.settings.items() if key != METHOD},
+        sorted(best),
+        diverged,
+        Mean.of([best[seed].get("accuracy") for seed in sorted(best)]),
+        [best[seed].get("rounds") for seed in sorted(best)],
+    )
 
 
-def commands(result: Result) -> Iterator[str]:
+def commands(scenario: str, overrides: Sequence[str], chosen: Sequence[ChosenSetting]) -> Iterator[str]:
     """The command that makes a run of each chosen setting."""
-    for row in result["chosen"]:
-        yield shlex.join(["fedbr", "run", result["scenario"], *run_words(result["overrides"], row)])
+    for row in chosen:
+        yield shlex.join(["fedbr", "run", scenario, *run_words(overrides, row.method, row.settings)])
 
 
-def run_words(overrides: Sequence[str], row: Mapping[str, Any]) -> list[str]:
+def run_words(overrides: Sequence[str], method: str, settings: Mapping[str, str]) -> list[str]:
     """KEY=VALUE that give a run of a setting, each key once."""
-    chosen = {"method": row["method"], **row["settings"]}
+    chosen = {"method": method, **settings}
     common = [override for override in overrides if parse(override)[0] not in chosen]
     return [*common, *(f"{key}={value}" for key, value in chosen.items())]
 
 
-def tables(result: Result) -> list[Table]:
-    """The best setting of each method; then all of them."""
+def tables(choice: JudgedSettings, missing: Sequence[str], has_diverged: bool) -> list[Table]:
+    """The best setting of each method; then all of them. ``missing``: names of runs."""
     columns = [*map(TableColumn, ("method", "settings")), TableColumn("validation accuracy", PERCENT, missing="-")]
     columns.append(TableColumn("best round"))
-    every, chosen = ([_cells(row) for row in result[key]] for key in ("settings", "chosen"))
+    every, chosen = ([_cells(row) for row in rows] for rows in (choice.settings, choice.chosen))
     edges = [
-        f"{row['method']}: {', '.join(row['at_edge'])} is chosen at the edge of its grid: a better value may lie beyond"
-        for row in result["chosen"]
-        if row["at_edge"]
+        f"{row.method}: {', '.join(row.at_edge)} is chosen at the edge of its grid: a better value may lie beyond"
+        for row in choice.chosen
+        if row.at_edge
     ]
-    settled = {row["method"] for row in result["chosen"]}
+    settled = {row.method for row in choice.chosen}
     none = [
         f"{method}: no setting is free of runs that diverged"
-        for method in dict.fromkeys(row["method"] for row in result["settings"])
+        for method in dict.fromkeys(row.method for row in choice.settings)
         if method not in settled
     ]
-    notes = [READ_AS, *missing_note(result), *([DIVERGED_NOTE] if "diverged" in result else [])]
+    notes = [READ_AS, *missing_note(missing), *([DIVERGED_NOTE] if has_diverged else [])]
     return [
         Table("chosen on validation examples", columns, chosen, [*edges, *none]),
         Table("all settings", columns, every, notes),
     ]
 
 
-def _cells(row: Mapping[str, Any]) -> list[str | Number]:
-    diverged, seeds = len(row["diverged"]), len(row["seeds"])
+def _cells(row: Setting) -> list[str | Number]:
+    diverged, seeds = len(row.diverged), len(row.seeds)
     partly = f"diverged with {diverged} of {seeds} seeds" if diverged < seeds else "diverged"
-    rounds = ", ".join("-" if count is None else str(count) for count in row["rounds"])
-    accuracy = partly if diverged else Number.mean(row["validation"])
-    settings = " ".join(f"{key}={value}" for key, value in row["settings"].items())
-    return [row["method"], settings, accuracy, rounds]
+    rounds = ", ".join("-" if count is None else str(count) for count in row.rounds)
+    accuracy = partly if diverged else Number.mean(row.validation)
+    settings = " ".join(f"{key}={value}" for key, value in row.settings.items())
+    return [row.method, settings, accuracy, rounds]

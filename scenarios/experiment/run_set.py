@@ -124,9 +124,8 @@ def warning_lines(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def missing_note(result: Mapping[str, Any]) -> list[str]:
-    """A note for tables of means over runs of which some are missing."""
-    missing = result.get("missing", [])
+def missing_note(missing: Sequence[str]) -> list[str]:
+    """A note for tables of means over runs of which some, of these names, are missing."""
     if len(missing) > MOST_NAMED:
         return [f"without {len(missing)} runs that are missing: {missing[0]} .. {missing[-1]}"]
     return [f"without the runs that are missing: {', '.join(missing)}"] if missing else []

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from scipy import stats
 
 from coordinator.rounds.amounts import BYTES, ENERGY, ROUNDS, VIRTUAL_SECONDS
 from scenarios.report.readings import ACCURACY, BEST, Reading, of_tiers, total_of, until
-from scenarios.run.progress import LEVEL, Trail, t_quantile, with_interval
+from scenarios.run.progress import LEVEL, Mean, PairTest, Trail, t_quantile
 
 POWER = 0.8
 """Probability with which `seeds_needed` finds a difference."""
@@ -28,33 +29,49 @@ BySeed = Mapping[int, float | None]
 """Seed -> a value of its run, or None for a run without it"""
 
 
-def paired(values: BySeed, reference: BySeed) -> dict[str, Any] | None:
-    """``values`` minus ``reference`` over the ``seeds`` whose runs both have one; None if there are none."""
-    differences = {
+class PairedTest(Struct, frozen=True):
+    """The two-sided paired t-test that the mean of differences is 0."""
+
+    higher: int
+    """Seeds in which the difference is above 0"""
+    lower: int
+    p: float | None
+    """None with one seed and where the difference is the same in all, as the next"""
+    seeds_needed: int | None
+    """As of `seeds_needed`"""
+
+
+class MeasureTests(Struct, frozen=True):
+    """The tests of all pairs of rows in one measure."""
+
+    measure: str
+    target: float | None
+    """The accuracy until which an amount was spent"""
+    pairs: list[PairTest]
+
+
+def paired(values: BySeed, reference: BySeed) -> dict[int, float]:
+    """Seed -> ``values`` minus ``reference``, where both have one."""
+    return {
         seed: value - other
         for seed in sorted(values.keys() & reference.keys())
         if (value := values[seed]) is not None and (other := reference[seed]) is not None
     }
-    return {"seeds": list(differences), **with_interval(list(differences.values()))} if differences else None
 
 
-def tested(difference: Mapping[str, Any]) -> dict[str, Any]:
-    """A difference of `paired` with its test.
-
-    ``higher`` and ``lower``: seeds in which it is above and below 0; ``p`` of the two-sided paired t-test, and
-    ``seeds_needed``, both None with one seed and where the difference is the same in all.
-    """
-    values, mean, deviation = difference["values"], difference["mean"], difference["deviation"]
-    is_spread = deviation is not None and deviation > ROUNDING * abs(mean)
-    # of the two-sided t-test that the mean of the differences is 0
-    p = float(2 * stats.t.sf(abs(mean) / deviation * math.sqrt(len(values)), len(values) - 1)) if is_spread else None
-    return {
-        **difference,
-        "higher": sum(value > 0 for value in values),
-        "lower": sum(value < 0 for value in values),
-        "p": p,
-        "seeds_needed": seeds_needed(mean, deviation) if is_spread else None,
-    }
+def tested(differences: Sequence[float]) -> PairedTest:
+    """The test of differences, one for each seed."""
+    found = Mean.of(differences)
+    mean, deviation = found.mean or 0.0, found.deviation or 0.0
+    is_spread = deviation > ROUNDING * abs(mean)
+    return PairedTest(
+        higher=sum(value > 0 for value in differences),
+        lower=sum(value < 0 for value in differences),
+        p=float(2 * stats.t.sf(abs(mean) / deviation * math.sqrt(len(differences)), len(differences) - 1))
+        if is_spread
+        else None,
+        seeds_needed=seeds_needed(mean, deviation) if is_spread else None,
+    )
 
 
 def reached_p(one: Sequence[float | None], other: Sequence[float | None]) -> float:
@@ -114,43 +131,84 @@ Trails = Mapping[str, Mapping[int, Trail]]
 """Name of a row -> seed -> the progress of its run; runs that are missing are left out."""
 
 
-def over_seeds(by_seed: Mapping[int, Trail], targets: Sequence[float]) -> dict[str, Any]:
-    """The statistics of one row: accuracies, totals, and what was spent until each target.
+class TargetCosts(Struct, frozen=True):
+    """What the runs of a row spent until a target."""
 
-    Each value is `with_interval`: its mean is None unless every seed has it. ``reached``: of ``runs`` runs. Amounts of
-    `readings.OF_TIERS` are there if any of these runs has spent them.
-    """
+    target: float
+    runs: int
+    reached: int
+    """Of these runs"""
+    spent: dict[str, Mean]
+    """Key of an amount -> over seeds; its mean is None unless every seed reached the target"""
+
+
+class RowStatistics(Struct, frozen=True):
+    """The runs of a row over their seeds."""
+
+    seeds: list[int]
+    accuracy: Mean
+    best_accuracy: Mean
+    spent: dict[str, Mean]
+    """Key of an amount -> total; those of `readings.OF_TIERS` are there if any of these runs has spent them"""
+    to_target: list[TargetCosts]
+
+    def plain(self) -> dict[str, object]:
+        """For JSON: amounts stand beside the other keys."""
+        return {
+            "seeds": self.seeds,
+            **{key: asdict(each) for key, each in {**self.accuracies, **self.spent}.items()},
+            "to_target": [
+                {
+                    "target": each.target,
+                    "runs": each.runs,
+                    "reached": each.reached,
+                    **{key: asdict(amount) for key, amount in each.spent.items()},
+                }
+                for each in self.to_target
+            ],
+        }
+
+    @property
+    def accuracies(self) -> dict[str, Mean]:
+        """By the keys of their readings."""
+        return {ACCURACY.key: self.accuracy, BEST.key: self.best_accuracy}
+
+
+def over_seeds(by_seed: Mapping[int, Trail], targets: Sequence[float]) -> RowStatistics:
+    """The statistics of one row: accuracies, totals, and what was spent until each target."""
     runs = list(by_seed.values())
     amounts = [*SPENT, *of_tiers(runs)]
-    return {
-        "seeds": list(by_seed),
-        **{each.key: each.over_seeds(runs) for each in (ACCURACY, BEST, *map(total_of, amounts))},
-        "to_target": [
-            {
-                "target": target,
-                "runs": len(runs),
-                "reached": sum(trail.until(target) is not None for trail in runs),
-                **{amount.key: until(amount, target).over_seeds(runs) for amount in amounts},
-            }
+    return RowStatistics(
+        list(by_seed),
+        ACCURACY.over_seeds(runs),
+        BEST.over_seeds(runs),
+        {amount.key: total_of(amount).over_seeds(runs) for amount in amounts},
+        [
+            TargetCosts(
+                target,
+                len(runs),
+                sum(trail.until(target) is not None for trail in runs),
+                {amount.key: until(amount, target).over_seeds(runs) for amount in amounts},
+            )
             for target in targets
         ],
-    }
+    )
 
 
-def over_clients(evaluations: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Name of each row with values of clients in all of its runs -> `OF_CLIENTS`, each `with_interval` over seeds.
+def over_clients(evaluations: Mapping[str, Sequence[Mapping[str, float | None]]]) -> dict[str, dict[str, Mean]]:
+    """Name of each row with values of clients in all of its runs -> `OF_CLIENTS`, over seeds.
 
     ``evaluations``: name of a row -> the ``evaluation`` of each run's summary.
     """
     return {
-        name: {key: with_interval([own[key] for own in found]) for key in OF_CLIENTS}
+        name: {key: Mean.of([own[key] for own in found]) for key in OF_CLIENTS}
         for name, found in evaluations.items()
         if found and all(own.get(key) is not None for own in found for key in OF_CLIENTS)
     }
 
 
-def tests(curves: Trails, targets: Sequence[float]) -> list[dict[str, Any]]:
-    """A group per measure, with all ``pairs`` of rows (`compared`); ``p_holm`` is corrected within a group.
+def tests(curves: Trails, targets: Sequence[float]) -> list[MeasureTests]:
+    """All pairs of rows (`compared`) by measure; ``p_holm`` is corrected within one.
 
     Measures are ``accuracy`` (the last), ``best_accuracy``, and what was spent until each target.
     """
@@ -159,51 +217,67 @@ def tests(curves: Trails, targets: Sequence[float]) -> list[dict[str, Any]]:
         *((amount.key, target, until(amount, target)) for target in targets for amount in TESTED),
     ]
     return [
-        {
-            "measure": key,
-            "target": target,
-            "pairs": compared(
+        MeasureTests(
+            key,
+            target,
+            compared(
                 {name: {seed: measure.value(points) for seed, points in runs.items()} for name, runs in curves.items()}
             ),
-        }
+        )
         for key, target, measure in measures
     ]
 
 
-def compared(values: Mapping[str, Mapping[int, float | None]], counts_reached: bool = False) -> list[dict[str, Any]]:
-    """``a`` minus ``b`` for every two rows, over the seeds that both have, as `tested`, with ``p_holm``.
+def compared(values: Mapping[str, BySeed], counts_reached: bool = False) -> list[PairTest]:
+    """``a`` minus ``b`` for every two rows, over the seeds that both have.
 
-    A pair in which a seed of both has no value in one of them, such as a target that was not reached, is not tested:
-    ``without`` names these seeds. With ``counts_reached`` the seeds that have a value are, by `reached_p`.
+    A pair in which a seed of both has no value in one of them, such as a target that was not reached, is not tested.
+    With ``counts_reached`` the seeds that have a value are, by `reached_p`.
     """
     pairs = []
     for a, b in combinations(values, 2):
         common = sorted(values[a].keys() & values[b].keys())
         without = [seed for seed in common if values[a][seed] is None or values[b][seed] is None]
-        difference = None if without else paired(values[a], values[b])
-        untested = {"seeds": common, "mean": None, "deviation": None, "values": [], "half_width": None}
-        pair = {"a": a, "b": b, "without": without, **tested(difference or untested)}
+        differences = {} if without else paired(values[a], values[b])
+        test, mean = tested([*differences.values()]), Mean.of([*differences.values()])
+        p = test.p
         if without and counts_reached:
-            pair["p"] = reached_p([values[a][seed] for seed in common], [values[b][seed] for seed in common])
-        pairs.append(pair)
-    for pair, corrected in zip(pairs, holm([pair["p"] for pair in pairs]), strict=True):
-        pair["p_holm"] = corrected
-    return pairs
+            p = reached_p([values[a][seed] for seed in common], [values[b][seed] for seed in common])
+        pairs.append(
+            PairTest(
+                a=a,
+                b=b,
+                without=without,
+                seeds=[*differences] or common,
+                mean=mean.mean,
+                deviation=mean.deviation,
+                values=[*differences.values()],
+                half_width=mean.half_width,
+                higher=test.higher,
+                lower=test.lower,
+                p=p,
+                seeds_needed=test.seeds_needed,
+            )
+        )
+    corrected = holm([pair.p for pair in pairs])
+    return [replace(pair, p_holm=p) for pair, p in zip(pairs, corrected, strict=True)]
 
 
-def against(pairs: Sequence[Mapping[str, Any]], baseline: str) -> dict[str, dict[str, Any]]:
+def against(pairs: Sequence[PairTest], baseline: str) -> dict[str, PairTest]:
     """Name of each other row -> its values minus those of ``baseline``, of `compared` pairs.
 
     ``p_holm`` stays that of all pairs, so that a test has one value wherever it is shown.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, PairTest] = {}
     for pair in pairs:
-        if pair["b"] == baseline:
-            found[pair["a"]] = dict(pair)
-        elif pair["a"] == baseline:
-            turned = {
-                "mean": None if pair["mean"] is None else -pair["mean"],
-                "values": [-each for each in pair["values"]],
-            }
-            found[pair["b"]] = {**pair, **turned, "higher": pair["lower"], "lower": pair["higher"]}
+        if pair.b == baseline:
+            found[pair.a] = pair
+        elif pair.a == baseline:
+            found[pair.b] = replace(
+                pair,
+                mean=None if pair.mean is None else -pair.mean,
+                values=[-each for each in pair.values],
+                higher=pair.lower,
+                lower=pair.higher,
+            )
     return found

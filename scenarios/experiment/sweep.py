@@ -21,13 +21,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import to_builtins
+
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.config.overrides import shown, words
+from scenarios.config.tables import TomlValue
 from scenarios.experiment import at_amounts, judged, statistics, sweep_tables
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result
 from scenarios.experiment.grid import METHOD, SEED, Axis, Grid, cell_name, folder_name, label, last_part
 from scenarios.experiment.run_set import RunSet
+from scenarios.experiment.sweep_tables import SweepResult, SweepRow
 from scenarios.report import bands, run_reader, tables, terminal
 from scenarios.report.columns import PERCENT, POINTS
 from scenarios.report.html import MOST_DRAWN
@@ -56,9 +60,8 @@ class Sweep(Experiment):
 
     def with_baseline(self, text: str | None) -> Self:
         """The sweep with the row of this number, name or words as baseline; ScenarioError if there is none."""
-        settings = [{key: shown(value) for key, value in row.settings.items()} for row in self.rows]
-        planned = [{"settings": own, "method": row.method} for own, row in zip(settings, self.rows, strict=True)]
-        names = [label.partition(" ")[2] for label in sweep_tables.labels(planned)]
+        settings = [(row.method, {key: shown(value) for key, value in row.settings.items()}) for row in self.rows]
+        names = [label.partition(" ")[2] for label in sweep_tables.labels_of(settings)]
         for number, (row, own) in enumerate(zip(self.rows, names, strict=True), start=1):
             if text in (str(number), own, row.name):
                 return replace(self, baseline=row.name)
@@ -73,74 +76,83 @@ class Sweep(Experiment):
         Also ``at``, as of `at_amounts.readings`, if amounts are named, and what `judged.choice` gives on validation
         examples.
         """
-        chosen = dict[str, Any]()
+        chosen: judged.JudgedSettings | None = None
         if self.judge == judged.VALIDATION:
             done = judged.apart(done)
             chosen = judged.choice(self, self.axes, done)
         curves = self.trails(done["runs"])
         summaries = {run["name"]: run.get("evaluation") or {} for run in done["runs"]}
-        rows: list[dict[str, Any]] = [
-            {
-                "name": row.name,
-                "method": row.method,
-                "settings": {key: shown(value) for key, value in row.settings.items()},
-                "runs": [self.run_name(row, seed) for seed in curves[row.name]],
-                **statistics.over_seeds(curves[row.name], self.targets),
-            }
-            for row in self.rows
-            if row.name in curves
-        ]
-        for each in rows:
-            by_device = [summaries[name].get("by_device") or {} for name in each["runs"]]
-            if any(by_device):
-                each["by_device"] = [{device: of["mean"] for device, of in found.items()} for found in by_device]
-        fairness = statistics.over_clients({row["name"]: [summaries[run] for run in row["runs"]] for row in rows})
-        for each in rows:
-            each.update(fairness.get(each["name"], {}))
+        names = {
+            row.name: [self.run_name(row, seed) for seed in curves[row.name]] for row in self.rows if row.name in curves
+        }
+        fairness = statistics.over_clients({row: [summaries[run] for run in runs] for row, runs in names.items()})
+        rows = []
+        for row in self.rows:
+            if row.name not in curves:
+                continue
+            by_device = [summaries[name].get("by_device") or {} for name in names[row.name]]
+            means = [{device: of["mean"] for device, of in found.items()} for found in by_device]
+            rows.append(
+                SweepRow(
+                    row.name,
+                    row.method,
+                    {key: shown(value) for key, value in row.settings.items()},
+                    names[row.name],
+                    statistics.over_seeds(curves[row.name], self.targets),
+                    means if any(means) else [],
+                    fairness.get(row.name, {}),
+                )
+            )
         tests = statistics.tests(curves, self.targets)
         if fairness:
-            by_seed = {name: dict(zip(curves[name], fairness[name][WORST]["values"], strict=True)) for name in fairness}
-            tests.append({"measure": WORST, "target": None, "pairs": statistics.compared(by_seed)})
+            by_seed = {name: dict(zip(curves[name], fairness[name][WORST].values, strict=True)) for name in fairness}
+            tests.append(statistics.MeasureTests(WORST, None, statistics.compared(by_seed)))
         return {
             "scenario": self.scenario,
             "overrides": words(self.overrides),
             "axes": {axis.key: [shown(value) for value in axis.values] for axis in self.axes},
             "seeds": list(self.seeds),
             "targets": list(self.targets),
-            "rows": rows,
-            "tests": tests,
-            **({"at": at_amounts.readings(self.at, self._trails_at(done["runs"]))} if self.at else {}),
-            **chosen,
+            "rows": [row.plain() for row in rows],
+            "tests": to_builtins(tests),
+            **({"at": to_builtins(at_amounts.readings(self.at, self._trails_at(done["runs"])))} if self.at else {}),
+            **({} if chosen is None else to_builtins(chosen)),
             **done,
         }
 
     def page(self, result: Result) -> ExperimentPage:
         """Which row is best, its differences from the baseline, all tables, and the report of the runs."""
-        common = {"all runs": " ".join(result["overrides"])} if result.get("overrides") else {}
-        title = f"{self.run_set.name}: {', '.join(result['axes']) or ('rows' if len(self.rows) > 1 else 'seeds')}"
+        read = sweep_tables.read(result)
+        common = {"all runs": " ".join(read.overrides)} if read.overrides else {}
+        title = f"{self.run_set.name}: {', '.join(read.axes) or ('rows' if len(self.rows) > 1 else 'seeds')}"
         lead = LEAD.format(end="the largest amount that is asked for, or its limit" if self.at else "its limit")
-        lead = f"{judged.LEAD} {lead}" if "chosen" in result else lead
-        facts = {"scenario": result["scenario"], **common, "seeds": ", ".join(map(str, result["seeds"]))}
-        rows = result["rows"]
+        lead = f"{judged.LEAD} {lead}" if read.choice is not None else lead
+        facts = {"scenario": read.scenario, **common, "seeds": ", ".join(map(str, read.seeds))}
+        rows = read.rows
         if not rows:
-            return ExperimentPage(title, lead, facts, [], sweep_tables.tables(result))
+            return ExperimentPage(title, lead, facts, [], sweep_tables.tables(read))
         folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
         labels = dict(zip(sweep_tables.labels(rows), rows, strict=True))
-        by_row = run_reader.of_rows({label: [folders[name] for name in row["runs"]] for label, row in labels.items()})
-        best = sorted(labels, key=lambda label: labels[label]["accuracy"]["mean"] or 0.0, reverse=True)
-        baseline = next((row["name"] for row in rows if row["name"] == self.baseline), rows[0]["name"])
+        by_row = run_reader.of_rows({label: [folders[name] for name in row.runs] for label, row in labels.items()})
+        best = sorted(labels, key=lambda label: labels[label].statistics.accuracy.mean or 0.0, reverse=True)
+        baseline = next((row.name for row in rows if row.name == self.baseline), rows[0].name)
         return ExperimentPage(
             title,
-            f"{' '.join(sweep_tables.answer(result))} {lead}",
+            f"{' '.join(sweep_tables.answer(read))} {lead}",
             facts,
-            list(self._figures(result, labels, baseline, by_row)),
-            sweep_tables.tables(result, baseline),
+            list(self._figures(result, read, labels, baseline, by_row)),
+            sweep_tables.tables(read, baseline),
             groups=by_row,
             drawn=best[:MOST_DRAWN],
         )
 
     def _figures(
-        self, result: Result, labels: Mapping[str, Result], baseline: str, by_row: Sequence[run_reader.RunGroup]
+        self,
+        result: Result,
+        read: SweepResult,
+        labels: Mapping[str, SweepRow],
+        baseline: str,
+        by_row: Sequence[run_reader.RunGroup],
     ) -> Iterator[tuple[str, str, str]]:
         """Dots of all rows; over a grid of two axes also a map."""
         from scenarios.report.html_figures import inline  # matplotlib takes half a second
@@ -148,12 +160,12 @@ class Sweep(Experiment):
         from scenarios.report.result_figures import DotPanel, GridMap, dots, grid_maps
 
         runs = ShownRuns(by_row)
-        names = {row["name"]: label for label, row in labels.items()}
-        means = {label: row["accuracy"] for label, row in labels.items()}
+        names = {row.name: label for label, row in labels.items()}
+        means = {label: row.statistics.accuracy for label, row in labels.items()}
         panels = [DotPanel("Final accuracy", runs.accuracy, PERCENT, means)]
-        if any(pair["mean"] is not None for pair in result["tests"][0]["pairs"]):
-            pairs = statistics.against(result["tests"][0]["pairs"], baseline)
-            differences = {names[name]: each for name, each in pairs.items()}
+        if any(pair.mean is not None for pair in read.tests[0].pairs):
+            pairs = statistics.against(read.tests[0].pairs, baseline)
+            differences = {names[name]: each.difference for name, each in pairs.items()}
             panels.append(DotPanel(f"Difference from {names[baseline]}", "difference", POINTS, differences, True))
         yield (
             "rows",
@@ -162,44 +174,46 @@ class Sweep(Experiment):
             "the differences from the baseline, paired over seeds: an interval that does not touch the dashed line "
             "tells two rows apart.",
         )
-        axes = [(key, values) for key, values in result["axes"].items() if len(values) > 1]
+        axes = [(key, values) for key, values in read.axes.items() if len(values) > 1]
         if len(axes) == 2 and len(axes[0][1]) * len(axes[1][1]) == len(labels):
             down, across = axes
             by_place = {
-                (row["settings"][across[0]], row["settings"][down[0]]): row["accuracy"] for row in labels.values()
+                (row.settings[across[0]], row.settings[down[0]]): row.statistics.accuracy for row in labels.values()
             }
             grid = GridMap("Final accuracy", across, down, PERCENT, by_place)
             yield "grid", inline("grid", lambda: grid_maps(runs, [grid])), "The same means over both axes of the grid."
         if self.at:
-            yield at_amounts.figure(self.at, self._curves_at(result), by_row)
+            yield at_amounts.figure(self.at, self._curves_at(read.rows, result["runs"]), by_row)
 
     def _trails_at(self, runs: Sequence[Result]) -> at_amounts.Trails:
         return self.trails(runs, of_devices=at_amounts.are_of_devices(self.at))
 
-    def _curves_at(self, result: Result) -> list[bands.Band]:
-        labels = sweep_tables.headings(result["rows"])
-        return at_amounts.curves(self.at, self.rows, self._trails_at(result["runs"]), labels)
+    def _curves_at(self, rows: Sequence[SweepRow], runs: Sequence[Result]) -> list[bands.Band]:
+        return at_amounts.curves(self.at, self.rows, self._trails_at(runs), sweep_tables.headings(rows))
 
     def show(self, result: Result, page: Path) -> None:
         """Print the short tables, the answer, and the commands of chosen settings."""
-        for table in sweep_tables.short(result, self.baseline):
+        read = sweep_tables.read(result)
+        for table in sweep_tables.short(read, self.baseline):
             terminal.print_table(table)
-        print("\n".join(["", *sweep_tables.answer(result)]))
-        for command in judged.commands(result) if "chosen" in result else ():
+        print("\n".join(["", *sweep_tables.answer(read)]))
+        for command in judged.commands(read.scenario, read.overrides, read.choice.chosen) if read.choice else ():
             print(command)
         terminal.print_location(page)
 
     def files(self, result: Result, folder: Path) -> dict[str, str]:
         """``sweep.md``, ``sweep.tex``, ``sweep.csv`` (a row per cell), ``pairs.csv`` and ``runs.csv``; with amounts
         also ``at.csv`` and ``curves.csv``."""
-        shown = sweep_tables.tables(result, self.baseline)
+        read = sweep_tables.read(result)
+        shown = sweep_tables.tables(read, self.baseline)
+        seeds = {row.name: row.statistics.seeds for row in read.rows}
         return {
             "sweep.md": tables.markdown(shown),
             "sweep.tex": tables.latex(shown),
             "sweep.csv": tables.numbers(sweep_tables.numbers(result)),
-            "pairs.csv": csv_text(*sweep_tables.pair_numbers(result)),
+            "pairs.csv": csv_text(*sweep_tables.pair_numbers(read.tests)),
             "runs.csv": csv_text(*sweep_tables.runs(result)),
-            **(at_amounts.files(result, self._curves_at(result)) if self.at else {}),
+            **(at_amounts.files(read.at, seeds, self._curves_at(read.rows, result["runs"])) if self.at else {}),
         }
 
 
@@ -254,7 +268,7 @@ def default_run_id(grid: Grid, scenarios: Sequence[Loaded], judge: str = judged.
     Values count as ``scenarios``, those of the cells, have them: "20 Mbit/s" is "20000 kbit/s". Method and seed, whose
     runs have folders of their own names, do not count; without anything else it is ``sweep``.
     """
-    resolved: dict[str, Any] = {}
+    resolved: dict[str, TomlValue] = {}
     for loaded in reversed(scenarios):
         resolved |= resolved_keys(loaded.scenario)
 

@@ -36,7 +36,7 @@ from scenarios.config import fleet_files, search_path
 from scenarios.config.errors import ScenarioError
 from scenarios.config.plugin_points import BY_OPTIONS, WHOLE
 from scenarios.config.schema import fraction
-from scenarios.config.tables import leaves
+from scenarios.config.tables import TomlValue, leaves
 from scenarios.config.toml_source import read
 from scenarios.config.toml_writer import toml_value
 from scenarios.experiment.grid import METHOD, Grid, axis_of, grid_of
@@ -102,11 +102,11 @@ def read_file(path: Path) -> SweepFile:
             value = fraction(value)
         return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
-    def own(settings: Mapping[str, Any]) -> dict[str, Any]:
+    def own(settings: Mapping[str, TomlValue]) -> dict[str, TomlValue]:
         """Settings with the paths of files beside this one."""
         return {key: fleet_files.placed(key, value, path.parent) for key, value in settings.items()}
 
-    def points(tables: Sequence[Mapping[str, Any]], whole: Collection[str] = WHOLE) -> list[dict[str, Any]]:
+    def points(tables: Sequence[Mapping[str, TomlValue]], whole: Collection[str] = WHOLE) -> list[dict[str, TomlValue]]:
         return [own(dict(leaves(each, whole, has_empty=True))) for each in tables]
 
     for key in raw:

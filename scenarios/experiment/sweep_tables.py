@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
+
+from msgspec import Struct, convert
+from msgspec.structs import asdict
 
 from coordinator.rounds.amounts import BYTES, ENERGY, ROUNDS, VIRTUAL_SECONDS, Amount
 from coordinator.rounds.budget import EARLY
 from edge.protocol.plugins import display_name
 from scenarios.experiment import at_amounts, judged, statistics
+from scenarios.experiment.at_amounts import AmountReading
+from scenarios.experiment.experiment import Result
 from scenarios.experiment.run_set import missing_note
-from scenarios.experiment.statistics import MOST_SEEDS, SPENT
+from scenarios.experiment.statistics import MOST_SEEDS, SPENT, MeasureTests, RowStatistics, TargetCosts
 from scenarios.report import readings, result_tables
 from scenarios.report.columns import COUNT, PERCENT, POINTS
 from scenarios.report.tables import Cell, Number, Table, TableColumn
+from scenarios.run.progress import Mean
 
-Result = Mapping[str, Any]
 MOST_PAIRS = 20
 """Pairs of a table; of more, those with the smallest p are shown."""
 INTERVAL = "mean ± half of the 95 % interval (Student's t over seeds); sd: sample standard deviation"
@@ -55,7 +61,106 @@ OF_RUN = (
 """Keys of a run's summary that ``runs.csv`` has"""
 
 
-def tables(result: Result, baseline: str | None = None) -> list[Table]:
+class SweepRow(Struct, frozen=True):
+    """A cell of a sweep."""
+
+    name: str
+    method: str
+    settings: dict[str, str]
+    runs: list[str]
+    """Their names, by seed"""
+    statistics: RowStatistics
+    by_device: list[dict[str, float]] = []
+    """For each seed, kind of device -> mean accuracy over its clients; empty without kinds of devices"""
+    of_clients: dict[str, Mean] = {}
+    """By `statistics.OF_CLIENTS`; empty if a run has no such values"""
+
+    def plain(self) -> dict[str, object]:
+        """For JSON: its statistics stand beside the other keys."""
+        return {
+            "name": self.name,
+            "method": self.method,
+            "settings": self.settings,
+            "runs": self.runs,
+            **self.statistics.plain(),
+            **({"by_device": self.by_device} if self.by_device else {}),
+            **{key: asdict(each) for key, each in self.of_clients.items()},
+        }
+
+
+class CommonReading(Struct, frozen=True):
+    """Accuracies within an amount."""
+
+    amount: float
+    accuracy: dict[str, float | None]
+    """By row, the mean over its seeds"""
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The result of a sweep, read from what ``sweep --json`` prints."""
+
+    scenario: str
+    overrides: Sequence[str]
+    axes: Mapping[str, Sequence[str]]
+    seeds: Sequence[int]
+    targets: Sequence[float]
+    rows: Sequence[SweepRow]
+    tests: Sequence[MeasureTests]
+    at: Mapping[str, Sequence[AmountReading]]
+    """Name of an amount -> its readings; empty if none is named"""
+    in_common: Mapping[Amount, CommonReading]
+    """At the smallest totals of the runs of a comparison; empty of other sweeps"""
+    choice: judged.JudgedSettings | None
+    """On validation examples, if that was asked"""
+    stopped_by: Sequence[str]
+    """What ended each run"""
+    missing: Sequence[str]
+    """Names of runs"""
+    has_diverged: bool
+    """Whether a run did"""
+
+
+def read(result: Result) -> SweepResult:
+    """The result of `Sweep.result`, or of a part of its keys."""
+    return SweepResult(
+        scenario=result.get("scenario", ""),
+        overrides=result.get("overrides", []),
+        axes=result.get("axes", {}),
+        seeds=result.get("seeds", []),
+        targets=result["targets"],
+        rows=[_row(row) for row in result["rows"]],
+        tests=convert(result["tests"], list[MeasureTests]),
+        at=convert(result.get("at", {}), dict[str, list[AmountReading]]),
+        in_common={
+            amount: CommonReading(common[amount.name], common["accuracy"])
+            for amount in COMMON
+            if (common := result.get(f"at_common_{amount.name}")) is not None
+        },
+        choice=convert(result, judged.JudgedSettings) if "chosen" in result else None,
+        stopped_by=[run["stopped_by"] for run in result.get("runs", [])],
+        missing=result.get("missing", []),
+        has_diverged="diverged" in result,
+    )
+
+
+def _row(row: Result) -> SweepRow:
+    def means(found: Result, keys: Iterable[str]) -> dict[str, Mean]:
+        return {key: convert(found[key], Mean) for key in keys if key in found}
+
+    amounts = (*readings.AMOUNTS, *readings.OF_TIERS)
+    until = [
+        TargetCosts(each["target"], each["runs"], each["reached"], means(each, amounts)) for each in row["to_target"]
+    ]
+    last, best = (convert(row[key], Mean) for key in ACCURACIES)
+    found = RowStatistics(row["seeds"], last, best, means(row, amounts), until)
+    clients = means(row, statistics.OF_CLIENTS)
+    return SweepRow(
+        row["name"], row["method"], row["settings"], row.get("runs", []), found, row.get("by_device", []), clients
+    )
+
+
+def tables(result: SweepResult, baseline: str | None = None) -> list[Table]:
     """All tables: accuracies, costs to each target, totals, and the pairs of each measure that was tested.
 
     ``baseline``: the row that all others are compared with, in place of all pairs.
@@ -72,104 +177,109 @@ def tables(result: Result, baseline: str | None = None) -> list[Table]:
     ]
 
 
-def _totals(result: Result) -> Table:
-    rows = zip(labels(result["rows"]), result["rows"], strict=True)
-    cells: list[list[Cell]] = [[name, *_means(result, row)] for name, row in rows]
+def _totals(result: SweepResult) -> Table:
+    rows = zip(labels(result.rows), result.rows, strict=True)
+    cells: list[list[Cell]] = [[name, *_means(result, row.statistics.spent)] for name, row in rows]
     return Table("whole runs", [TableColumn(""), *_spent(result)], cells, _notes(result, INTERVAL))
 
 
-def answer(result: Result) -> list[str]:
+def answer(result: SweepResult) -> list[str]:
     """The answer to what the sweep was asked, in sentences: who needs the least time and bytes until the highest
     target; without a target, or where no row reaches it with all of its seeds, who is the most accurate."""
-    rows = dict(zip(labels(result["rows"]), result["rows"], strict=True))
-    names = {row["name"]: label for label, row in rows.items()}
-    tests = {(group["measure"], group["target"]): group["pairs"] for group in result["tests"]}
-    target = max(result["targets"], default=None)
+    rows = dict(zip(labels(result.rows), result.rows, strict=True))
+    names = {row.name: label for label, row in rows.items()}
+    tests = {(group.measure, group.target): group.pairs for group in result.tests}
+    target = max(result.targets, default=None)
 
-    def sentence(reading: readings.Reading[Any], means: Mapping[str, Any], key: str, at: float | None) -> str:
-        p_values = {(names[pair["a"]], names[pair["b"]]): pair["p_holm"] for pair in tests[key, at]}
+    def sentence(reading: readings.Reading[Any], means: Mapping[str, Mean], key: str, at: float | None) -> str:
+        p_values = {(names[pair.a], names[pair.b]): pair.p_holm for pair in tests[key, at]}
         return result_tables.best_row(reading, means, p_values)
 
     sentences = []
     if target is not None:
-        place = result["targets"].index(target)
+        place = result.targets.index(target)
         for amount in ASKED:
-            means = {label: row["to_target"][place][amount.key] for label, row in rows.items()}
-            if any(found["mean"] is not None for found in means.values()):
+            means = {label: row.statistics.to_target[place].spent[amount.key] for label, row in rows.items()}
+            if any(found.mean is not None for found in means.values()):
                 sentences.append(sentence(readings.until(amount, target), means, amount.key, target))
         if not sentences:
             sentences.append(f"No row reaches {100 * target:g} % with all of its seeds.")
     if target is None or len(sentences) == 1:
-        means = {label: row["accuracy"] for label, row in rows.items()}
+        means = {label: row.statistics.accuracy for label, row in rows.items()}
         sentences.append(sentence(readings.ACCURACY, means, "accuracy", None))
     return sentences
 
 
-def short(result: Result, baseline: str | None = None) -> list[Table]:
+def short(result: SweepResult, baseline: str | None = None) -> list[Table]:
     """The tables of the terminal: the tests of the last accuracy and of what was asked, and every note once.
 
     Whole runs are there where no row reaches the highest target with any seed.
     """
     shown, noted = [*_chosen(result), *_at(result), *_in_common(result), *_of_rows(result)], set[str]()
     shown += [*_of_clients(result), *_of_devices(result)]
-    highest = max(result["targets"], default=None)
+    highest = max(result.targets, default=None)
     asked = [("accuracy", None), *((amount.key, highest) for amount in ASKED)]
-    if highest is None or not any(row["to_target"][-1]["reached"] for row in result["rows"]):
+    if highest is None or not any(row.statistics.to_target[-1].reached for row in result.rows):
         shown.append(_totals(result))
-    shown += [
-        _tests(result, group, baseline) for group in _tested(result) if (group["measure"], group["target"]) in asked
-    ]
+    shown += [_tests(result, group, baseline) for group in _tested(result) if (group.measure, group.target) in asked]
     for index, table in enumerate(shown):
         shown[index] = replace(table, notes=[note for note in table.notes if note not in noted])
         noted.update(table.notes)
     return shown
 
 
-def labels(rows: Sequence[Result]) -> list[str]:
-    """What tells the rows apart: ``2 fedbr lr=0.05``; a key is its last part, unless two would have the same."""
-    keys = dict.fromkeys(key for row in rows for key in row["settings"])
+def labels(rows: Sequence[SweepRow]) -> list[str]:
+    """What tells the rows apart, as of `labels_of`."""
+    return labels_of([(row.method, row.settings) for row in rows])
+
+
+def labels_of(rows: Sequence[tuple[str, Mapping[str, str]]]) -> list[str]:
+    """What tells rows of (method, settings) apart: ``2 fedbr lr=0.05``; a key is its last part, unless two would have
+    the same."""
+    keys = dict.fromkeys(key for _, settings in rows for key in settings)
     ends = [key.rpartition(".")[2] for key in keys]
     names = {key: end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)}
     texts = []
-    for number, row in enumerate(rows, start=1):
-        words = (value if key == "method" else f"{names[key]}={value}" for key, value in row["settings"].items())
-        texts.append(f"{number} {display_name(' '.join(words) or row['method'])}")
+    for number, (method, settings) in enumerate(rows, start=1):
+        words = (value if key == "method" else f"{names[key]}={value}" for key, value in settings.items())
+        texts.append(f"{number} {display_name(' '.join(words) or method)}")
     return texts
 
 
-def headings(rows: Sequence[Result]) -> dict[str, str]:
+def headings(rows: Sequence[SweepRow]) -> dict[str, str]:
     """Name of a row -> its label."""
-    return {row["name"]: label for row, label in zip(rows, labels(rows), strict=True)}
+    return {row.name: label for row, label in zip(rows, labels(rows), strict=True)}
 
 
-def _at(result: Result) -> list[Table]:
+def _at(result: SweepResult) -> list[Table]:
     """Accuracies at amounts, if any are named."""
-    return list(at_amounts.tables(result, headings(result["rows"]))) if result.get("at") else []
+    return list(at_amounts.tables(result.at, headings(result.rows), result.stopped_by, result.missing))
 
 
-def _in_common(result: Result) -> list[Table]:
+def _in_common(result: SweepResult) -> list[Table]:
     """Accuracies at what all runs of a comparison have spent."""
-    rows: list[list[Cell]] = []
-    for amount in COMMON:
-        if (common := result.get(f"at_common_{amount.name}")) is not None:
-            accuracies = [common["accuracy"].get(row["name"]) for row in result["rows"]]
-            rows.append([amount.shown(common[amount.name]), *accuracies])
-    columns = [TableColumn(""), *(TableColumn(label, PERCENT, missing="-") for label in labels(result["rows"]))]
+    rows: list[list[Cell]] = [
+        [amount.shown(common.amount), *(common.accuracy.get(row.name) for row in result.rows)]
+        for amount, common in result.in_common.items()
+    ]
+    columns = [TableColumn(""), *(TableColumn(label, PERCENT, missing="-") for label in labels(result.rows))]
     return [Table("accuracy at what all runs have spent", columns, rows, [COMMON_READ])] if rows else []
 
 
-def _chosen(result: Result) -> list[Table]:
+def _chosen(result: SweepResult) -> list[Table]:
     """The settings that are chosen on validation examples, if that was asked, and all of them."""
-    return judged.tables(result) if "chosen" in result else []
+    return [] if result.choice is None else judged.tables(result.choice, result.missing, result.has_diverged)
 
 
-def spent(result: Result) -> list[Amount]:
+def spent(result: SweepResult) -> list[Amount]:
     """The amounts that rows have: those of `SPENT`, and of `readings.OF_TIERS` if any row has tiers."""
-    above = [amount for key, amount in readings.OF_TIERS.items() if any(key in row for row in result["rows"])]
+    above = [
+        amount for key, amount in readings.OF_TIERS.items() if any(key in row.statistics.spent for row in result.rows)
+    ]
     return [*SPENT, *above]
 
 
-def _spent(result: Result, dispensable: Mapping[Amount, int] | None = None) -> list[TableColumn]:
+def _spent(result: SweepResult, dispensable: Mapping[Amount, int] | None = None) -> list[TableColumn]:
     order = dispensable or {}
     return [
         TableColumn(amount.heading, readings.quantity(amount), missing="-", dispensable=order.get(amount, 0))
@@ -177,20 +287,20 @@ def _spent(result: Result, dispensable: Mapping[Amount, int] | None = None) -> l
     ]
 
 
-def _means(result: Result, found: Mapping[str, Any]) -> Iterator[Number]:
+def _means(result: SweepResult, found: Mapping[str, Mean]) -> Iterator[Number]:
     """The mean of each amount of `spent`, of a row or of one of its targets."""
     for amount in spent(result):
         yield Number.mean(found[amount.key]) if amount.key in found else Number(None)
 
 
-def _notes(result: Result, *notes: str) -> list[str]:
-    alone = [ONE_SEED] if any(len(row["seeds"]) == 1 for row in result["rows"]) else []
-    stopped = sum(run["stopped_by"] in EARLY for run in result.get("runs", []))
+def _notes(result: SweepResult, *notes: str) -> list[str]:
+    alone = [ONE_SEED] if any(len(row.statistics.seeds) == 1 for row in result.rows) else []
+    stopped = sum(rule in EARLY for rule in result.stopped_by)
     unfinished = f"runs that were stopped before their end, and count as far as they are: {stopped}"
-    return [*notes, *alone, *([unfinished] if stopped else []), *missing_note(result)]
+    return [*notes, *alone, *([unfinished] if stopped else []), *missing_note(result.missing)]
 
 
-def _of_rows(result: Result) -> list[Table]:
+def _of_rows(result: SweepResult) -> list[Table]:
     """Accuracies, and what was spent until each target."""
     last, best = ACCURACIES.values()
     columns = [
@@ -202,63 +312,64 @@ def _of_rows(result: Result) -> list[Table]:
         TableColumn("seeds", COUNT),
     ]
     rows: list[list[Cell]] = []
-    for name, row in zip(labels(result["rows"]), result["rows"], strict=True):
-        values = [(Number.mean(row[key]), row[key]["deviation"]) for key in ACCURACIES]
-        rows.append([name, *values[0], *values[1], len(row["seeds"])])
+    for name, row in zip(labels(result.rows), result.rows, strict=True):
+        values = [(Number.mean(mean), mean.deviation) for mean in row.statistics.accuracies.values()]
+        rows.append([name, *values[0], *values[1], len(row.statistics.seeds)])
     shown = [Table("accuracy", columns, rows, _notes(result, INTERVAL, BEST_OF_ROUNDS))]
-    for index, target in enumerate(result["targets"]):
+    for index, target in enumerate(result.targets):
         rows = []
-        for name, row in zip(labels(result["rows"]), result["rows"], strict=True):
-            until = row["to_target"][index]
-            rows.append([name, f"{until['reached']} of {until['runs']}", *_means(result, until)])
-        is_short = any(row["to_target"][index]["reached"] < len(row["seeds"]) for row in result["rows"])
+        for name, row in zip(labels(result.rows), result.rows, strict=True):
+            until = row.statistics.to_target[index]
+            rows.append([name, f"{until.reached} of {until.runs}", *_means(result, until.spent)])
+        every = [row.statistics for row in result.rows]
+        is_short = any(found.to_target[index].reached < len(found.seeds) for found in every)
         columns = [TableColumn(""), TableColumn("reached"), *_spent(result, {ROUNDS: 1, ENERGY: 2})]
         notes = _notes(result, INTERVAL, *([NO_MEAN] if is_short else []))
         shown.append(Table(f"until accuracy {100 * target:g} %", columns, rows, notes))
     return shown
 
 
-def _of_clients(result: Result) -> list[Table]:
+def _of_clients(result: SweepResult) -> list[Table]:
     """Accuracies on clients' own examples, if rows have any."""
     rows: list[list[Cell]] = [
-        [name, *(Number.mean(row[key]) for key in statistics.OF_CLIENTS)]
-        for name, row in zip(labels(result["rows"]), result["rows"], strict=True)
-        if "worst_decile" in row
+        [name, *(Number.mean(row.of_clients[key]) for key in statistics.OF_CLIENTS)]
+        for name, row in zip(labels(result.rows), result.rows, strict=True)
+        if row.of_clients
     ]
     columns = [TableColumn(""), *(TableColumn(name, PERCENT) for name in OF_CLIENTS)]
     return [Table("accuracy of clients", columns, rows, _notes(result, INTERVAL, CLIENTS))] if rows else []
 
 
-def _of_devices(result: Result) -> list[Table]:
+def _of_devices(result: SweepResult) -> list[Table]:
     """Accuracies of clients by kind of device, if rows have any."""
-    rows = zip(labels(result["rows"]), result["rows"], strict=True)
-    table = result_tables.device_means({name: row["by_device"] for name, row in rows if "by_device" in row})
+    rows = zip(labels(result.rows), result.rows, strict=True)
+    table = result_tables.device_means({name: row.by_device for name, row in rows if row.by_device})
     return [] if table is None else [replace(table, notes=_notes(result, INTERVAL, WORST_DEVICE))]
 
 
 # --- pairs --------------------------------------------------------------------------------------------------------
 
 
-def _tested(result: Result) -> list[Result]:
+def _tested(result: SweepResult) -> list[MeasureTests]:
     """The groups of tests in which a pair has one."""
-    return [group for group in result["tests"] if any(pair["p"] is not None for pair in group["pairs"])]
+    return [group for group in result.tests if any(pair.p is not None for pair in group.pairs)]
 
 
-def _tests(result: Result, group: Result, baseline: str | None) -> Table:
+def _tests(result: SweepResult, group: MeasureTests, baseline: str | None) -> Table:
     """The tests of a measure: of each row against the baseline, or without one of all pairs, by numbers of rows."""
-    is_accuracy = group["measure"] in TESTED
-    amount = TESTED[group["measure"]] if is_accuracy else readings.AMOUNTS[group["measure"]].heading
-    measure = amount if group["target"] is None else f"{amount} until accuracy {100 * group['target']:g} %"
-    quantity = POINTS if is_accuracy else readings.quantity(readings.AMOUNTS[group["measure"]])
+    is_accuracy = group.measure in TESTED
+    amount = TESTED[group.measure] if is_accuracy else readings.AMOUNTS[group.measure].heading
+    measure = amount if group.target is None else f"{amount} until accuracy {100 * group.target:g} %"
+    quantity = POINTS if is_accuracy else readings.quantity(readings.AMOUNTS[group.measure])
     if baseline is not None:
-        names = {row["name"]: label for row, label in zip(result["rows"], labels(result["rows"]), strict=True)}
-        pairs = statistics.against(group["pairs"], baseline)
+        names = headings(result.rows)
+        pairs = statistics.against(group.pairs, baseline)
         by_label = {label: pairs.get(name) for name, label in names.items()}
         table = result_tables.differences(measure, quantity, names[baseline], by_label, MOST_SEEDS)
         return replace(table, notes=[AGAINST])
-    numbers = {row["name"]: number for number, row in enumerate(result["rows"], start=1)}
-    known = [pair for pair in group["pairs"] if pair["p"] is not None]
-    shown = known if len(known) <= MOST_PAIRS else sorted(known, key=lambda pair: float(pair["p"]))[:MOST_PAIRS]
+    numbers = {row.name: number for number, row in enumerate(result.rows, start=1)}
+    known = [(pair.p, pair.p_holm, pair) for pair in group.pairs if pair.p is not None and pair.p_holm is not None]
+    shown = known if len(known) <= MOST_PAIRS else sorted(known, key=itemgetter(0))[:MOST_PAIRS]
     columns = [
         TableColumn("a - b"),
         TableColumn("difference", quantity.of_differences),
@@ -270,17 +381,17 @@ def _tests(result: Result, group: Result, baseline: str | None) -> Table:
     ]
     rows: list[list[Cell]] = [
         [
-            f"{numbers[pair['a']]} - {numbers[pair['b']]}",
-            Number.mean(pair),
-            len(pair["seeds"]),
-            f"{pair['higher']} / {pair['lower']}",
-            *("< 0.001" if p < 0.001 else f"{p:.3f}" for p in (pair["p"], pair["p_holm"])),
-            f"> {MOST_SEEDS:,}" if pair["seeds_needed"] is None else str(pair["seeds_needed"]),
+            f"{numbers[pair.a]} - {numbers[pair.b]}",
+            Number.mean(pair.difference),
+            len(pair.seeds),
+            f"{pair.higher} / {pair.lower}",
+            *("< 0.001" if p < 0.001 else f"{p:.3f}" for p in probabilities),
+            f"> {MOST_SEEDS:,}" if pair.seeds_needed is None else str(pair.seeds_needed),
         ]
-        for pair in shown
+        for *probabilities, pair in shown
     ]
     left = [f"the {len(shown)} of {len(known)} pairs with the smallest p; all are in pairs.csv"]
-    without = len(group["pairs"]) - len(known)
+    without = len(group.pairs) - len(known)
     untested = [f"{without} pairs are not tested: a run has no value, or all differences are the same"]
     notes = [PAIRED, *(left if len(shown) < len(known) else []), *(untested if without else [])]
     return Table(f"differences of {measure}, paired over seeds", columns, rows, notes)
@@ -289,53 +400,57 @@ def _tests(result: Result, group: Result, baseline: str | None) -> Table:
 # --- numbers for files --------------------------------------------------------------------------------------------
 
 
-def numbers(result: Result) -> Table:
+def numbers(given: Result) -> Table:
     """``sweep.csv``: a row per cell, amounts in seconds, bytes and joules, accuracies in [0, 1]."""
-    keys = list(dict.fromkeys(key for row in result["rows"] for key in row["settings"]))
+    result = read(given)
+    keys = list(dict.fromkeys(key for row in result.rows for key in row.settings))
     amounts = [amount.key for amount in spent(result)]
-    fairness = [key for key in statistics.OF_CLIENTS if any(key in row for row in result["rows"])]
+    fairness = [key for key in statistics.OF_CLIENTS if any(key in row.of_clients for row in result.rows)]
     header = [*keys, "seeds", *ACCURACIES, *fairness, *amounts]
-    for target in result["targets"]:
+    for target in result.targets:
         header += [f"reached_{target:g}", *(f"{key}_to_{target:g}" for key in amounts)]
 
-    def cells(row: Result) -> Iterator[Any]:
-        yield from (row["settings"].get(key) for key in keys)
-        yield len(row["seeds"])
-        yield from (Number.mean(row[key]) for key in ACCURACIES)
-        yield from (Number.mean(row[key]) if key in row else Number(None) for key in fairness)
-        yield from _means(result, row)
-        for until in row["to_target"]:
-            yield until["reached"]
-            yield from _means(result, until)
+    def cells(row: SweepRow) -> Iterator[Cell]:
+        yield from (row.settings.get(key) for key in keys)
+        yield len(row.statistics.seeds)
+        yield from map(Number.mean, row.statistics.accuracies.values())
+        yield from (Number.mean(row.of_clients[key]) if row.of_clients else Number(None) for key in fairness)
+        yield from _means(result, row.statistics.spent)
+        for until in row.statistics.to_target:
+            yield until.reached
+            yield from _means(result, until.spent)
 
-    return Table("", [TableColumn(key) for key in header], [list(cells(row)) for row in result["rows"]])
+    return Table("", [TableColumn(key) for key in header], [list(cells(row)) for row in result.rows])
 
 
-def pair_numbers(result: Result) -> tuple[list[str], list[list[Any]]]:
+def pair_numbers(tests: Sequence[MeasureTests]) -> tuple[list[str], list[list[Any]]]:
     """Header and rows of ``pairs.csv``: a row per measure and pair."""
     keys = ["mean", "deviation", "half_width", "higher", "lower", "p", "p_holm", "seeds_needed"]
     rows = [
-        [group["measure"], group["target"], pair["a"], pair["b"], len(pair["seeds"]), *(pair[key] for key in keys)]
-        for group in result["tests"]
-        for pair in group["pairs"]
+        [group.measure, group.target, pair.a, pair.b, len(pair.seeds), *(getattr(pair, key) for key in keys)]
+        for group in tests
+        for pair in group.pairs
     ]
     return ["measure", "target", "a", "b", "seeds", *keys], rows
 
 
-def runs(result: Result) -> tuple[list[str], list[list[Any]]]:
+def runs(given: Result) -> tuple[list[str], list[list[Any]]]:
     """Header and rows of ``runs.csv``: a row per run, with what it spent until each target."""
-    keys = list(dict.fromkeys(key for row in result["rows"] for key in row["settings"]))
-    summaries = {run["name"]: run for run in result["runs"]}
+    result, summaries = read(given), {run["name"]: run for run in given["runs"]}
+    keys = list(dict.fromkeys(key for row in result.rows for key in row.settings))
     amounts = [amount.key for amount in spent(result)]
     above = [key for key in amounts if key in readings.OF_TIERS]
-    to_target = [f"{key}_to_{target:g}" for target in result["targets"] for key in amounts]
+    to_target = [f"{key}_to_{target:g}" for target in result.targets for key in amounts]
     rows = []
-    for row in result["rows"]:
-        for index, (seed, name) in enumerate(zip(row["seeds"], row["runs"], strict=True)):
+    for row in result.rows:
+        found = row.statistics
+        for index, (seed, name) in enumerate(zip(found.seeds, row.runs, strict=True)):
             own = [summaries[name].get(key) for key in OF_RUN]
-            own += [row[key]["values"][index] if key in row else None for key in above]
+            own += [found.spent[key].values[index] if key in found.spent else None for key in above]
             until = [
-                each[key]["values"][index] if key in each else None for each in row["to_target"] for key in amounts
+                each.spent[key].values[index] if key in each.spent else None
+                for each in found.to_target
+                for key in amounts
             ]
-            rows.append([name, *(row["settings"].get(key) for key in keys), seed, *own, *until])
+            rows.append([name, *(row.settings.get(key) for key in keys), seed, *own, *until])
     return ["run", *keys, "seed", *OF_RUN, *above, *to_target], rows

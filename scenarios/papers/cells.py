@@ -11,9 +11,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal, NotRequired, TypedDict
 
-from coordinator.rounds.amounts import BYTES, NOMINAL_BYTES, ROUNDS, VIRTUAL_SECONDS
+from coordinator.rounds.amounts import BYTES, NOMINAL_BYTES
 from scenarios.experiment.experiment import ExperimentRow
 from scenarios.papers.published import HESSIANS, TABLE_AMOUNTS
 from scenarios.papers.spec import (
@@ -29,7 +29,7 @@ from scenarios.papers.spec import (
     Smoothing,
     smoothed,
 )
-from scenarios.run.progress import Trail, spread, with_interval
+from scenarios.run.progress import Mean, Spread, Trail
 from scenarios.run.run_folder import RunFolder
 
 MARKS = {
@@ -65,14 +65,14 @@ class CellSelection:
         """The panel's budget or target at this scale."""
         return self.setting(panel).limit(panel)
 
-    def folders(self, runs: Sequence[Mapping[str, Any]], group: str, row: str) -> list[list[Path]]:
+    def folders(self, runs: Sequence[RunOfCell], group: str, row: str) -> list[list[Path]]:
         """The run folders of a row in one setting, (variants, seeds)."""
         return [
             [Path(run["run_dir"]) for run in runs if run["name"] == run_name(group, variant, run["seed"])]
             for variant in self.figure.rows[row].variants(self.scale)
         ]
 
-    def trails(self, runs: Sequence[Mapping[str, Any]], group: str, row: str, measure: str = "") -> list[list[Trail]]:
+    def trails(self, runs: Sequence[RunOfCell], group: str, row: str, measure: str = "") -> list[list[Trail]]:
         """The progress curves of a row's runs in one setting, (variants, seeds), as a measure reads them."""
         return [[self._trail(folder, measure) for folder in of_seeds] for of_seeds in self.folders(runs, group, row)]
 
@@ -90,18 +90,87 @@ class CellSelection:
         return Trail([*before, replace(last, accuracy=accuracy)])
 
 
+class RunOfCell(TypedDict):
+    """What is read of a run's summary."""
+
+    name: str
+    run_dir: str
+    seed: int
+
+
+class CellMean(TypedDict):
+    """A `Spread` of our values; with ``half_width`` a `Mean`."""
+
+    mean: float | None
+    deviation: float | None
+    values: list[float | None]
+    half_width: NotRequired[float | None]
+
+
+class PublishedCell(TypedDict):
+    """A cell as it is known before any run, and its printed value."""
+
+    row: str
+    method: str | None
+    overrides: list[str]
+    variants: int
+    note: str
+    measure: str
+    published_limit: float
+    published: float | None
+    published_is_bound: bool
+    published_deviation: float | None
+    published_is_lost: bool
+
+
+class MeasuredCell(TypedDict):
+    """What the runs of a cell give.
+
+    ``ours`` is the accuracy at the budget, or the amount until the target; ``at_least`` bounds its mean from below
+    where a run missed the target; ``nominal`` is ``ours`` by nominal bytes, for measures of bytes; ``complete`` whether
+    each run used the budget up or reached the target. The other keys are means of what had been spent by then.
+    """
+
+    ours: CellMean
+    at_least: float | None
+    nominal: CellMean | None
+    complete: list[bool]
+    bytes: float | None
+    nominal_bytes: float | None
+    virtual_seconds: float | None
+    rounds: float | None
+    best_accuracy: float | None
+
+
+class ReproducedCell(PublishedCell, MeasuredCell):
+    """Published and ours; ``limit`` is that of the scale, ``marks`` are of `MARKS`."""
+
+    panel: str
+    limit: float
+    scaled: bool
+    marks: list[str]
+    changed: str
+
+
 def run_name(group: str, variant: ExperimentRow, seed: int) -> str:
     """The name of a run's folder."""
     return f"{group}-{variant.name}-seed{seed}"
 
 
-def reading(plan: CellSelection, panel: PaperPanel, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def reading(plan: CellSelection, panel: PaperPanel, name: str, runs: Sequence[RunOfCell]) -> ReproducedCell:
     """One cell, from the summaries of the runs that there are."""
     if panel.counts is not None:
         # It depends on the paper's method and model alone, at every scale.
         counted = plan.figure.rows[name]
-        facts = {"limit": panel.limit, "scaled": False, "marks": [], "changed": ""}
-        return {"panel": panel.name, **described(panel, name, counted), **facts, **_values([panel.counts(counted)])}
+        return {
+            "panel": panel.name,
+            **described(panel, name, counted),
+            "limit": panel.limit,
+            "scaled": False,
+            "marks": [],
+            "changed": "",
+            **_values([panel.counts(counted)]),
+        }
     row, limit, group = plan.figure.rows[name], plan.limit(panel), plan.groups[panel.setting]
     folders = [folder for of_seeds in plan.folders(runs, group, name) for folder in of_seeds]
     data = list(dict.fromkeys(word for folder in folders for word in differences(folder)))
@@ -117,6 +186,11 @@ def reading(plan: CellSelection, panel: PaperPanel, name: str, runs: Sequence[Ma
         "asked": bool(plan.overrides),
         "inferred": bool(row.note or plan.setting(panel).inferred),
     }
+    amount = TABLE_AMOUNTS.get(panel.measure)
+    if amount is not None and amount.read is not None:
+        found = _values([amount.read(folder) for folder in folders])
+    else:
+        found = measured_row(plan.trails(runs, group, name, panel.measure), panel.measure, limit)
     return {
         "panel": panel.name,
         **described(panel, name, row, plan.scale),
@@ -124,27 +198,46 @@ def reading(plan: CellSelection, panel: PaperPanel, name: str, runs: Sequence[Ma
         "scaled": plan.scale != PAPER,
         "marks": [mark for mark, holds in marks.items() if holds],
         "changed": "; ".join(words),
-        **(
-            _values([read(folder) for folder in folders])
-            if (amount := TABLE_AMOUNTS.get(panel.measure)) and (read := amount.read)
-            else measured_row(plan.trails(runs, group, name, panel.measure), panel.measure, limit)
-        ),
+        **found,
     }
 
 
-def _values(values: Sequence[float | None]) -> dict[str, Any]:
+def _values(values: Sequence[float | None]) -> MeasuredCell:
     """The part of a cell for amounts that are no point on a progress curve."""
-    complete = [value is not None for value in values]
+    return _cell(_with_interval(values), None, None, [value is not None for value in values], {})
+
+
+def _with_interval(values: Sequence[float | None]) -> CellMean:
+    found = Mean.of(values)
     return {
-        "ours": with_interval(values),
-        "at_least": None,
-        "nominal": None,
-        "complete": complete,
-        **dict.fromkeys(MEANS),
+        "mean": found.mean,
+        "deviation": found.deviation,
+        "values": found.values,
+        "half_width": found.half_width,
     }
 
 
-def described(panel: PaperPanel, name: str, row: PaperRow, scale: str = PAPER) -> dict[str, Any]:
+def _cell(
+    ours: CellMean,
+    at_least: float | None,
+    nominal: CellMean | None,
+    complete: list[bool],
+    spent: Mapping[Spending, float | None],
+) -> MeasuredCell:
+    return {
+        "ours": ours,
+        "at_least": at_least,
+        "nominal": nominal,
+        "complete": complete,
+        "bytes": spent.get("bytes"),
+        "nominal_bytes": spent.get("nominal_bytes"),
+        "virtual_seconds": spent.get("virtual_seconds"),
+        "rounds": spent.get("rounds"),
+        "best_accuracy": spent.get("best_accuracy"),
+    }
+
+
+def described(panel: PaperPanel, name: str, row: PaperRow, scale: str = PAPER) -> PublishedCell:
     """The part of a cell that is known before any run, and the printed value; by default as at the paper's scale."""
     return {
         "row": name,
@@ -166,14 +259,7 @@ def changed(setting: PaperSetting, panel: PaperPanel) -> list[str]:
     return [text for text in (setting.changed, setting.inferred, setting.why(panel)) if text]
 
 
-SPENT = (BYTES, NOMINAL_BYTES, VIRTUAL_SECONDS, ROUNDS)
-"""Amounts whose means a cell has, at the points that it is read at"""
-BEST_ACCURACY = "best_accuracy"
-MEANS = (*(amount.key for amount in SPENT), BEST_ACCURACY)
-"""Keys of a cell that are means over seeds"""
-
-
-def measured_row(variants: Sequence[Sequence[Trail]], measure: str, limit: float) -> dict[str, Any]:
+def measured_row(variants: Sequence[Sequence[Trail]], measure: str, limit: float) -> MeasuredCell:
     """One cell from the runs of its row, (variants, seeds): `measured`, or the mean over variants where it has several.
 
     Then ``ours`` is over the variants' means, as a paper's mean over settings is.
@@ -181,25 +267,21 @@ def measured_row(variants: Sequence[Sequence[Trail]], measure: str, limit: float
     cells = [measured(trails, measure, limit) for trails in variants]
     if len(cells) < 2:
         return cells[0] if cells else measured([], measure, limit)
-    means = {key: spread([cell[key] for cell in cells])["mean"] for key in MEANS}
+    means = {key: Spread.of([cell[key] for cell in cells]).mean for key in SPENT}
+    ours = Spread.of([cell["ours"]["mean"] for cell in cells])
     bounds = [cell["at_least"] if cell["at_least"] is not None else cell["ours"]["mean"] for cell in cells]
     missed = any(cell["at_least"] is not None for cell in cells)
-    return {
-        "ours": spread([cell["ours"]["mean"] for cell in cells]),
-        "at_least": spread(bounds)["mean"] if missed else None,
-        "nominal": None,
-        "complete": [complete for cell in cells for complete in cell["complete"]],
-        **means,
-    }
+    return _cell(
+        {"mean": ours.mean, "deviation": ours.deviation, "values": ours.values},
+        Spread.of(bounds).mean if missed else None,
+        None,
+        [complete for cell in cells for complete in cell["complete"]],
+        means,
+    )
 
 
-def measured(trails: Sequence[Trail], measure: str, limit: float) -> dict[str, Any]:
-    """One cell from the runs of its seeds.
-
-    ``ours`` is the accuracy at the budget, or the amount until the target; ``at_least`` bounds its mean from below
-    where a run missed the target; ``nominal`` is ``ours`` by nominal bytes, for measures of bytes; ``complete`` whether
-    each run used the budget up or reached the target. The other keys are means of what had been spent by then.
-    """
+def measured(trails: Sequence[Trail], measure: str, limit: float) -> MeasuredCell:
+    """One cell from the runs of its seeds."""
     at_least = None
     if measure in ACCURACY_AT:
         amount = ACCURACY_AT[measure]
@@ -218,15 +300,24 @@ def measured(trails: Sequence[Trail], measure: str, limit: float) -> dict[str, A
             at_least = statistics.fmean(
                 end if value is None else value for value, end in zip(values, ends, strict=True)
             )
-    spent = {each.key: spread([each.at(point) if point else None for point in reached])["mean"] for each in SPENT}
-    spent[BEST_ACCURACY] = spread([point.best if point else None for point in reached])["mean"]
-    return {
-        "ours": with_interval(values),
-        "at_least": at_least,
-        "nominal": with_interval(nominal) if amount is BYTES else None,
-        "complete": complete,
-        **spent,
+    spent = {
+        key: Spread.of([float(getattr(point, name)) if point else None for point in reached]).mean
+        for key, name in SPENT.items()
     }
+    return _cell(
+        _with_interval(values), at_least, _with_interval(nominal) if amount is BYTES else None, complete, spent
+    )
+
+
+Spending = Literal["bytes", "nominal_bytes", "virtual_seconds", "rounds", "best_accuracy"]
+SPENT: Mapping[Spending, str] = {
+    "bytes": "nbytes",
+    "nominal_bytes": "nominal_nbytes",
+    "virtual_seconds": "virtual_seconds",
+    "rounds": "rounds",
+    "best_accuracy": "best",
+}
+"""Key of a cell -> the field of `ProgressPoint` whose mean it is, at the point that the cell is read at."""
 
 
 @dataclass(frozen=True)

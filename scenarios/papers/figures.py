@@ -10,14 +10,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.rounds.amounts import BY_KIND
 from edge.protocol.messages import SUBVALUE
-from scenarios.papers.cells import CellSelection
+from scenarios.papers.cells import CellSelection, RunOfCell
 from scenarios.papers.spec import ACCURACY_AT, BEST_MEASURES, scale_text
 from scenarios.report import bands as curves
 from scenarios.report.run_reader import open_runs
@@ -35,7 +35,7 @@ CAPTION = (
 COLUMNS, PANEL_PIXELS, LEVELS = 3, 360, 14
 
 
-def figures(plan: CellSelection, runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+def figures(plan: CellSelection, runs: Sequence[RunOfCell]) -> Iterator[tuple[str, str, str]]:
     """(name, HTML, caption) of each figure, setting by setting."""
     kinds = (ROUNDS,) if plan.figure.is_table else (BYTES, TIME)
     shown = "test accuracy when last evaluated" if plan.smoothing is None else plan.smoothing.text
@@ -72,12 +72,12 @@ def figures(plan: CellSelection, runs: Sequence[Mapping[str, Any]]) -> Iterator[
                 yield f"surface-{group}", drawn, f"{group}, {scale_text(plan.scale)}: {CAPTION}"
 
 
-def _first(plan: CellSelection, runs: Sequence[Mapping[str, Any]], group: str, row: str) -> list[Path]:
+def _first(plan: CellSelection, runs: Sequence[RunOfCell], group: str, row: str) -> list[Path]:
     """The first run folder of a row in one setting, if there is one."""
     return [folder for of_seeds in plan.folders(runs, group, row) for folder in of_seeds][:1]
 
 
-def _chosen(plan: CellSelection, runs: Sequence[Mapping[str, Any]], group: str) -> Iterator[tuple[str, str, str]]:
+def _chosen(plan: CellSelection, runs: Sequence[RunOfCell], group: str) -> Iterator[tuple[str, str, str]]:
     """The figures of what the methods chose: (name, SVG, caption) of each row's first run in one setting."""
     from scenarios.report import figures as report_figures
     from scenarios.report import method_figures

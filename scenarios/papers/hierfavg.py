@@ -131,7 +131,9 @@ def _row(local_steps: int, edge_rounds: int) -> PaperRow:
 
 def _counted(measure: str, row: PaperRow) -> float:
     words = parse_all(row.overrides)
-    return interval(words["train.local_steps"], words["tiers.interval"])[measure]
+    steps, rounds = words["train.local_steps"], words["tiers.interval"]
+    assert isinstance(steps, int) and isinstance(rounds, int), words
+    return interval(steps, rounds)[measure]
 
 
 def _panels(edges: str) -> list[PaperPanel]:

@@ -8,7 +8,7 @@ reproduction goes on where it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -233,7 +233,7 @@ def _needs(cells: CellSelection, group: str, rounds: int) -> dict[str, float]:
 
 def measure_runs(
     plan: CellSelection,
-    done: Mapping[str, Any],
+    done: Result,
     host: Host,
     launcher: WorkerLauncher,
     stopped: Callable[[], bool],

@@ -6,15 +6,15 @@ Each of our values comes with the differences from the paper's setting. Nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Literal, TypedDict
 
 from coordinator.rounds.amounts import ROUNDS
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
+from scenarios.experiment.experiment import Result
 from scenarios.experiment.run_set import missing_note
 from scenarios.papers import dadaquant, depthfl, fedalign, fedbr, fedmlb, heterofl, hierfavg, pfedmb
-from scenarios.papers.cells import MARKS, CellSelection, changed, described
+from scenarios.papers.cells import MARKS, CellSelection, PublishedCell, ReproducedCell, changed, described
 from scenarios.papers.published import TABLE_AMOUNTS
 from scenarios.papers.spec import (
     ACCURACY_AT,
@@ -45,8 +45,7 @@ FIGURES: dict[str, PaperFigure] = {
 UNKNOWN = "setting unknown"
 INTERVALS = "ours: mean ± half of the 95 % interval over seeds; ± of printed values is as the paper has it"
 CUT = "*"
-Cell = Mapping[str, Any]
-Places = Mapping[tuple[str, str], Cell]
+Places = Mapping[tuple[str, str], ReproducedCell]
 """(panel, row) -> cell"""
 NOT_PRINTED, LOST = "not printed", "value lost"
 """What a paper shows in a drawing alone, or never had; and what its text at hand has lost."""
@@ -68,7 +67,25 @@ def named(name: str) -> PaperFigure:
     return FIGURES[name]
 
 
-def catalogue(name: str | None = None) -> list[dict[str, Any]]:
+class SettingOfCell(TypedDict):
+    """The runs of a cell at one scale."""
+
+    scenario: str
+    overrides: list[str]
+    limit: float
+    changed: str
+
+
+class CataloguedCell(PublishedCell):
+    """A cell, and how each scale reproduces it."""
+
+    name: str
+    panel: str
+    title: str
+    scales: dict[str, SettingOfCell]
+
+
+def catalogue(name: str | None = None) -> list[CataloguedCell]:
     """Every cell of one figure, or of all: its setting at each scale and its printed value."""
     wanted = FIGURES if name is None else {name: named(name)}
     return [
@@ -94,17 +111,20 @@ def catalogue(name: str | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def tables(plan: CellSelection, result: Mapping[str, Any]) -> list[Table]:
+def tables(plan: CellSelection, result: Result) -> list[Table]:
     """The tables of a result: one per setting, as in the paper, or one per panel of a figure."""
-    cells = {(cell["panel"], cell["row"]): cell for cell in result["cells"]}
+    reproduced: list[ReproducedCell] = result["cells"]
+    cells = {(cell["panel"], cell["row"]): cell for cell in reproduced}
+    missing = missing_note(result.get("missing", []))
     if plan.figure.is_table:
-        return [_setting_table(plan, panels, cells, missing_note(result)) for panels in by_setting(plan.panels)]
-    return [_panel_table(plan, panel, cells, missing_note(result)) for panel in plan.panels]
+        return [_setting_table(plan, panels, cells, missing) for panels in by_setting(plan.panels)]
+    return [_panel_table(plan, panel, cells, missing) for panel in plan.panels]
 
 
 def _setting_table(plan: CellSelection, panels: Sequence[PaperPanel], cells: Places, notes: Sequence[str]) -> Table:
     """A row per row of the paper; for each measure the printed value, and ours with its marks."""
-    headings, header = [], [""]
+    headings: list[tuple[PaperPanel, Callable[[ReproducedCell], str]]] = []
+    header = [""]
     for panel in panels:
         if panel.published or panel.measure not in TABLE_AMOUNTS:  # no paper prints the other amounts, which are ours
             headings.append((panel, _printed))
@@ -144,7 +164,7 @@ def _panel_table(plan: CellSelection, panel: PaperPanel, cells: Places, notes: S
             [
                 *(cell["row"], _published(cell), _number(cell, "ours")),
                 *(_number(cell, "nominal") for _ in by_nominal),
-                *(cell[key] for key in ("bytes", "nominal_bytes", "virtual_seconds")),
+                *(cell["bytes"], cell["nominal_bytes"], cell["virtual_seconds"]),
             ]
             for cell in shown
         ],
@@ -152,15 +172,17 @@ def _panel_table(plan: CellSelection, panel: PaperPanel, cells: Places, notes: S
     )
 
 
-def _number(cell: Cell, key: str) -> Number:
+def _number(cell: ReproducedCell, key: Literal["ours", "nominal"]) -> Number:
     """A value with its interval over seeds; a star where a run ended before the budget."""
     complete, is_accuracy = cell["complete"], cell["measure"] in ACCURACY_AT
     missing = "-" if is_accuracy else f"{sum(complete)} of {len(complete)} runs"
     mark = CUT if is_accuracy and key == "ours" and not all(complete) else ""
-    return replace(Number.mean(cell[key], missing), mark=mark)
+    found = cell[key]
+    assert found is not None, cell["measure"]
+    return Number(found["mean"], found.get("half_width"), found["deviation"], missing, mark)
 
 
-def listed(figure: PaperFigure, rows: Sequence[Cell]) -> list[Table]:
+def listed(figure: PaperFigure, rows: Sequence[CataloguedCell]) -> list[Table]:
     """The printed values of a figure, and its settings at each scale; ``rows`` are those of `catalogue`."""
     cells, shown = {(cell["panel"], cell["row"]): cell for cell in rows}, []
     for panels in by_setting(figure.panels) if figure.is_table else [[panel] for panel in figure.panels]:
@@ -215,7 +237,7 @@ def limit_text(measure: str, limit: float) -> str:
     return f"{limit:g}R" if amount is ROUNDS else amount.shown(limit)
 
 
-def _printed(cell: Cell) -> str:
+def _printed(cell: PublishedCell) -> str:
     """As the paper writes it: percent without a sign, rounds with a ``+`` for a lower bound."""
     if cell["published"] is None:
         return LOST if cell["published_is_lost"] else NOT_PRINTED
@@ -227,7 +249,7 @@ def _printed(cell: Cell) -> str:
     return _percent(cell["published"], cell["published_deviation"])
 
 
-def _ours(cell: Cell) -> str:
+def _ours(cell: ReproducedCell) -> str:
     """Our value in the same form, with half of its interval over seeds and the signs of its marks."""
     if cell["method"] is None:
         return UNKNOWN
@@ -251,7 +273,7 @@ def _percent(mean: float, beside: float | None) -> str:
     return f"{100 * mean:.2f}" + ("" if beside is None else f" ± {100 * beside:.2f}")
 
 
-def _legend(cells: Sequence[Cell]) -> Iterator[str]:
+def _legend(cells: Sequence[ReproducedCell]) -> Iterator[str]:
     if any(cell["ours"].get("half_width") is not None for cell in cells if cell["method"] is not None):
         yield INTERVALS
     for mark, (sign, meaning) in MARKS.items():
@@ -263,7 +285,7 @@ def _legend(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"{CUT} a run ended before that round"
 
 
-def _differences(cells: Sequence[Cell]) -> Iterator[str]:
+def _differences(cells: Sequence[ReproducedCell]) -> Iterator[str]:
     """The differences from the paper in all rows, then those of single rows."""
     notes = {cell["row"]: cell["note"] for cell in cells if cell["note"]}
     words = dict.fromkeys(word for cell in cells for word in cell["changed"].split("; "))
@@ -274,14 +296,14 @@ def _differences(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"{', '.join(row for row, text in notes.items() if text == note)}: {note}"
 
 
-def _published(cell: Mapping[str, Any]) -> str:
+def _published(cell: PublishedCell) -> str:
     if cell["published"] is None:
         return LOST if cell["published_is_lost"] else NOT_PRINTED
     measure, value = cell["measure"], cell["published"]
     return f"{100 * value:.1f} %" if measure in ACCURACY_AT else PRINTED[TO_ACCURACY[measure].unit](value)
 
 
-def show_catalogue(rows: Sequence[Cell]) -> None:
+def show_catalogue(rows: Sequence[CataloguedCell]) -> None:
     """Print `catalogue`: the printed values of each figure, and its settings at each scale."""
     for name in dict.fromkeys(row["name"] for row in rows):
         figure = FIGURES[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,6 +31,7 @@ from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import NO_BLOCKS, BlockTraffic, RunGroup
 from scenarios.report.theme import INK, MUTED
 from scenarios.run import visits
+from scenarios.run.progress import Mean
 
 BLAMED = {
     OWN_LINK: theme.DOWN,
@@ -66,14 +66,14 @@ def to_target(shown: ShownRuns) -> Figure | None:
         ]
         for amount in (amounts.VIRTUAL_SECONDS, amounts.BYTES, amounts.NOMINAL_BYTES)
     }
-    reached = [sum(value is not None for value in each["values"]) for each in means["nbytes"]]
+    reached = [sum(value is not None for value in each.values) for each in means["nbytes"]]
     if not any(reached):
         return None
     figure, panels = plot_style.rows_of_bars(shown, [group.label for group in groups], 2, 44)
     has_nominal = any(group.first.shows_nominal for group in groups)
     offset, height = (-0.15, 0.32) if has_nominal else (0.0, 0.56)
     times, real = (
-        Column.of(of, (each["mean"] for each in means[name]), (each["half_width"] for each in means[name]))
+        Column.of(of, (each.mean for each in means[name]), (each.half_width for each in means[name]))
         for name, of in (("virtual_seconds", SECONDS), ("nbytes", BYTES))
     )
     for place, (group, count) in enumerate(zip(groups, reached, strict=True)):
@@ -88,8 +88,8 @@ def to_target(shown: ShownRuns) -> Figure | None:
         _bar(panels[0], place, 0.56, colour, means["virtual_seconds"][place], times)
         _bar(panels[1], place + offset, height, colour, means["nbytes"][place], real)
         if has_nominal:
-            nominal = means["nominal_nbytes"][place]["mean"] / real.scale
-            panels[1].barh(place + 0.2, nominal, 0.2, color=colour, alpha=0.4, label="_nominal")
+            nominal = means["nominal_nbytes"][place].mean or 0.0
+            panels[1].barh(place + 0.2, nominal / real.scale, 0.2, color=colour, alpha=0.4, label="_nominal")
     panels[0].set(title="Virtual time to the target", xlabel=f"virtual time ({times.unit})")
     title = "Bytes to the target" + (": real, and nominal (pale)" if has_nominal else "")
     panels[1].set(title=title, xlabel=f"bytes down and up ({real.unit})")
@@ -98,13 +98,14 @@ def to_target(shown: ShownRuns) -> Figure | None:
     return figure
 
 
-def _bar(axes: Axes, place: float, height: float, colour: str, found: Mapping[str, Any], column: Column) -> None:
+def _bar(axes: Axes, place: float, height: float, colour: str, found: Mean, column: Column) -> None:
     """A bar of a mean, its interval if it has one, and both in words."""
-    mean, half = found["mean"] / column.scale, (found["half_width"] or 0.0) / column.scale
+    assert found.mean is not None
+    mean, half = found.mean / column.scale, (found.half_width or 0.0) / column.scale
     axes.barh(place, mean, height, color=colour)
     if half:
         axes.hlines(place, max(mean - half, 0.0), mean + half, color=INK, linewidth=1.6)
-    text, at = column.text(found["mean"], found["half_width"]), (mean + half, place)
+    text, at = column.text(found.mean, found.half_width), (mean + half, place)
     axes.annotate(text, at, xytext=(6, 0), textcoords="offset points", va="center", color=INK)
 
 

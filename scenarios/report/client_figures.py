@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -19,16 +18,22 @@ from edge.protocol.messages import ACCURACY, CORRECT, VALIDATION, EvaluatedQuant
 from scenarios.report import plot_style
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun, RunGroup
-from scenarios.report.theme import EMPTY, INK, MUTED, PAPER
+from scenarios.report.theme import EMPTY, INK, MUTED, PAPER, LineStyle
 from scenarios.run import client_values, visits
 from scenarios.run.client_values import BEFORE_ACCURACY
-from scenarios.run.progress import with_interval
+from scenarios.run.progress import Mean
 
 BAR_WIDTH = 0.8
 MOST_NAMED = 30
 """Classes that are all named on the axis"""
 MOST_VALUES = 8
 """Values of metrics, and logged names, that are drawn"""
+
+
+def _marked(marker: str, style: LineStyle) -> LineStyle:
+    """A line with marks of its own, or with those that its style has."""
+    plain: LineStyle = {"marker": marker}
+    return plain | style
 
 
 def clients(shown: ShownRuns) -> Figure | None:
@@ -46,7 +51,7 @@ def clients(shown: ShownRuns) -> Figure | None:
         marker = "o" if len(every) < 3 else ""
         low, high = np.clip([mean - spread, mean + spread], 0, 100)
         curve.fill_between(rounds, low, high, color=colour, alpha=0.18, lw=0)
-        curve.plot(rounds, mean, label=run.label, **{"marker": marker, **shown.styles[run.label]})
+        curve.plot(rounds, mean, label=run.label, **_marked(marker, shown.styles[run.label]))
         curve.plot(rounds, worst, color=colour, linestyle=(0, (1, 1.5)), marker=marker, linewidth=1.4)
         _draw_shares(shares, [100 * value for value in every[-1].values], shown.styles[run.label])
     plot_style.over_rounds(curve, title="Mean, spread, worst decile (dotted)", ylabel="accuracy of clients (%)")
@@ -56,10 +61,10 @@ def clients(shown: ShownRuns) -> Figure | None:
     return figure
 
 
-def _draw_shares(axes: Axes, ascending: Sequence[float], style: Mapping[str, Any]) -> None:
+def _draw_shares(axes: Axes, ascending: Sequence[float], style: LineStyle, label: str | None = None) -> None:
     """The percentage of clients up to each value, from none below the lowest one to all of them."""
     share = 100 * np.arange(1, len(ascending) + 1) / len(ascending)
-    axes.step([ascending[0], *ascending], [0.0, *share], where="post", **style)
+    axes.step([ascending[0], *ascending], [0.0, *share], where="post", label=label, **style)
 
 
 def adaptation(shown: ShownRuns) -> Figure | None:
@@ -106,7 +111,7 @@ def traffic(shown: ShownRuns) -> Figure | None:
     scale, unit = plot_style.unit([np.array(list(nbytes.values()), float) for _, nbytes in pairs], BYTES)
     for run, nbytes in pairs:
         ascending = sorted(amount / scale for amount in nbytes.values())
-        _draw_shares(shares, ascending, {"label": run.label, **shown.styles[run.label]})
+        _draw_shares(shares, ascending, shown.styles[run.label], run.label)
         accuracies = client_values.last_of_each(run.evaluations)
         spent = [nbytes.get(client, 0) / scale for client in accuracies]
         have = [100 * accuracy for accuracy in accuracies.values()]
@@ -131,7 +136,7 @@ def devices(shown: ShownRuns) -> Figure | None:
             rounds = [min(round + 1, run.completed) for round in by_round]
             marker, colour = "o" if len(rounds) < 3 else "", shown.styles[run.label]["color"]
             mean, worst = ([100 * getattr(of, key) for of in by_round.values()] for key in ("mean", "worst_decile"))
-            axes.plot(rounds, mean, label=run.label, **{"marker": marker, **shown.styles[run.label]})
+            axes.plot(rounds, mean, label=run.label, **_marked(marker, shown.styles[run.label]))
             axes.plot(rounds, worst, color=colour, linestyle=(0, (1, 1.5)), marker=marker, linewidth=1.4)
         plot_style.over_rounds(axes, title=name, ylabel="accuracy of clients (%)")
     plot_style.legend(figure, panels[0])
@@ -184,9 +189,8 @@ def classes(shown: ShownRuns) -> Figure | None:
     width = BAR_WIDTH / len(groups)
     for index, (group, accuracies) in enumerate(groups):
         places = np.array(list(accuracies)) + (index - (len(groups) - 1) / 2) * width
-        means, halves = (
-            100 * np.array([accuracy[key] or 0.0 for accuracy in accuracies.values()]) for key in ("mean", "half_width")
-        )
+        means = 100 * np.array([accuracy.mean or 0.0 for accuracy in accuracies.values()])
+        halves = 100 * np.array([accuracy.half_width or 0.0 for accuracy in accuracies.values()])
         axes.bar(places, means, 0.92 * width, color=shown.styles[group.label]["color"], label=group.label)
         if halves.any():
             axes.vlines(places, np.clip(means - halves, 0, 100), np.clip(means + halves, 0, 100), color=INK)
@@ -201,11 +205,11 @@ def classes(shown: ShownRuns) -> Figure | None:
     return figure
 
 
-def _class_means(group: RunGroup) -> dict[int, Mapping[str, Any]]:
+def _class_means(group: RunGroup) -> dict[int, Mean]:
     """Class -> its accuracy over the seeds of a group, where all have it."""
     every = [client_values.class_accuracy(run.evaluations) for run in group.runs]
     common = sorted(set.intersection(*(set(accuracies) for accuracies in every)))
-    return {label: with_interval([accuracies[label] for accuracies in every]) for label in common}
+    return {label: Mean.of([accuracies[label] for accuracies in every]) for label in common}
 
 
 def metrics(shown: ShownRuns) -> Figure | None:
@@ -238,7 +242,7 @@ def _by_round(
         for run, values in pairs:
             rounds = [min(round + 1, run.completed) for round in values.get(name, {})]
             marker = "o" if len(rounds) < 3 else ""
-            style = {"marker": marker, **shown.styles[run.label]}
+            style = _marked(marker, shown.styles[run.label])
             axes.plot(rounds, list(values.get(name, {}).values()), label=run.label, **style)
         plot_style.over_rounds(axes, title=name)
     plot_style.legend(figure, panels[0])

@@ -23,7 +23,7 @@ from scenarios.report import plot_style
 from scenarios.report.plot_style import Doubles, ShownRuns
 from scenarios.report.readings import OF_TIERS, of_tiers, quantity
 from scenarios.report.run_reader import RecordedRun, RunGroup
-from scenarios.report.theme import INK, MUTED
+from scenarios.report.theme import INK, MUTED, LineStyle
 from scenarios.run.progress import Trail, is_cut_step
 
 FEW_POINTS = 3
@@ -63,7 +63,7 @@ class AccuracyLine:
     """The accuracy of a group, or of one row of a study, against amounts."""
 
     label: str
-    style: Mapping[str, Any]
+    style: LineStyle
     curves: Mapping[str, Curve]
     """Key of an `Amount` -> accuracies in [0, 1]"""
     stepped: Collection[str] = ()
@@ -117,15 +117,17 @@ def by_round(run: RecordedRun, column: str) -> dict[float, float]:
     return {float(rounds): float(value) for rounds, value in values if value is not None}
 
 
-def plot(axes: Axes, curve: Curve, label: str, style: Mapping[str, Any], is_stepped: bool = False) -> None:
+def plot(axes: Axes, curve: Curve, label: str, style: LineStyle, is_stepped: bool = False) -> None:
     """One line, and its band where there is one."""
     if np.any(curve.deviation > 0):
         low, high = curve.mean - curve.deviation, curve.mean + curve.deviation
         step: Any = "post" if is_stepped else None
         axes.fill_between(curve.x, low, high, color=style["color"], alpha=OPACITY, lw=0, step=step)
-    marker = {"marker": "o"} if len(curve.x) < FEW_POINTS else {}
-    drawing = {"drawstyle": "steps-post"} if is_stepped else {}
-    axes.plot(curve.x, curve.mean, label=label, **{**style, **marker, **drawing})
+    if len(curve.x) < FEW_POINTS:
+        style = style | {"marker": "o"}
+    if is_stepped:
+        style = style | {"drawstyle": "steps-post"}
+    axes.plot(curve.x, curve.mean, label=label, **style)
 
 
 # --- accuracy -----------------------------------------------------------------------------------------------------
@@ -143,7 +145,7 @@ def _scored(shown: ShownRuns) -> list[RunGroup]:
     return [group for group in shown.started if all(run.final() is not None for run in group.runs)]
 
 
-def _accuracy_line(group: RunGroup, style: Mapping[str, Any], target: float | None = None) -> AccuracyLine:
+def _accuracy_line(group: RunGroup, style: LineStyle, target: float | None = None) -> AccuracyLine:
     """Of a single run, the line through what it evaluated; it has steps where seeds differ in when they evaluate.
 
     ``target``: a run that ends with this accuracy keeps its last one.
@@ -196,7 +198,7 @@ def _against(axes: Axes, lines: Sequence[AccuracyLine], amount: Amount) -> float
         curve = line.curves[amount.key].scaled(scale, 0.01)
         plot(axes, curve, line.label, line.style, amount.key in line.stepped)
         if line.is_cut:
-            axes.plot(curve.x[-1:], curve.mean[-1:], **{**line.style, "marker": "o", "markerfacecolor": "none"})
+            axes.plot(curve.x[-1:], curve.mean[-1:], **line.style | {"marker": "o", "markerfacecolor": "none"})
     axes.set(title=amount.title, xlabel=f"{amount.axis} ({unit})" if unit else amount.axis, xlim=(0, None))
     if amount is ROUNDS:
         axes.xaxis.set_major_locator(plot_style.whole())
@@ -281,8 +283,8 @@ def pareto(shown: ShownRuns) -> Figure | None:
     have_energy = all(run.trail[-1].joules for group in scored for run in group.runs)
     amounts = (BYTES, VIRTUAL_SECONDS, *([ENERGY] if have_energy else []))
     figure, panels = shown.panels(len(amounts), len(amounts), 360, sharey=True)
-    thin: dict[str, Any] = {"drawstyle": "steps-post", "linewidth": 1.0, "markersize": 8, "markevery": [-1]}
-    dashed: dict[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (4, 2))}
+    thin: LineStyle = {"drawstyle": "steps-post", "linewidth": 1.0, "markersize": 8, "markevery": [-1]}
+    dashed: LineStyle = {"color": INK, "linewidth": 1.3, "linestyle": (0, (4, 2))}
     for axes, amount in zip(panels, amounts, strict=True):
         found = [(group, over_amounts([run.trail for run in group.runs], amount, "best")) for group in scored]
         found = [(group, curve) for group, curve in found if curve.x.size]
@@ -292,7 +294,7 @@ def pareto(shown: ShownRuns) -> Figure | None:
             ends.append((float(np.mean([amount.total(run.trail) for run in group.runs])), float(np.mean(best))))
         scale, unit = plot_style.unit([np.array([spent for spent, _ in ends])], quantity(amount).units)
         for index, ((group, curve), end) in enumerate(zip(found, ends, strict=True)):
-            style = {**shown.styles[group.label], "marker": MARKERS[index % len(MARKERS)], **thin}
+            style = shown.styles[group.label] | {"marker": MARKERS[index % len(MARKERS)]} | thin
             x, y = np.array([*zip(curve.x, curve.mean, strict=True), end]).T
             axes.plot(x / scale, 100 * y, label=group.label, **style)
             if curve.deviation[-1]:

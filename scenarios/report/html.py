@@ -293,7 +293,7 @@ def _sections(
             label: (
                 theme.themed(style["color"]),
                 "none"
-                if style["linestyle"] == "-"
+                if isinstance(style["linestyle"], str)
                 else " ".join(f"{1.9 * length:g}" for length in style["linestyle"][1]),
             )
             for label, style in figured.styles.items()

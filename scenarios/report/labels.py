@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edge.protocol.plugins import display_name
+from scenarios.config.tables import TomlValue
 
-Settings = Mapping[str, Any]
+Settings = Mapping[str, TomlValue]
 """Dotted key -> value of a resolved scenario; a key that is not set is missing."""
 METHOD, SERVER, POLICY = "method", "server", "rounds.policy"
 PLAIN = "plain"
@@ -37,8 +38,8 @@ def identities(scenarios: Sequence[Settings]) -> list[Settings]:
     left_out = {"seed", *follow}
     found: list[Settings] = []
     for each in scenarios:
-        own: dict[str, Any] = {}
-        mixes: dict[str, dict[str, Any]] = {mix: {} for mix in MIXES}
+        own: dict[str, TomlValue] = {}
+        mixes: dict[str, dict[str, TomlValue]] = {mix: {} for mix in MIXES}
         for key, value in each.items():
             mix = next((mix for mix in MIXES if key.startswith(f"{mix}.")), None)
             if mix is not None:

@@ -9,6 +9,7 @@ import math
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from scenarios.config.errors import ReportError
 from scenarios.report import theme
 from scenarios.report.run_reader import RecordedRun, RunGroup
-from scenarios.report.theme import AXIS, GRID, INK, MUTED
+from scenarios.report.theme import AXIS, GRID, INK, MUTED, LineStyle
 
 Doubles = NDArray[np.float64]
 PIXELS_PER_INCH = 72
@@ -106,7 +107,7 @@ class ShownRuns:
         return [group.first for group in self.chosen if group.first.rounds]
 
     @cached_property
-    def styles(self) -> dict[str, dict[str, Any]]:
+    def styles(self) -> dict[str, LineStyle]:
         """Label of a group or run -> style of its line."""
         of_group = theme.line_styles((group.label, group.first.method) for group in self.groups)
         of_run = {run.label: of_group[group.label] for group in self.groups for run in (*group.runs, *group.repeats)}
@@ -188,7 +189,7 @@ def over_rounds(axes: Axes, **labels: str) -> None:
     axes.xaxis.set_major_locator(whole())
 
 
-def unit(amounts: Iterable[Doubles], units: Mapping[str, Any]) -> tuple[float, str]:
+def unit(amounts: Iterable[Doubles], units: Mapping[str, float | Decimal]) -> tuple[float, str]:
     """(scale, name) of the largest unit that is not above the largest amount."""
     known = (amount[np.isfinite(amount)] for amount in amounts)
     largest = max((float(amount.max()) for amount in known if amount.size), default=0.0)

@@ -4,7 +4,7 @@ A reading is a function of a run's progress (`progress.Trail`), or of the whole 
 that depend on a target or a budget. A table that needs another heading has a copy with `replace`.
 
     BEST.value(run.trail)                              0.8712
-    until(VIRTUAL_SECONDS, 0.9).over_seeds(trails)     {"mean": 81.2, "half_width": 3.1, ..}
+    until(VIRTUAL_SECONDS, 0.9).over_seeds(trails)     Mean(mean=81.2, .., half_width=3.1)
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from edge.protocol.better import HIGHER, LOWER, Better
 from scenarios.report import columns
 from scenarios.report.columns import COUNT, FLOPS, MISSING, MONEY, PERCENT, SECONDS, Quantity
 from scenarios.report.run_reader import RecordedRun
-from scenarios.run import progress
 from scenarios.run.client_values import BestRound, OverClients
-from scenarios.run.progress import Trail
+from scenarios.run.progress import Mean, Trail
 
 Source = TypeVar("Source")
 Other = TypeVar("Other")
@@ -45,9 +44,9 @@ class Reading(Generic[Source]):
     missing: str = MISSING
     """Text in place of a value"""
 
-    def over_seeds(self, runs: Iterable[Source]) -> dict[str, Any]:
-        """Mean, deviation, half of the 95 % interval, and values by seed: `progress.with_interval`."""
-        return progress.with_interval([self.value(run) for run in runs])
+    def over_seeds(self, runs: Iterable[Source]) -> Mean:
+        """Mean, deviation, half of the 95 % interval, and values by seed."""
+        return Mean.of([self.value(run) for run in runs])
 
     def of(self, part: Callable[[Other], Source | None]) -> Reading[Other]:
         """The reading of a whole of which ``part`` gives what this one reads, if there is any."""

@@ -17,15 +17,13 @@ from matplotlib.patches import Rectangle
 from scenarios.report import plot_style
 from scenarios.report.columns import MISSING, PERCENT, Column, Quantity
 from scenarios.report.plot_style import ShownRuns
-from scenarios.report.theme import EMPTY, INK, MUTED, ON_DARK_CELL, ON_PALE_CELL, PALETTE, PAPER
+from scenarios.report.theme import EMPTY, INK, MUTED, ON_DARK_CELL, ON_PALE_CELL, PALETTE, PAPER, LineStyle
 from scenarios.run.progress import Mean
 
 ROW_PIXELS, FRAME_PIXELS = 26, 100
 CELL_PIXELS, BAR_PIXELS, COST_PIXELS = 44, 18, 340
 DARK_CELL = 0.55
 """Share of the range of a map above which its cells are dark"""
-MeanFields = Mapping[str, Any]
-"""Of `progress.with_interval`"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class DotPanel:
     label: str
     """Of the axis, without its unit"""
     quantity: Quantity
-    means: Mapping[str, MeanFields | None]
+    means: Mapping[str, Mean | None]
     """Row -> its mean over seeds; None for a row without"""
     is_difference: bool = False
     """Whether 0 is marked"""
@@ -52,7 +50,7 @@ def dots(
     figure, grid = plot_style.rows_of_bars(shown, rows, len(panels), ROW_PIXELS, FRAME_PIXELS)
     for axes, panel in zip(grid, panels, strict=True):
         found = [panel.means.get(row) for row in rows]
-        column = Column.of(panel.quantity, (each["mean"] for each in found if each is not None))
+        column = Column.of(panel.quantity, (each.mean for each in found if each is not None))
         for place, (row, each) in enumerate(zip(rows, found, strict=True)):
             _dot(axes, place, each, column.scale, colours.get(row) or shown.styles.get(row, {}).get("color", INK))
         if panel.is_difference:
@@ -65,15 +63,15 @@ def dots(
     return figure
 
 
-def _dot(axes: Axes, place: int, found: MeanFields | None, scale: float, colour: Any) -> None:
-    values = [] if found is None else [value / scale for value in found["values"] if value is not None]
+def _dot(axes: Axes, place: int, found: Mean | None, scale: float, colour: Any) -> None:
+    values = [] if found is None else [value / scale for value in found.values if value is not None]
     axes.plot(values, [place] * len(values), "|", color=colour, alpha=0.5, markersize=8, label="_seeds")
-    if found is None or found["mean"] is None:
+    if found is None or found.mean is None:
         axes.text(0.015, place, MISSING, transform=axes.get_yaxis_transform(), va="center", color=MUTED)
         return
-    mean = found["mean"] / scale
-    if found["half_width"]:
-        half = found["half_width"] / scale
+    mean = found.mean / scale
+    if found.half_width:
+        half = found.half_width / scale
         axes.hlines(place, mean - half, mean + half, color=colour, linewidth=1.9)
     axes.plot([mean], [place], "o", color=colour, markersize=6, label="mean")
 
@@ -87,7 +85,7 @@ class GridMap:
     """(key, its values) along x"""
     down: tuple[str, Sequence[str]]
     quantity: Quantity
-    means: Mapping[tuple[str, str], MeanFields | None]
+    means: Mapping[tuple[str, str], Mean | None]
     """(value across, value down) -> its mean over seeds"""
 
 
@@ -100,9 +98,9 @@ def grid_maps(shown: ShownRuns, maps: Sequence[GridMap]) -> Figure:
         (x_key, xs), (y_key, ys) = each.across, each.down
         cells = [[each.means.get((x, y)) for x in xs] for y in ys]
         known = [found for row in cells for found in row if found is not None]
-        column = Column.of(each.quantity, (found["mean"] for found in known), (found["half_width"] for found in known))
+        column = Column.of(each.quantity, (found.mean for found in known), (found.half_width for found in known))
         means = np.array(
-            [[np.nan if found is None or found["mean"] is None else found["mean"] for found in row] for row in cells]
+            [[np.nan if found is None or found.mean is None else found.mean for found in row] for row in cells]
         )
         shades = matplotlib.colormaps["YlGnBu"].with_extremes(bad=EMPTY)
         low, high = (float(np.nanmin(means)), float(np.nanmax(means))) if np.isfinite(means).any() else (0.0, 1.0)
@@ -110,7 +108,7 @@ def grid_maps(shown: ShownRuns, maps: Sequence[GridMap]) -> Figure:
         axes.imshow(means, cmap=shades, aspect="auto", interpolation="none", vmin=low, vmax=top)
         for (y, x), mean in np.ndenumerate(means):
             found, has_mean = cells[y][x], not np.isnan(mean)
-            text = column.text(found["mean"], found["half_width"]) if found is not None else MISSING
+            text = column.text(found.mean, found.half_width) if found is not None else MISSING
             is_dark = has_mean and high > low and (mean - low) / (high - low) > DARK_CELL
             colour = ON_DARK_CELL if is_dark else ON_PALE_CELL if has_mean else MUTED
             axes.text(x, y, text.replace(" ± ", "\n± "), ha="center", va="center", color=colour, fontsize=10)
@@ -196,9 +194,9 @@ def cost_map(shown: ShownRuns, drawn: CostMap) -> Figure:
         cost, accuracy = drawn.points[drawn.chosen]
         at = (cost / column.scale, 100 * accuracy)
         axes.plot(*at, "o", color=INK, markersize=13, fillstyle="none", linestyle="none", label="chosen")
-    dashed: dict[str, Any] = {"color": MUTED, "linestyle": (0, (4, 3)), "linewidth": 1.2}
+    dashed: LineStyle = {"color": MUTED, "linestyle": (0, (4, 3)), "linewidth": 1.2}
     if drawn.limit is not None:
-        axes.axvline(drawn.limit / column.scale, **{**dashed, "linestyle": ":"}, label="budget")
+        axes.axvline(drawn.limit / column.scale, **dashed | {"linestyle": ":"}, label="budget")
     if drawn.target is not None:
         axes.axhline(100 * drawn.target, **dashed, label="target")
     unit = f" ({column.unit})" if column.unit else ""

@@ -21,7 +21,7 @@ from scenarios.report.readings import Reading
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
 from scenarios.run import aggregators, client_values, visits
-from scenarios.run.progress import Limits, percent, with_interval
+from scenarios.run.progress import Limits, Mean, PairTest, percent
 
 RATIO, CHANGE = Quantity({"": 1}, 3), Quantity({"%": Decimal("0.01")}, 1)
 SHARE = Quantity({"%": Decimal("0.01")}, 1)
@@ -157,7 +157,7 @@ def over_seeds(groups: Sequence[RunGroup], target: float | None) -> Table:
 
 def _mean(reading: Reading[RecordedRun], runs: Runs) -> Number:
     found = reading.over_seeds(runs)
-    known = sum(value is not None for value in found["values"])
+    known = sum(value is not None for value in found.values)
     return Number.mean(found, f"{known} of {len(runs)}" if known else reading.missing)
 
 
@@ -165,24 +165,20 @@ ALPHA = 0.05
 """Level of tests"""
 
 
-def best_row(
-    reading: Reading[Any], means: Mapping[str, Mapping[str, Any]], p_values: Mapping[tuple[str, str], float | None]
-) -> str:
+def best_row(reading: Reading[Any], means: Mapping[str, Mean], p_values: Mapping[tuple[str, str], float | None]) -> str:
     """The row with the best mean in a sentence, and from how many others the tests tell it.
 
     ``means``: row -> `Reading.over_seeds`. Rows without a mean are none. ``p_values``: of two rows, corrected for the
     number of tests; None where there is no test.
     """
     name = " ".join(reversed(reading.heading.split(", ")))  # "accuracy, final" in a sentence
-    known = {row: found for row, found in means.items() if found["mean"] is not None}
+    known = {row: found.mean for row, found in means.items() if found.mean is not None}
     if not known:
         return f"No row has a {name} for all of its seeds."
     choose = min if reading.better is LOWER else max
-    best = choose(known, key=lambda row: float(known[row]["mean"]))
-    column = Column.of(
-        reading.quantity, (each["mean"] for each in known.values()), (each["half_width"] for each in known.values())
-    )
-    text = column.text(known[best]["mean"], known[best]["half_width"])
+    best = choose(known, key=known.__getitem__)
+    column = Column.of(reading.quantity, known.values(), (means[row].half_width for row in known))
+    text = column.text(known[best], means[best].half_width)
     lowest = "lowest" if reading.better is LOWER else "highest"
     sentence = f"{best} has the {lowest} {name}: {text}."
     others = [p for pair, p in p_values.items() if best in pair and {*pair} <= known.keys() and p is not None]
@@ -199,11 +195,11 @@ def best_row(
 
 
 def differences(
-    heading: str, quantity: Quantity, baseline: str, found: Mapping[str, Mapping[str, Any] | None], most_seeds: int
+    heading: str, quantity: Quantity, baseline: str, found: Mapping[str, PairTest | None], most_seeds: int
 ) -> Table:
     """Each row minus the ``baseline``, paired over seeds, with its test.
 
-    ``found``: row -> `experiment.statistics.tested` with ``p_holm``, or None for a row that cannot be compared.
+    ``found``: row -> its test, or None for a row that cannot be compared.
     ``quantity``: of the difference; ``most_seeds``: above it the seeds needed are not given.
     """
     columns = [
@@ -219,14 +215,14 @@ def differences(
     for row, each in found.items():
         if row == baseline:
             continue
-        if each is None or each["mean"] is None:
+        if each is None or each.mean is None:
             rows.append([row, None, *([""] * 5)])
             continue
-        needed = f"{each['seeds_needed']:,}" if each["seeds_needed"] is not None else f"> {most_seeds:,}"
-        probabilities = (each["p"], each["p_holm"])
+        needed = f"{each.seeds_needed:,}" if each.seeds_needed is not None else f"> {most_seeds:,}"
+        probabilities = (each.p, each.p_holm)
         tests = [MISSING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}" for p in probabilities]
-        shown = f"{each['higher']} / {each['lower']}", *tests, needed if each["p"] is not None else MISSING
-        rows.append([row, Number.mean(each), len(each["seeds"]), *shown])
+        shown = f"{each.higher} / {each.lower}", *tests, needed if each.p is not None else MISSING
+        rows.append([row, Number.mean(each.difference), len(each.seeds), *shown])
     return Table(f"differences of {heading}, paired over seeds", columns, rows)
 
 
@@ -424,7 +420,7 @@ def energy(groups: Sequence[RunGroup], heading: str) -> Table:
     for group in groups:
         found = [visits.energy(run.query) for run in group.runs]
         whole = [{"energy": sum(each.values()), **each} for each in found]
-        rows.append([group.label, *(Number.mean(with_interval([each[name] for each in whole])) for name in PARTS)])
+        rows.append([group.label, *(Number.mean(Mean.of([each[name] for each in whole])) for name in PARTS)])
     return Table("energy", columns, rows)
 
 

@@ -28,13 +28,13 @@ from scenarios.config.schema import Scenario
 from scenarios.report import plot_style, theme, tier_figures
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun
-from scenarios.report.theme import INK, MUTED
+from scenarios.report.theme import INK, MUTED, LineStyle
 from scenarios.run import visits
 from scenarios.run.setup import drawn_fleet
 from scenarios.run.visits import Participation
 
 MAX_STALENESS_BARS, MOST_BARS = 40, 40
-DASHED: dict[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (4, 2))}
+DASHED: LineStyle = {"color": INK, "linewidth": 1.3, "linestyle": (0, (4, 2))}
 PHASES = (("download", theme.DOWN), ("compute", theme.COMPUTING), ("upload", theme.UP))
 # Per round: the critical visit, and how long the others that counted had waited by the end of the round, or of that
 # visit, which may be later (`coordinator.rounds.asynchronous_tiers`).

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from coordinator.rounds import amounts
 from costmodel.network.tcp import wire_bits
 from edge.protocol.better import LOWER
 from edge.protocol.payload import ITEM_NBYTES
+from scenarios.config.tables import TomlValue
 from scenarios.report import labels
 from scenarios.report.columns import BYTES, JOULES, SECONDS
 from scenarios.report.readings import Reading, of_field
@@ -150,7 +150,7 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
     )
 
 
-def codecs(settings: labels.Settings) -> dict[str, Any]:
+def codecs(settings: labels.Settings) -> dict[str, TomlValue]:
     """Key -> the chain of stages by which a scenario encodes vectors; empty if they travel as they are."""
     return {key: chain for key, chain in settings.items() if key.startswith(CHAINS) and chain}
 

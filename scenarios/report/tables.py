@@ -14,13 +14,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from edge.protocol.better import Better
 from scenarios.report.columns import MISSING, Column, Quantity, widths
 from scenarios.report.readings import Reading
-from scenarios.run.progress import Mean
+from scenarios.run.progress import Mean, Spread
 
+Source = TypeVar("Source")
 LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -53,11 +54,10 @@ class Number:
     """Text behind it"""
 
     @classmethod
-    def mean(cls, found: Mean | Mapping[str, Any], missing: str | None = None) -> Number:
-        """A mean over seeds, or the fields of one: of `progress.spread`, which has no interval, too."""
-        if isinstance(found, Mean):
-            return cls(found.mean, found.half_width, found.deviation, missing)
-        return cls(found["mean"], found.get("half_width"), found["deviation"], missing)
+    def mean(cls, found: Spread, missing: str | None = None) -> Number:
+        """A mean over seeds, with its interval if it has one."""
+        half_width = found.half_width if isinstance(found, Mean) else None
+        return cls(found.mean, half_width, found.deviation, missing)
 
 
 Cell = str | float | Number | None
@@ -204,7 +204,7 @@ def of_texts(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], n
     return Table(title, list(map(TableColumn, header)), rows, notes)
 
 
-def of_readings(heading: str, shown: Sequence[Reading[Any]], runs: Mapping[str, Any], title: str = "") -> Table:
+def of_readings(heading: str, shown: Sequence[Reading[Source]], runs: Mapping[str, Source], title: str = "") -> Table:
     """A row of readings per run, which its name heads."""
     columns = [TableColumn(heading), *map(TableColumn.of, shown)]
     return Table(title, columns, [[name, *(each.value(run) for each in shown)] for name, run in runs.items()])

@@ -12,14 +12,15 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import TypedDict
 
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
 
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7a6a00", "#16181d")
 """Okabe and Ito's colours, which readers with any kind of colour vision can tell apart
 (https://jfly.uni-koeln.de/color/, 2008)"""
-DASHES: tuple[Any, ...] = (
+Dash = str | tuple[float, tuple[float, ...]]
+DASHES: tuple[Dash, ...] = (
     "-",
     (0, (5, 2)),
     (0, (1.5, 1.2)),
@@ -32,6 +33,21 @@ DASHES: tuple[Any, ...] = (
 )
 """matplotlib's line styles: (offset, (line, gap, ...)) in widths of the line"""
 MARKERS = ("", "o", "s", "^")
+
+
+class LineStyle(TypedDict, total=False):
+    """The keywords by which `Axes.plot` draws a line."""
+
+    color: str
+    linestyle: Dash
+    linewidth: float
+    drawstyle: str
+    marker: str
+    markevery: float | list[int]
+    markersize: float
+    markerfacecolor: str
+
+
 REGISTERED = (
     *(name for name, spec in OBJECTIVES.items() if spec.submodels is None),
     *CORRECTIONS,
@@ -82,7 +98,7 @@ def standalone(html: str) -> str:
     return re.sub(r'(width|height)="([0-9.]+)pt"', r'\1="\2"', head) + end + rest
 
 
-def method_line(method: str, run: int = 0) -> dict[str, Any]:
+def method_line(method: str, run: int = 0) -> LineStyle:
     """Style of a line for `Axes.plot`; ``run``: 0 for the first run of the method in a figure, 1 for the next.
 
     Registered methods follow each other through all colours, then through them with the next dash pattern. A method
@@ -100,7 +116,7 @@ def method_line(method: str, run: int = 0) -> dict[str, Any]:
     return {"color": PALETTE[colour % len(PALETTE)], "linestyle": DASHES[(dash + OF_RUNS * run) % len(DASHES)]}
 
 
-def line_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+def line_styles(lines: Iterable[tuple[str, str]]) -> dict[str, LineStyle]:
     """Label -> style of its line, of (label, method): a method's colour and dashes, other dashes for its further lines.
 
     Where a method has more lines than there are dashes, the further ones also have marks. Lines of one method alone
@@ -119,11 +135,11 @@ def line_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
             for number, (label, _) in enumerate(lines)
         }
     seen: Counter[str] = Counter()
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, LineStyle] = {}
     for label, method in lines:
         mark = MARKERS[seen[method] // len(DASHES) % len(MARKERS)]
-        marks = {"marker": mark, "markevery": 0.12, "markersize": 5} if mark else {}
-        found[label] = {**method_line(method, seen[method]), "color": colours[method], **marks}
+        style = method_line(method, seen[method]) | {"color": colours[method]}
+        found[label] = style | {"marker": mark, "markevery": 0.12, "markersize": 5} if mark else style
         seen[method] += 1
     return found
 

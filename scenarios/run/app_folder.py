@@ -12,14 +12,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edge.protocol.home import expanded
 from edge.protocol.options.flower_app import FlowerAppOptions
 from edge.protocol.plugins import expect_allowed
 from edge.protocol.spelling import nearest
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.config.tables import value_at
+from scenarios.config.tables import TomlValue, value_at
 
 PROJECT = "pyproject.toml"
 NAME, CONFIG = "project.name", "tool.flwr.app.config"
@@ -41,7 +40,7 @@ class FlowerApp:
     client_app: str
     """``module:attribute``"""
     server_app: str
-    run_config: Mapping[str, Any]
+    run_config: Mapping[str, TomlValue]
     """With the scenario's values in place of the app's own"""
     sha256: str
 
@@ -56,7 +55,8 @@ def flower_app(loaded: Loaded) -> FlowerApp:
     file = folder / PROJECT
     try:
         project = tomllib.loads(content(file).decode())
-        config = flat(value_at(project, CONFIG) or {})
+        tables = value_at(project, CONFIG)
+        config = flat(tables) if isinstance(tables, Mapping) else {}
     except OSError as error:
         raise ScenarioError(
             f"{file}: {error.strerror}; a Flower app is a folder with a {PROJECT} that has [tool.flwr.app]; a script "
@@ -66,15 +66,17 @@ def flower_app(loaded: Loaded) -> FlowerApp:
         raise ScenarioError(f"{file}: {error}") from None
     except RecursionError:
         raise ScenarioError(f"{file}: its tables or lists are nested too deeply") from None
-    client_app, server_app, name = (value_at(project, key) for key in (CLIENT_APP, SERVER_APP, NAME))
-    for key, value in ((CLIENT_APP, client_app), (SERVER_APP, server_app), (NAME, name)):
+    texts = dict[str, str]()
+    for key in (CLIENT_APP, SERVER_APP, NAME):
+        value = value_at(project, key)
         if not isinstance(value, str):
             raise ScenarioError(f"{file}: no Flower app: it lacks {key}")
         if key != NAME and not REFERENCE.fullmatch(value):
             raise ScenarioError(f"{file}: {key} = {value!r}: must be module:attribute")
+        texts[key] = value
     own = loaded.options.run_config
-    for key, value in config.items():
-        if not isinstance(value, bool | int | float | str):
+    for key, given in config.items():
+        if not isinstance(given, bool | int | float | str):
             raise ScenarioError(f"{file}: {CONFIG}.{key}: Flower takes a text, a number, true or false")
     for key in own:
         if key not in config:
@@ -83,7 +85,7 @@ def flower_app(loaded: Loaded) -> FlowerApp:
         sha256 = _sha256(folder)
     except OSError as error:
         raise ScenarioError(f"{error.filename}: {error.strerror}") from None
-    return FlowerApp(folder, name, client_app, server_app, config | dict(own), sha256)
+    return FlowerApp(folder, texts[NAME], texts[CLIENT_APP], texts[SERVER_APP], config | dict(own), sha256)
 
 
 def runnable_app(loaded: Loaded) -> FlowerApp:
@@ -95,9 +97,9 @@ def runnable_app(loaded: Loaded) -> FlowerApp:
     return flower_app(loaded)
 
 
-def flat(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+def flat(table: Mapping[str, TomlValue], at: str = "") -> dict[str, TomlValue]:
     """Dotted key -> value."""
-    found: dict[str, Any] = {}
+    found: dict[str, TomlValue] = {}
     for key, value in table.items():
         found |= flat(value, f"{at}{key}.") if isinstance(value, Mapping) else {f"{at}{key}": value}
     return found

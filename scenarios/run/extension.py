@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from coordinator.records.round_record import validation_accuracy
 from coordinator.records.schema import HostEvent, RoundRow
@@ -27,7 +26,7 @@ from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.overrides import words
 from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
-from scenarios.config.tables import leaves
+from scenarios.config.tables import TomlValue, leaves
 from scenarios.config.validation import CHECKED_ROUNDS
 from scenarios.run import folder_files, run_problems
 from scenarios.run.folder_files import run_lock
@@ -39,12 +38,12 @@ KEY_OF = {ROUNDS: "rounds.max", TARGET: "stop.target_accuracy", CONVERGED: "stop
 """Stop rule -> its key"""
 
 
-def limits(scenario: Scenario) -> dict[str, Any]:
+def limits(scenario: Scenario) -> dict[str, dict[str, object]]:
     """The tables and keys that say how long a run lasts."""
     return {"rounds": {"max": scenario.rounds.max}, "stop": asdict(scenario.stop), "budget": asdict(scenario.budget)}
 
 
-def extend(loaded: Loaded, folder: Path, overrides: Mapping[str, Any]) -> Loaded:
+def extend(loaded: Loaded, folder: Path, overrides: Mapping[str, TomlValue]) -> Loaded:
     """Give a run other limits: ``rounds.max``, ``stop.*`` and ``budget.*``; returns its new scenario.
 
     ``loaded``: its scenario until now. A run that has ended can then be resumed. ScenarioError for other keys, for

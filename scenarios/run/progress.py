@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -202,35 +202,56 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f} %"
 
 
-def spread(values: Sequence[float | None]) -> dict[str, Any]:
+class Spread(msgspec.Struct, frozen=True):
     """Mean and sample deviation over seeds: None unless every seed has a value; the deviation of one seed is None."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    whole = bool(known) and len(known) == len(values)
-    return {
-        "mean": statistics.fmean(known) if whole else None,
-        "deviation": statistics.stdev(known) if whole and len(known) > 1 else None,
-        "values": list(values),
-    }
-
-
-class Mean(msgspec.Struct, frozen=True):
-    """A mean over seeds, as `spread` has it."""
 
     mean: float | None
     deviation: float | None
     values: list[float | None]
+
+    @classmethod
+    def of(cls, values: Sequence[float | None]) -> Spread:
+        """That of these values, one for each seed."""
+        known = [value for value in values if value is not None and math.isfinite(value)]
+        whole = bool(known) and len(known) == len(values)
+        deviation = statistics.stdev(known) if whole and len(known) > 1 else None
+        return Spread(statistics.fmean(known) if whole else None, deviation, list(values))
+
+
+class Mean(Spread, frozen=True):
+    """A mean over seeds with its interval."""
+
     half_width: float | None
     """Half the 95 % interval of the mean; None where there is no deviation"""
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> Mean:
-        """The mean of these values, one for each seed."""
-        found, count = spread(values), len(values)
-        deviation = found["deviation"]
+        found, count = Spread.of(values), len(values)
+        deviation = found.deviation
         half_width = None if deviation is None else t_quantile(count) * deviation / math.sqrt(count)
-        return cls(found["mean"], deviation, found["values"], half_width)
+        return cls(found.mean, deviation, found.values, half_width)
 
 
-def with_interval(values: Sequence[float | None]) -> dict[str, Any]:
-    """The fields of `Mean.of`."""
-    return msgspec.structs.asdict(Mean.of(values))
+class PairTest(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of row ``a`` minus those of ``b`` over the seeds that both have: the fields of their `Mean`, and of
+    their `PairedTest`."""
+
+    a: str
+    b: str
+    without: list[int]
+    """Seeds of both that have no value in one of them"""
+    seeds: list[int]
+    mean: float | None
+    deviation: float | None
+    values: list[float]
+    half_width: float | None
+    higher: int
+    lower: int
+    p: float | None
+    seeds_needed: int | None
+    p_holm: float | None = None
+    """Corrected for the number of tests"""
+
+    @property
+    def difference(self) -> Mean:
+        return Mean(self.mean, self.deviation, [*self.values], self.half_width)

@@ -39,7 +39,7 @@ from scenarios.config.load import Loaded, load
 from scenarios.config.plugin_points import own_names
 from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
-from scenarios.config.tables import leaves
+from scenarios.config.tables import TomlValue, leaves
 from scenarios.run import folder_files, plugin_sources, progress, run_records
 from scenarios.run.aggregators import LinkTotals, by_link, by_round
 from scenarios.run.client_values import BestRound, ByDevice, best_round, by_device
@@ -79,7 +79,7 @@ class RunFolder:
     def method(self) -> str:
         return str(self.scenario.get("method", "unknown"))
 
-    def keys(self) -> Mapping[str, Any]:
+    def keys(self) -> Mapping[str, TomlValue]:
         """Dotted key -> value of the scenario as this version of fedbr resolves it, so that older runs compare.
 
         One that names a plug-in of the user's own, which is not imported to read a run, as the file has it.
@@ -94,7 +94,7 @@ class RunFolder:
             raise ReportError(f"{file} cannot be read: {error}") from None
 
     @cached_property
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> Mapping[str, TomlValue]:
         """`keys`, to compare runs by; as the file has them where they cannot be resolved any more."""
         try:
             return self.keys()
@@ -345,12 +345,12 @@ def check_folder(folder: Path) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _resolved(file: Path, text: str) -> Mapping[str, Any]:
+def _resolved(file: Path, text: str) -> Mapping[str, TomlValue]:
     """`resolved_keys` of a run's scenario. ``text``: of the file, which may change."""
     with plugin_sources.not_imported():
         return resolved_keys(load(str(file)).scenario)
 
 
-def resolved_keys(scenario: Scenario) -> dict[str, Any]:
+def resolved_keys(scenario: Scenario) -> dict[str, TomlValue]:
     """Dotted key -> value of a scenario, as its file in a run folder has them."""
     return dict(leaves(tomllib.loads(scenario_text(scenario.model_dump()))))

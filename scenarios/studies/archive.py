@@ -165,7 +165,8 @@ def _stage_inputs(folder: Path, place: Path) -> Iterator[str]:
         if not isinstance(name, str):
             continue
         try:
-            paths = fleet_files.with_those_beside(key, name, value_at(tables, "data.root"))
+            root = value_at(tables, "data.root")
+            paths = fleet_files.with_those_beside(key, name, None if root is None else str(root))
         except ScenarioError as error:
             yield f"{key}: is left out: {error}"
             continue

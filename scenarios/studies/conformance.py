@@ -22,6 +22,7 @@ from edge.protocol.scratch import scratch
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.overrides import KeyValues
 from scenarios.config.plugin_points import PLUGIN_POINTS, PluginPoint
+from scenarios.config.tables import TomlValue
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.observer import InnerRun, RunObserver
@@ -192,10 +193,10 @@ def plugin_point(name: str) -> PluginPoint:
     raise ScenarioError(f"{name!r} is a {type(row).__name__}, not a row of a plug-in point: {kinds}")
 
 
-def settings(name: str, overrides: KeyValues) -> dict[str, object]:
+def settings(name: str, overrides: KeyValues) -> KeyValues:
     """The overrides of `BASE` for short runs with a plug-in, the user's own last; ScenarioError as `plugin_point`."""
     point = plugin_point(name)
-    value: object = ["accuracy", "loss", name] if point.takes_several else name
+    value: TomlValue = ["accuracy", "loss", name] if point.takes_several else name
     if point.stage_keys:
         stage, *more = smallest_chain(name)
         value = [stage, *more] if more else stage

@@ -37,6 +37,7 @@ from edge.protocol.scratch import scratch
 from scenarios.config import plugin_errors
 from scenarios.config.errors import COMMAND_LINE, Argument, ScenarioError
 from scenarios.config.load import Loaded, Source, load
+from scenarios.config.tables import TomlValue
 from scenarios.report import terminal
 from scenarios.run import evaluated_clients, folder_files, run_problems
 from scenarios.run.federation import federated_run, largest_message
@@ -71,7 +72,7 @@ class StressPlan:
     def of(
         cls,
         named: Source,
-        overrides: Mapping[str, Any],
+        overrides: Mapping[str, TomlValue],
         clients: int | None,
         participants: int | None,
         rounds: int | None,

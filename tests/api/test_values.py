@@ -13,6 +13,7 @@ import fedbr
 from scenarios.api.values import named, overrides
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
+from scenarios.config.tables import TomlValue
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_nested_mappings_change_only_the_keys_that_they_name() -> None:
 
 
 def test_an_empty_mapping_empties_the_table_of_a_scenario() -> None:
-    base = {"extends": "digits", "fleet": {"gateways": {"count": 2}}}
+    base: dict[str, TomlValue] = {"extends": "digits", "fleet": {"gateways": {"count": 2}}}
     emptied = load(base, overrides({"fleet": {"gateways": {}}})).scenario
     assert (load(base).scenario.fleet.gateways.count, emptied.fleet.gateways.count) == (2, 0)
 

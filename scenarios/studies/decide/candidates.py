@@ -106,7 +106,7 @@ def starter(grid: Grid, tell: Callable[[str], None]) -> list[Point]:
     participants, clients = base.rounds.participants, base.data.clients
     work = "train.local_steps" if base.train.local_steps else "train.local_epochs"
     amount = base.train.local_steps or base.train.local_epochs
-    quantized = {"codec.up": {"kind": "quantize", "bits": 4}}
+    quantized: Point = {"codec.up": {"kind": "quantize", "bits": 4}}
     points: list[Point] = [
         {},
         {"method": "fedprox"},

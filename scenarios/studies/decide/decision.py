@@ -199,7 +199,7 @@ class Decision(Experiment):
     def _scored_name(self, row: ExperimentRow, seed: int) -> str:
         return f"{self.run_name(row, seed)}-scored"
 
-    def _changes(self, candidate: Candidate, walk: Walk, folder: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
+    def _changes(self, candidate: Candidate, walk: Walk, folder: Path) -> Iterator[tuple[str, KeyValues]]:
         """(change, settings) of each that has to be trained."""
         trained, overrides = self._judged_by(candidate, walk.apart, self.seeds[0])
         path, scale = folder / self.run_name(trained.row, self.seeds[0]), candidate.loaded.scenario.fleet.scale
@@ -457,13 +457,14 @@ class Decision(Experiment):
         against = statistics.against(pairs, order[0])
         tests = []
         for name in order[1:]:
-            pair, p = against[name], against[name]["p_holm"]
+            pair, p = against[name], against[name].p_holm
+            difference = {key: getattr(pair, key) for key in FinalistDifference.__struct_fields__}
             tests.append(
                 FinalistComparison(
                     name=name,
-                    difference=FinalistDifference(**{key: pair[key] for key in FinalistDifference.__struct_fields__}),
+                    difference=FinalistDifference(**difference),
                     reached=sum(value is not None for value in by_name[name].values()),
-                    p=pair["p"],
+                    p=pair.p,
                     p_corrected=p,
                     is_tie=p is None or p >= LEVEL,
                 )

@@ -38,7 +38,7 @@ def read(result: Result) -> DecisionAnswer:
 
 def numbered(answer: DecisionAnswer) -> dict[str, str]:
     """Name of a candidate -> what it is called in tables and figures: ``3 fedavg kind=sign``."""
-    labels = sweep_tables.labels([msgspec.structs.asdict(row) for row in answer.candidates])
+    labels = sweep_tables.labels_of([(row.method, row.settings) for row in answer.candidates])
     return dict(zip((row.name for row in answer.candidates), labels, strict=True))
 
 
@@ -143,7 +143,7 @@ def _candidates(answer: DecisionAnswer) -> Iterator[Table]:
             cells.append(Number.mean(row.value) if has_value else Number(None, missing="-"))
         cells += [Number.mean(row.spent[name]) if name in row.spent else Number(None) for name in costs]
         rows.append([*cells, row.why])
-    missing = missing_note({"missing": answer.missing or []})
+    missing = missing_note(answer.missing or [])
     yield Table(f"candidates: {objective.text}", columns, rows, [READ_AS, *missing])
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from costmodel.config import Scale
 from costmodel.fleet.fleet import Fleet
 from edge.protocol.rng import keyed_generator
+from scenarios.config.overrides import KeyValues
 
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.5)
@@ -101,7 +102,7 @@ def without(gone: Set[int], clients: int) -> str:
     return "\n".join(["device,start_s,end_s", *rows, ""])
 
 
-def with_availability(file: Path) -> dict[str, object]:
+def with_availability(file: Path) -> KeyValues:
     """The settings of a scenario with the availability of such a file."""
-    availability = {"kind": "trace", "file": str(file.absolute()), "repeat": False}
+    availability: KeyValues = {"kind": "trace", "file": str(file.absolute()), "repeat": False}
     return {"fleet.availability": availability, "fleet.trace_assign": "by_client"}

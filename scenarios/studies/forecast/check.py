@@ -38,6 +38,7 @@ from edge.protocol.submodels import part_profile
 from scenarios.config import plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.tables import TomlValue
 from scenarios.run import evaluated_clients, run_problems, runner
 from scenarios.run.app_folder import flower_app
 from scenarios.run.host import StopFlag, choose_device, default_workers, logging_to
@@ -141,7 +142,7 @@ class MachineCosts:
 class Check:
     """The result of ``fedbr check``. Without the data set, figures that need it are None."""
 
-    scenario: Mapping[str, object]
+    scenario: Mapping[str, TomlValue]
     blocks: list[BlockRow]
     alphas: list[AlphaRow]
     """Rows for the last alpha blocks; none for methods without an option ``alpha``"""

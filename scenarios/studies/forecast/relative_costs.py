@@ -16,6 +16,7 @@ from costmodel.clock import Clock
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT, PASS_TYPES, BlockShape, Layout
 from scenarios.config.load import Loaded, load
+from scenarios.config.overrides import KeyValues
 from scenarios.run.setup import Setup
 from scenarios.run.untrained import UntrainedRun
 
@@ -56,7 +57,7 @@ CLIENTS = 100
 EXAMPLES = 100
 """Examples of a client, of which the method may hold some out of training"""
 ROUNDS = 4
-SETTING = {
+SETTING: KeyValues = {
     "method": "fedavg",
     "method_options": {},
     "model.norm": "group",

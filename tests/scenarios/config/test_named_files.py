@@ -10,6 +10,7 @@ import pytest
 from scenarios.config import fleet_files
 from scenarios.config.load import Loaded, load
 from scenarios.config.overrides import parse_all
+from scenarios.config.tables import value_at
 from scenarios.experiment.sweep_file import read_file
 from scenarios.run.setup import RunInputs
 
@@ -63,5 +64,5 @@ def test_a_run_is_known_by_the_content_of_its_files_and_not_by_their_names(place
 
 def test_names_in_a_runs_folder_hold_wherever_it_is_moved_with_what_lies_beside_it(place: Path) -> None:
     loaded = load(str(place / "parent.toml"))
-    assert fleet_files.absolute(loaded.scenario)["fleet"]["bandwidth"]["file"] == str(place / "t.csv")
-    assert fleet_files.absolute(loaded.scenario, place)["fleet"]["bandwidth"]["file"] == "../t.csv"
+    assert value_at(fleet_files.absolute(loaded.scenario), "fleet.bandwidth.file") == str(place / "t.csv")
+    assert value_at(fleet_files.absolute(loaded.scenario, place), "fleet.bandwidth.file") == "../t.csv"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scenarios.config.errors import COMMAND_LINE, ScenarioError
-from scenarios.config.overrides import parsed, parsed_list, shown, split, words
+from scenarios.config.overrides import KeyValues, parsed, parsed_list, shown, split, words
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_word_is_a_value_which_is_written_as_a_word_again(word: str, value: An
 
 
 def test_text_is_written_without_quotes_where_it_stays_text() -> None:
-    given = {"a": "20 Mbit/s", "b": "0.05", "c": "", "d": " x", "e": 0.1, "f": [1, "x"], "g": {"y": True}}
+    given: KeyValues = {"a": "20 Mbit/s", "b": "0.05", "c": "", "d": " x", "e": 0.1, "f": [1, "x"], "g": {"y": True}}
     assert words(given) == ["a=20 Mbit/s", 'b="0.05"', 'c=""', 'd=" x"', "e=0.1", 'f=[1, "x"]', "g={y = true}"]
 
 

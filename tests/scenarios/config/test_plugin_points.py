@@ -6,6 +6,7 @@ import pytest
 
 from scenarios.config.plugin_points import BY_OPTIONS, BY_STAGE_KEY, PLUGIN_POINTS, WHOLE, PluginPoint, own_rows
 from scenarios.config.schema import all_fields
+from scenarios.config.tables import TomlValue
 from tests.plugins import optioned
 
 OWN_ROWS = {
@@ -40,7 +41,7 @@ def test_keys_of_points_and_of_their_options_are_keys_of_a_scenario() -> None:
 
 
 def test_rows_of_the_users_own_are_found_in_lists_and_in_joined_names() -> None:
-    tables = {
+    tables: dict[str, TomlValue] = {
         "method": "fedmlb+mine:SPEC",
         "eval": {"metrics": ["accuracy", "mine:METRIC"]},
         "data": {"partition": {"kind": "iid"}},
@@ -50,7 +51,7 @@ def test_rows_of_the_users_own_are_found_in_lists_and_in_joined_names() -> None:
 
 
 def test_rows_of_the_users_own_are_found_in_stages_in_lists_of_them_and_in_tables_of_both() -> None:
-    codec = {
+    codec: dict[str, TomlValue] = {
         "up": {"kind": "mine:A", "bits": 4},
         "down": [{"kind": "topk"}, {"kind": "mine:B", "like": "no:NAME"}],
         "up_slots": {"control": {"kind": "mine:C"}, "kind": [{"kind": "mine:D"}], "other": {"kind": "fp16"}},

@@ -9,7 +9,7 @@ from tests.scenarios.sweeps import result_of_sweep
 
 
 def test_the_answer_is_about_what_was_asked_and_says_what_the_seeds_carry() -> None:
-    time, nbytes = sweep_tables.answer(result_of_sweep())
+    time, nbytes = sweep_tables.answer(sweep_tables.read(result_of_sweep()))
     assert time == (
         "2 fast has the lowest virtual time to 90 %: 20.8 ± 2.6 s. The paired tests tell it from the other row."
     )
@@ -23,15 +23,15 @@ def test_a_test_has_one_value_wherever_it_is_shown() -> None:
         "c": {0: 1.1, 1: 1.0, 2: 1.3},
     }
     pairs = statistics.compared(values)
-    of_all = {(pair["a"], pair["b"]): pair["p_holm"] for pair in pairs}
+    of_all = {(pair.a, pair.b): pair.p_holm for pair in pairs}
     against = statistics.against(pairs, "b")
-    assert against["a"]["p_holm"] == of_all["a", "b"]
-    assert against["c"]["p_holm"] == of_all["b", "c"]
+    assert against["a"].p_holm == of_all["a", "b"]
+    assert against["c"].p_holm == of_all["b", "c"]
 
 
 def test_clients_are_compared_over_seeds_in_tables_and_files() -> None:
     result = result_of_sweep(fairness=True)
-    (table,) = [each for each in sweep_tables.tables(result) if each.title == "accuracy of clients"]
+    (table,) = [each for each in sweep_tables.tables(sweep_tables.read(result)) if each.title == "accuracy of clients"]
     assert table.texts == [
         ["1 slow", "80.00 ± 0.00 %", "51.0 ± 2.5 %", "10.00 ± 0.00 %"],
         ["2 fast", "80.00 ± 0.00 %", "61.0 ± 4.3 %", "10.00 ± 0.00 %"],
@@ -46,5 +46,5 @@ def test_rows_without_values_of_clients_are_left_as_they_are() -> None:
 
 @pytest.mark.parametrize("title", ["accuracy", "until accuracy 90 %"])
 def test_the_best_round_is_said_to_be_flattered(title: str) -> None:
-    (table,) = [each for each in sweep_tables.tables(result_of_sweep()) if each.title == title]
+    (table,) = [each for each in sweep_tables.tables(sweep_tables.read(result_of_sweep())) if each.title == title]
     assert (sweep_tables.BEST_OF_ROUNDS in table.notes) == (title == "accuracy")

@@ -19,7 +19,7 @@ from scenarios.experiment.at_amounts import at_of
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import plan
 from scenarios.report import bands
-from scenarios.run.progress import ProgressPoint, Trail, reached, spread
+from scenarios.run.progress import ProgressPoint, Spread, Trail, reached
 from scenarios.run.run_folder import RunFolder
 from tests.brief import brief_figures
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -72,10 +72,12 @@ def test_a_run_is_long_enough_once_all_its_needs_are_met() -> None:
 
 def test_a_mean_is_over_all_seeds_or_none() -> None:
     # Sample deviation of 0.5 and 0.7: sqrt(2 * 0.1^2 / 1).
-    assert spread([0.5, 0.7]) == {"mean": 0.6, "deviation": pytest.approx(0.02**0.5), "values": [0.5, 0.7]}
-    assert spread([0.5]) == {"mean": 0.5, "deviation": None, "values": [0.5]}
-    assert spread([0.5, None])["mean"] is None
-    assert spread([])["mean"] is None
+    found = Spread.of([0.5, 0.7])
+    assert (found.mean, found.values) == (0.6, [0.5, 0.7])
+    assert found.deviation == pytest.approx(0.02**0.5)
+    assert Spread.of([0.5]) == Spread(0.5, None, [0.5])
+    assert Spread.of([0.5, None]).mean is None
+    assert Spread.of([]).mean is None
 
 
 def test_a_band_steps_from_evaluation_to_evaluation_and_ends_with_its_shortest_run() -> None:

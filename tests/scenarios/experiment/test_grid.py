@@ -7,7 +7,7 @@ import pytest
 from scenarios.config.errors import ScenarioError
 from scenarios.config.overrides import shown
 from scenarios.config.toml_writer import toml_value
-from scenarios.experiment.grid import Axis, Grid, axis_of, cell_name, grid_of, over_methods, variant_name
+from scenarios.experiment.grid import Axis, Grid, Point, axis_of, cell_name, grid_of, over_methods, variant_name
 
 
 def test_a_word_with_several_values_is_an_axis_and_one_with_a_single_value_an_override() -> None:
@@ -62,5 +62,5 @@ def test_names_of_folders_follow_from_method_and_settings_and_differ_where_they_
     assert cell_name("fedbr", {"up": "20 Mbit/s"}).startswith("fedbr-up-20-mbit-s-")
     assert cell_name("fedbr", {"up": "20 Mbit/s"}) != cell_name("fedbr", {"up": "20-mbit-s"})
     assert len(cell_name("fedbr", {f"k{number}": "x" * 30 for number in range(12)})) < 200
-    settings = {"server": "fedadam", "server_options.lr": 0.01, "method_options.hybrid_ce": False}
+    settings: Point = {"server": "fedadam", "server_options.lr": 0.01, "method_options.hybrid_ce": False}
     assert variant_name("fedavg", settings) == "fedavg-server-fedadam-lr-0.01-hybrid-ce-false"

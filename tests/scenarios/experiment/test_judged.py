@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import convert, to_builtins
 
 from coordinator.records.store import read
 from scenarios.cli import main
@@ -15,6 +16,7 @@ from scenarios.experiment import judged
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.run_set import is_interrupted
 from scenarios.experiment.sweep import Sweep, plan
+from scenarios.report.tables import Table
 from tests.scenarios.in_this_process import SMALL
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import changed
@@ -81,7 +83,11 @@ def test_the_best_validation_accuracy_chooses_and_no_test_example_is_evaluated(
 def chosen(planned: Sweep, failed: dict[str, str], runs: list[dict[str, Any]]) -> dict[str, Any]:
     """What these runs choose."""
     done = judged.apart({"folder": "runs/digits/t", "runs": runs, "failed": failed, "missing": list(failed)})
-    return {**done, **judged.choice(planned, planned.axes, done)}
+    return {**done, **to_builtins(judged.choice(planned, planned.axes, done))}
+
+
+def tables_of(result: dict[str, Any]) -> list[Table]:
+    return judged.tables(convert(result, judged.JudgedSettings), [], "diverged" in result)
 
 
 def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
@@ -99,7 +105,7 @@ def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
     assert (result["diverged"], "failed" in result, "missing" in result) == (dict.fromkeys(names, why), False, False)
     assert [row["validation"]["values"] for row in result["settings"]] == [[0.75, 0.75], [None, 1.0], [None, None]]
     assert [row["settings"] for row in result["chosen"]] == [{"train.lr": "0.1"}]
-    _, settings = judged.tables(result)
+    _, settings = tables_of(result)
     assert [row[2:] for row in settings.texts] == [
         ["75.00 ± 0.00 %", "3, 3"],
         ["diverged with 1 of 2 seeds", "-, 4"],
@@ -114,7 +120,7 @@ def test_a_method_without_a_setting_that_may_be_chosen_is_named() -> None:
     ended = [{"name": "fedavg-lr-10-seed0", "best_round": {"accuracy": 0.75, "rounds": 3}}]
     result = chosen(planned, {"fedavg-lr-10-seed1": "loss = inf (training diverged?)"}, ended)
     assert result["chosen"] == []
-    assert judged.tables(result)[0].notes == ["fedavg: no setting is free of runs that diverged"]
+    assert tables_of(result)[0].notes == ["fedavg: no setting is free of runs that diverged"]
 
 
 @pytest.mark.usefixtures("pool_in_this_process")
@@ -130,5 +136,5 @@ def test_a_study_fails_only_if_every_value_diverges(
 
 
 def test_the_words_of_a_chosen_setting_give_each_key_once() -> None:
-    row = {"method": "fedavg", "settings": {"train.lr": "0.1"}}
-    assert judged.run_words(["train.lr=1", "seed=2"], row) == ["seed=2", "method=fedavg", "train.lr=0.1"]
+    words = judged.run_words(["train.lr=1", "seed=2"], "fedavg", {"train.lr": "0.1"})
+    assert words == ["seed=2", "method=fedavg", "train.lr=0.1"]

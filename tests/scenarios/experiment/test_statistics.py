@@ -11,6 +11,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from scenarios.experiment import statistics
 from scenarios.experiment import sweep_tables as tables
@@ -27,35 +28,37 @@ def test_an_interval_is_students_t_over_seeds_and_one_seed_has_none() -> None:
     assert progress.t_quantile(3) == pytest.approx(4.303, abs=5e-4)
     assert progress.t_quantile(2) == pytest.approx(12.706, abs=5e-4)
     # The deviation of 1, 2, 3 is 1: half the interval is 4.303 / sqrt(3).
-    found = progress.with_interval([1.0, 2.0, 3.0])
-    assert (found["mean"], found["deviation"], found["half_width"]) == (2.0, 1.0, pytest.approx(2.484, abs=5e-4))
-    assert progress.with_interval([0.5])["half_width"] is None
-    assert progress.with_interval([0.5, None])["mean"] is None
+    found = progress.Mean.of([1.0, 2.0, 3.0])
+    assert (found.mean, found.deviation) == (2.0, 1.0)
+    assert found.half_width == pytest.approx(2.484, abs=5e-4)
+    assert progress.Mean.of([0.5]).half_width is None
+    assert progress.Mean.of([0.5, None]).mean is None
 
 
 def test_a_difference_is_paired_over_the_seeds_that_both_have() -> None:
     found = statistics.paired({0: 0.5, 1: 0.7, 2: 0.9}, {1: 0.4, 2: 0.4, 3: 0.1})
-    assert found is not None
-    assert (found["seeds"], found["values"]) == ([1, 2], pytest.approx([0.3, 0.5]))
+    assert found == pytest.approx({1: 0.3, 2: 0.5})
     # The deviation of 0.3 and 0.5 is sqrt(0.02): half the interval is 12.706 sqrt(0.02 / 2).
-    assert found["half_width"] == pytest.approx(1.2706, abs=5e-5)
-    assert statistics.paired({0: 0.5}, {1: 0.5}) is None
+    (pair,) = statistics.compared({"a": {0: 0.5, 1: 0.7, 2: 0.9}, "b": {1: 0.4, 2: 0.4, 3: 0.1}})
+    assert pair.seeds == [1, 2]
+    assert pair.half_width == pytest.approx(1.2706, abs=5e-5)
+    assert statistics.paired({0: 0.5}, {1: 0.5}) == {}
 
 
 def test_a_paired_test_follows_students_t_and_counts_signs() -> None:
-    found = statistics.tested({"values": [0.01, 0.02, 0.03], "mean": 0.02, "deviation": 0.01})
+    found = statistics.tested([0.01, 0.02, 0.03])
     # t = 0.02 / (0.01 / sqrt(3)) = sqrt(12); with two degrees of freedom, p = 1 - t / sqrt(t^2 + 2).
-    assert found["p"] == pytest.approx(1 - math.sqrt(12 / 14))
-    assert (found["higher"], found["lower"]) == (3, 0)
-    mixed = statistics.tested({"values": [0.02, -0.02, 0.0], "mean": 0.0, "deviation": 0.02})
-    assert (mixed["higher"], mixed["lower"], mixed["p"]) == (1, 1, 1.0)
-    assert mixed["seeds_needed"] is None
+    assert found.p == pytest.approx(1 - math.sqrt(12 / 14))
+    assert (found.higher, found.lower) == (3, 0)
+    mixed = statistics.tested([0.02, -0.02, 0.0])
+    assert (mixed.higher, mixed.lower, mixed.p) == (1, 1, 1.0)
+    assert mixed.seeds_needed is None
 
 
 def test_one_seed_and_the_same_difference_in_all_are_not_tested() -> None:
-    one = statistics.tested({"values": [0.1], "mean": 0.1, "deviation": None})
-    same = statistics.tested({"values": [0.1, 0.1], "mean": 0.1, "deviation": 1e-17})
-    assert [(found["p"], found["seeds_needed"]) for found in (one, same)] == [(None, None), (None, None)]
+    one = statistics.tested([0.1])
+    same = statistics.tested([0.1, 0.1 + 1e-17])
+    assert [(found.p, found.seeds_needed) for found in (one, same)] == [(None, None), (None, None)]
 
 
 def test_holm_multiplies_the_smallest_p_by_all_tests_and_never_falls_below_one_before() -> None:
@@ -97,11 +100,15 @@ def found(targets: tuple[float, ...] = (0.82,)) -> dict[str, Any]:
             "name": name,
             "method": name.removeprefix("method="),
             "settings": {"method": name.removeprefix("method="), "train.lr": "0.1"},
-            **statistics.over_seeds(runs, targets),
+            **statistics.over_seeds(runs, targets).plain(),
         }
         for name, runs in CURVES.items()
     ]
-    return {"rows": rows, "targets": list(targets), "tests": statistics.tests(CURVES, targets)}
+    return {"rows": rows, "targets": list(targets), "tests": to_builtins(statistics.tests(CURVES, targets))}
+
+
+def read() -> tables.SweepResult:
+    return tables.read(found())
 
 
 def test_a_row_has_mean_deviation_and_interval_over_seeds() -> None:
@@ -127,9 +134,9 @@ def test_what_aggregators_spent_is_in_rows_and_tables_only_where_a_row_has_tiers
         for seed in (0, 1)
     }
     plain = {seed: run(0.8, 0.82) for seed in (0, 1)}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": name, "method": "fedavg", "settings": {"method": name}, "runs": ["r0", "r1"]}
-        | statistics.over_seeds(runs, (0.82,))
+        | statistics.over_seeds(runs, (0.82,)).plain()
         for name, runs in (("tiered", tiered), ("direct", plain))
     ]
     assert [row.get("wan_bytes", {}).get("values") for row in rows] == [[100.0, 100.0], None]
@@ -140,7 +147,7 @@ def test_what_aggregators_spent_is_in_rows_and_tables_only_where_a_row_has_tiers
         "tests": [],
         "runs": [{"name": name, "stopped_by": "rounds"} for name in ("r0", "r1")],
     }
-    _, until = tables.short(result)
+    _, until = tables.short(tables.read(result))
     assert [row[until.header.index("WAN bytes")] for row in until.texts] == ["50 ± 0 B", "-"]
     head, cells = amounts(tables.numbers(result))
     first = head.index("wan_bytes_to_0.82_mean")
@@ -170,16 +177,16 @@ def test_rows_with_other_seeds_are_compared_in_those_they_share_and_holm_counts_
         "c": {0: 0.1, 1: 0.3, 2: 0.2},
         "d": {9: 0.5},
     }
-    pairs = {(pair["a"], pair["b"]): pair for pair in statistics.compared(values)}
+    pairs = {(pair.a, pair.b): pair for pair in statistics.compared(values)}
     assert len(pairs) == 6
-    assert pairs["a", "b"]["seeds"] == [1, 2]
-    assert (pairs["a", "d"]["seeds"], pairs["a", "d"]["p"]) == ([], None)
-    smallest = min((pair["p"], names) for names, pair in pairs.items() if pair["p"] is not None)[1]
-    assert pairs[smallest]["p_holm"] == pytest.approx(3 * pairs[smallest]["p"])  # three of the pairs are tested
+    assert pairs["a", "b"].seeds == [1, 2]
+    assert (pairs["a", "d"].seeds, pairs["a", "d"].p) == ([], None)
+    smallest = min((pair.p, names) for names, pair in pairs.items() if pair.p is not None)[1]
+    assert pairs[smallest].p_holm == pytest.approx(3 * (pairs[smallest].p or 1.0))  # three of the pairs are tested
 
 
 def test_accuracies_have_mean_interval_and_deviation_per_row() -> None:
-    (table, *_) = tables.tables(found())
+    (table, *_) = tables.tables(read())
     assert table.texts == [
         ["1 fedavg lr=0.1", "82.0 ± 5.0 %", "2.00 %", "83.7 ± 3.8 %", "1.53 %", "3"],
         ["2 fedbr lr=0.1", "80.0 ± 2.5 %", "1.00 %", "85.0 ± 13.8 %", "5.57 %", "3"],
@@ -187,7 +194,7 @@ def test_accuracies_have_mean_interval_and_deviation_per_row() -> None:
 
 
 def test_the_pairs_of_a_table_are_named_by_the_numbers_of_its_rows() -> None:
-    pairs = next(table for table in tables.tables(found()) if table.title.startswith("differences of accuracy, last"))
+    pairs = next(table for table in tables.tables(read()) if table.title.startswith("differences of accuracy, last"))
     assert pairs.texts == [["1 - 2", "2.0 ± 2.5 pp", "3", "3 / 0", "0.074", "0.074", "5"]]
 
 
@@ -196,7 +203,7 @@ def test_the_numbers_for_csv_have_a_column_per_setting_and_ends_of_intervals() -
     assert [first[key] for key in ("method", "train.lr", "seeds", "reached_0.82")] == ["fedavg", "0.1", "3", "3"]
     assert float(first["accuracy_low"]) == pytest.approx(0.82 - 0.04968, abs=1e-5)
     assert (second["reached_0.82"], second["bytes_to_0.82_mean"]) == ("2", "")
-    names, pairs = tables.pair_numbers(found())
+    names, pairs = tables.pair_numbers(read().tests)
     assert dict(zip(names, pairs[0], strict=True))["seeds_needed"] == 5
     assert len(pairs) == 5
 
@@ -214,7 +221,10 @@ def test_a_narrow_terminal_keeps_p_and_seeds_and_leaves_out_what_matters_less(
     monkeypatch: pytest.MonkeyPatch, width: int, accuracies: list[str], pairs: list[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    for table, headings in ((tables.short(found())[0], accuracies), (tables.short(found())[-1], pairs)):
+    for table, headings in (
+        (tables.short(read())[0], accuracies),
+        (tables.short(read())[-1], pairs),
+    ):
         stream = StringIO()
         terminal.print_table(table, stream=stream)
         _, title, header, *_ = stream.getvalue().splitlines()
@@ -225,10 +235,10 @@ def test_a_narrow_terminal_keeps_p_and_seeds_and_leaves_out_what_matters_less(
 def test_one_seed_has_no_interval_and_the_table_says_so() -> None:
     alone = {name: {0: runs[0]} for name, runs in CURVES.items()}
     rows = [
-        {"name": name, "method": name, "settings": {"method": name}, **statistics.over_seeds(runs, ())}
+        {"name": name, "method": name, "settings": {"method": name}, **statistics.over_seeds(runs, ()).plain()}
         for name, runs in alone.items()
     ]
-    shown = tables.short({"rows": rows, "targets": [], "tests": statistics.tests(alone, ())})
+    shown = tables.short(tables.read({"rows": rows, "targets": [], "tests": to_builtins(statistics.tests(alone, ()))}))
     assert shown[0].texts[0][1:] == ["80.00 %", "-", "82.00 %", "-", "1"]
     assert tables.ONE_SEED in shown[0].notes
     assert [table.title for table in shown] == ["accuracy", "whole runs"]
@@ -240,6 +250,6 @@ def test_a_last_row_that_is_no_round_counts_as_the_round_before(monkeypatch: pyt
     swept = plan(grid_of("digits", ["method=fedavg,fedbr"]), seeds=2)
     found = swept.trails([{"name": "fedavg-seed0", "run_dir": "a", "rounds": 1}])
     assert [list(by_seed) for by_seed in found.values()] == [[0]]
-    row = statistics.over_seeds(found[swept.rows[0].name], (0.8,))
+    row: Any = statistics.over_seeds(found[swept.rows[0].name], (0.8,)).plain()
     assert (row["rounds"]["values"], row["to_target"][0]["rounds"]["values"]) == ([1.0], [1.0])
     assert row["virtual_seconds"]["values"] == [10.0]

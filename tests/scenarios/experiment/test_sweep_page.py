@@ -90,7 +90,11 @@ def test_a_sweep_has_the_means_of_kinds_of_devices_over_seeds(
     assert "by_device" not in result["rows"][1]
     experiment.show(result, tmp_path)
     assert "worst device: in each seed, the lowest of the means" in capsys.readouterr().out
-    table = next(each for each in sweep_tables.tables(result) if each.title == "mean accuracy of clients by device")
+    table = next(
+        each
+        for each in sweep_tables.tables(sweep_tables.read(result))
+        if each.title == "mean accuracy of clients by device"
+    )
     assert table.header == ["", "seeds", "worst device", "phone", "watch"]
     assert table.texts == [["1 fedprox lr=0.05", "2", "45 (0 to 100) %", "55 (0 to 100) %", "55 (0 to 100) %"]]
 

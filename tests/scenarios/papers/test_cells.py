@@ -70,7 +70,8 @@ def test_a_row_over_several_settings_is_the_mean_of_their_means() -> None:
     cell = measured_row(each, "accuracy at rounds", 1)
 
     assert cell["ours"]["values"] == pytest.approx([0.3, 0.5])
-    assert (cell["ours"]["mean"], cell["ours"]["deviation"]) == (pytest.approx(0.4), pytest.approx(0.2 / 2**0.5))
+    assert cell["ours"]["mean"] == pytest.approx(0.4)
+    assert cell["ours"]["deviation"] == pytest.approx(0.2 / 2**0.5)
     assert cell["complete"] == [True] * 4
     missed = measured_row(each, "rounds to accuracy", 0.45)
     assert (missed["ours"]["mean"], missed["at_least"]) == (None, 1.0)

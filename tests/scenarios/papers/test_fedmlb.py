@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ VALUES = {
 }  # fmt: skip
 
 
-def cells_of(table: str) -> dict[tuple[str, str, str], dict[str, Any]]:
+def cells_of(table: str) -> dict[tuple[str, str, str], tables.CataloguedCell]:
     """(setting, row, column) -> cell of the list."""
     rows = tables.catalogue(f"fedmlb:{table}")
     return {(row["title"], row["row"], row["panel"].partition("@")[2]): row for row in rows}
@@ -45,7 +44,7 @@ def test_every_printed_value_stands_in_exactly_one_cell(table: str) -> None:
     shown: Counter[tuple[str, ...]] = Counter()
     for (setting, row, column), cell in cells_of(table).items():
         if cell["measure"] == "accuracy at rounds":
-            value = f"{100 * cell['published']:.2f}"
+            value = f"{100 * (cell['published'] or 0.0):.2f}"
         else:
             value = f"{cell['published']:g}{'+' if cell['published_is_bound'] else ''}"
         deviation = cell["published_deviation"]

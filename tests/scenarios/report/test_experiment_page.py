@@ -16,12 +16,12 @@ from scenarios.report.readings import Reading
 from scenarios.report.result_figures import DotPanel, GridMap
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.tables import of_texts
-from scenarios.run.progress import with_interval
+from scenarios.run.progress import Mean, PairTest
 from tests.ledgers import made_run
 
 SCENARIO = 'method = "{}"\nseed = {}\n[train]\nlr = {}\n[data]\nname = "digits"\n'
 ACCURACIES = {"slow": (0.50, 0.52), "fast": (0.80, 0.81), "other": (0.81, 0.79)}
-MEANS = {row: with_interval(values) for row, values in ACCURACIES.items()}
+MEANS = {row: Mean.of(values) for row, values in ACCURACIES.items()}
 
 
 @pytest.fixture
@@ -100,23 +100,37 @@ def test_an_experiment_without_a_run_has_a_page_of_its_words_alone(tmp_path: Pat
             "after Holm: 0.300).",
         ),
         (
-            {"a": with_interval([0.5, 0.5]), "b": with_interval([0.75, 0.75])},
+            {"a": Mean.of([0.5, 0.5]), "b": Mean.of([0.75, 0.75])},
             {("a", "b"): 0.02},
             "b has the highest final accuracy: 75.00 ± 0.00 %. The paired tests tell it from the other row.",
         ),
-        ({"a": with_interval([0.5]), "b": with_interval([0.25])}, {}, "a has the highest final accuracy: 50.00 %."),
-        ({"a": with_interval([0.5, None])}, {}, "No row has a final accuracy for all of its seeds."),
+        ({"a": Mean.of([0.5]), "b": Mean.of([0.25])}, {}, "a has the highest final accuracy: 50.00 %."),
+        ({"a": Mean.of([0.5, None])}, {}, "No row has a final accuracy for all of its seeds."),
     ],
 )
 def test_the_answer_says_which_row_is_best_and_what_cannot_be_told_from_it(
-    means: dict[str, dict[str, object]], p_values: dict[tuple[str, str], float | None], sentence: str
+    means: dict[str, Mean], p_values: dict[tuple[str, str], float | None], sentence: str
 ) -> None:
     assert result_tables.best_row(readings.ACCURACY, means, p_values) == sentence
 
 
 def test_rows_are_compared_with_one_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    tested = {"seeds": [0, 1, 2], "higher": 3, "lower": 0, "p": 0.0004, "p_holm": 0.0312, "seeds_needed": None}
-    found = {"slow": None, "fast": {**with_interval([0.25, 0.25, 0.25]), **tested}, "other": None}
+    test = PairTest(
+        a="fast",
+        b="slow",
+        without=[],
+        seeds=[0, 1, 2],
+        mean=0.25,
+        deviation=0.0,
+        values=[0.25] * 3,
+        half_width=0.0,
+        higher=3,
+        lower=0,
+        p=0.0004,
+        seeds_needed=None,
+        p_holm=0.0312,
+    )
+    found = {"slow": None, "fast": test, "other": None}
     table = result_tables.differences("accuracy", columns.POINTS, "slow", found, 1000)
     assert table.texts == [
         ["fast", "+25.00 ± 0.00 pp", "3", "3 / 0", "< 0.001", "0.031", "> 1,000"],
@@ -132,7 +146,7 @@ def points(axes: Axes, marker: str) -> list[float]:
 
 
 def test_dots_have_intervals_and_seeds_and_zero_is_marked_in_differences() -> None:
-    differences = {"fast": with_interval([0.30, 0.29]), "other": None}
+    differences = {"fast": Mean.of([0.30, 0.29]), "other": None}
     figure = result_figures.dots(
         ShownRuns([]),
         list(MEANS),

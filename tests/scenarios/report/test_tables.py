@@ -309,10 +309,10 @@ def test_a_run_without_rounds_has_spent_nothing_and_has_no_accuracy() -> None:
 def test_over_seeds_a_mean_needs_the_value_of_every_seed() -> None:
     # 40 s and 20 s: mean 30, deviation 14.14, half width 12.706 x 14.14 / sqrt(2) = 127.06.
     found = readings.total_of(amounts.VIRTUAL_SECONDS).over_seeds([RUN, trail(0.1, 0.2)])
-    assert (found["mean"], found["values"]) == (30.0, [40.0, 20.0])
-    assert found["half_width"] == pytest.approx(127.06, abs=0.01)
+    assert (found.mean, found.values) == (30.0, [40.0, 20.0])
+    assert found.half_width == pytest.approx(127.06, abs=0.01)
     found = until(amounts.BYTES, 0.6).over_seeds([RUN, trail(0.1, 0.2)])
-    assert (found["mean"], found["half_width"], found["values"]) == (None, None, [2000.0, None])
+    assert (found.mean, found.half_width, found.values) == (None, None, [2000.0, None])
 
 
 def test_a_reading_of_a_part_is_one_of_the_whole_where_there_is_such_a_part() -> None:
