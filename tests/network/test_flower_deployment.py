@@ -11,7 +11,7 @@ kind alone, on links that are fast. From these and the model's links follow the 
 which nothing is used. Each node has a part of the machine's processors to itself, as a device has: where five starts of
 a process compete for two cores, rounds tell of that and not of links.
 
-Seen on two cores of an AMD EPYC, 2026-11-26, rounds 2 to 6 of five nodes (docs/from-a-scenario-to-devices.md has more):
+Seen on two cores of an AMD EPYC, 2026-11-26, rounds 2 to 6 of five nodes (docs/evidence/flower.md has more):
 1.15 MB: 21.3 21.2 21.4 22.4 21.5 s, foreseen 21.3 s, median error -0.7 %;
 4.54 MB: 49.9 49.9 50.4 50.4 48.2 s, foreseen 48.5 s, median error -2.8 %.
 """
