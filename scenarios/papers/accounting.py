@@ -8,7 +8,6 @@ the step and all parameters. Both follow from a method's compute plan, so that a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +22,7 @@ from edge.protocol.config import ModelConfig, TrainConfig
 from edge.protocol.options.base import Options
 from edge.protocol.payload import FORWARD
 from edge.training.counts import CountedModel, count_model
+from scenarios.config.overrides import parse_all
 
 TRAIN = TrainConfig(batch=64)
 STEPS, VISITS = 200, 100
@@ -50,8 +50,8 @@ class MethodAccount:
 def of_row(name: str, overrides: Sequence[str], model: str, data: str, models: int) -> MethodAccount:
     """The account of a method with a row's overrides, on a model and on the images of a data set; none is read."""
     method = resolve(name)
-    given = (override.partition("=") for override in overrides if override.startswith(OPTION))
-    options = method.options.model_validate({key.removeprefix(OPTION): json.loads(value) for key, _, value in given})
+    given = {key.removeprefix(OPTION): each for key, each in parse_all(overrides).items() if key.startswith(OPTION)}
+    options = method.options.model_validate(given)
     spec = method.objective
     wrapper = spec.model.wrap_model(options)
     given_wrapper = None if wrapper is None else (wrapper, options)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from coordinator.rounds.amounts import BYTES, NOMINAL_BYTES
 from coordinator.rounds.run import RunFailed
 from coordinator.workers import task
@@ -279,6 +281,6 @@ def is_measured(asked: MeasurePlan, file: Path) -> bool:
     if not file.is_file():
         return False
     found = json.loads(file.read_text(encoding="utf-8"))
-    wanted = json.loads(json.dumps(asked.evaluation.metric_options))
+    wanted = to_builtins(asked.evaluation.metric_options)
     same = (asked.round + 1, wanted, asked.clients)
     return bool((found["round"], found["metric_options"], found["clients"]) == same)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,6 +17,16 @@ from scenarios.studies.decide import variations
 from scenarios.studies.replay import Prepared, prepared
 
 
+@dataclass(frozen=True)
+class _Overrides:
+    """Overrides as the key of a cache."""
+
+    values: KeyValues
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.values))
+
+
 def recorded(folder: Path, rounds: int) -> Trail:
     """The progress of a run that was made, until so many rounds have ended."""
     return _recorded(folder, RunFolder(folder).completed).within({ROUNDS: rounds})
@@ -29,25 +39,25 @@ def _recorded(folder: Path, completed: int) -> Trail:
 
 def replayed(folder: Path, overrides: KeyValues, rounds: int) -> Trail:
     """The progress of a run on another fleet, until so many rounds have ended. Errors as of `replay.replay`."""
-    return _replayed(folder, json.dumps(overrides), RunFolder(folder).completed).within({ROUNDS: rounds})
+    return _replayed(folder, _Overrides(overrides), RunFolder(folder).completed).within({ROUNDS: rounds})
 
 
 @lru_cache(maxsize=1024)
-def _replayed(folder: Path, overrides: str, completed: int) -> Trail:
-    return played(prepared(folder, json.loads(overrides)))
+def _replayed(folder: Path, overrides: _Overrides, completed: int) -> Trail:
+    return played(prepared(folder, overrides.values))
 
 
 def changed(folder: Path, overrides: KeyValues, change: str) -> Trail | None:
     """The progress of a run on a fleet that is changed (`variations.REPLAYED`); None if other visits would be trained,
     or it cannot be replayed."""
-    return _changed(folder, json.dumps(overrides), RunFolder(folder).completed, change)
+    return _changed(folder, _Overrides(overrides), RunFolder(folder).completed, change)
 
 
 @lru_cache(maxsize=1024)
-def _changed(folder: Path, overrides: str, completed: int, change: str) -> Trail | None:
+def _changed(folder: Path, overrides: _Overrides, completed: int, change: str) -> Trail | None:
     axis, value = variations.REPLAYED[change]
     try:
-        ready = prepared(folder, json.loads(overrides))
+        ready = prepared(folder, overrides.values)
         return played(ready, variations.AXES[axis][0](ready.fleet, value))
     except ScenarioError:
         return None
