@@ -429,7 +429,18 @@ UPDATES: dict[str, object] = {name: [1, 2] for name in ("sequences", "clients", 
         filled("Welcome", {"job": b'{"a":[' + b"[]," * 330_000 + b"[]]}"}),
         filled("Welcome", {"job": packb_json(dict.fromkeys(range(10**5), 0))}),
     ],
-    ids=lambda header: f"{unpackb(header)[1]}-{len(header)}",
+    ids=[
+        *(
+            "Train",
+            "Update of numbers",
+            "Update of tensors",
+            "Updates",
+            "Visits",
+            "Described layout",
+            "Described units",
+        ),
+        *("Score", "MappedTensors", "Welcome of lists", "Welcome of texts"),
+    ],
 )
 def test_the_most_that_a_megabyte_becomes_is_bounded(header: bytes) -> None:
     tracemalloc.start()
