@@ -439,7 +439,7 @@ UPDATES: dict[str, object] = {name: [1, 2] for name in ("sequences", "clients", 
             "Described layout",
             "Described units",
         ),
-        *("Score", "MappedTensors", "Welcome of lists", "Welcome of texts"),
+        *("Described units", "Score", "MappedTensors", "Welcome of lists", "Welcome of texts"),
     ],
 )
 def test_the_most_that_a_megabyte_becomes_is_bounded(header: bytes) -> None:
