@@ -47,7 +47,9 @@ __all__ = [
     "dataset",
     "decide",
     "diff",
+    "explain",
     "flower",
+    "list",
     "ls",
     "measure",
     "open",
@@ -93,7 +95,7 @@ def _warn_of_others() -> None:
 _refuse_others()
 _HOMES = {
     **dict.fromkeys(
-        ("RunList", "check", "diff", "ls", "measure", "replay", "resume", "run", "stress"),
+        ("RunList", "check", "diff", "explain", "list", "ls", "measure", "replay", "resume", "run", "stress"),
         "scenarios.api.calls",
     ),
     **dict.fromkeys(
@@ -122,7 +124,7 @@ _SUCCESSORS = {
     "verify": "diff(run, again=True)",
 }
 """Earlier name -> the call that is in its place"""
-_OTHER_NAMES = {"open": "open_folder"}
+_OTHER_NAMES = {"list": "list_rows", "open": "open_folder"}
 _MODULES = {"flower"}
 """Names that are modules themselves"""
 

@@ -15,6 +15,8 @@ from scenarios.api.calling import Folder
 from scenarios.api.calls import RunList as RunList
 from scenarios.api.calls import check as check
 from scenarios.api.calls import diff as diff
+from scenarios.api.calls import explain as explain
+from scenarios.api.calls import list_rows as list
 from scenarios.api.calls import ls as ls
 from scenarios.api.calls import measure as measure
 from scenarios.api.calls import replay as replay
@@ -56,7 +58,9 @@ __all__ = [
     "dataset",
     "decide",
     "diff",
+    "explain",
     "flower",
+    "list",
     "ls",
     "measure",
     "open",

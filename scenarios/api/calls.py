@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from msgspec import to_builtins
 
-from scenarios.api import values
+from scenarios.api import listing, values
 from scenarios.api.callbacks import Callbacks
 from scenarios.api.calling import Call, Folder, calling, made, path_of, request_of, takes
+from scenarios.api.explained import explained
 from scenarios.api.keys import Keys, KeysButSeed
 from scenarios.api.notebook import of_rows
 from scenarios.api.objects import as_names, plugin_name, with_names
@@ -209,6 +210,25 @@ def stress(call: Call[StressRequest], scenario: Scenario) -> dict[str, Any]:
     given, source = values.overrides(as_names(call.overrides, scenario)), values.named(with_names(scenario))
     scale = call.request.clients, call.request.participants, call.request.rounds
     return asdict(call.caller.stress(StressPlan.of(source, given, *scale, PYTHON), call.request))
+
+
+def list_rows(kind: str | None = None, *, assumed: bool = False) -> list[dict[str, Any]]:
+    """The names that a scenario can use, or its keys: what ``fedbr list --json`` prints.
+
+    ``kind``: such as "methods", "devices" or "keys"; without it the kinds. ``assumed``: only devices and networks with
+    assumed figures. ScenarioError for an unknown kind.
+    """
+    with calling():
+        return listing.topics() if kind is None else listing.rows(kind, assumed)
+
+
+def explain(name: str) -> dict[str, Any]:
+    """What is to be said of a key, a table of keys, an option or a row: what ``fedbr explain --json`` prints.
+
+    The nearest one is in the ScenarioError for a name that there is not. `Run.explain` explains a visit.
+    """
+    with calling():
+        return explained(name)
 
 
 def ls(*folders: Folder) -> RunList:

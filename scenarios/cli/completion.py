@@ -97,7 +97,7 @@ def _stamp() -> list[Any]:
 
 
 def _made() -> Words:
-    from scenarios.cli import listing
+    from scenarios.api import listing
     from scenarios.config import catalogue
     from scenarios.config.plugin_points import BY_STAGE_KEY
 

@@ -1,4 +1,4 @@
-"""How ``fedbr list`` and ``fedbr explain`` print rows of `scenarios.cli.listing`: name, title, and details in words.
+"""How ``fedbr list`` and ``fedbr explain`` print rows of `scenarios.api.listing`: name, title, and details in words.
 
 Nothing is looked up here: the rows have all that is printed.
 """

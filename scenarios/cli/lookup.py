@@ -27,7 +27,8 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the names that a scenario can use, or its keys."""
-    from scenarios.cli import listing, listing_text
+    from scenarios.api import listing
+    from scenarios.cli import listing_text
 
     if kind is None:
         topics = listing.topics()
@@ -62,6 +63,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Explain a key, a name, or the time of a run's visit."""
+    from scenarios.api.explained import explained
     from scenarios.cli import explain as explanations
     from scenarios.config.errors import ScenarioError
 
@@ -85,7 +87,7 @@ def explain(
             parts = visit_parts.visit_parts(folder, visit_parts.number_of(folder, visit))
             emit(asdict(parts), as_json, lambda: visit_parts.show(parts))
         return
-    found = explanations.explained(name)
+    found = explained(name)
     emit(found, as_json, lambda: explanations.show(found))
 
 

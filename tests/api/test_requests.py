@@ -118,3 +118,16 @@ def test_a_time_limit_stops_a_run_of_python_too(tmp_path: Path) -> None:
     first = fedbr.run("digits", out=tmp_path, workers=1, time_limit="1 ms", **{**BRIEF, "rounds.max": 2})
     assert (first.stopped_by, first.summary["rounds"]) == ("time_limit", 1)
     assert fedbr.resume(first, workers=1).summary["rounds"] == 2
+
+
+def test_names_and_keys_are_looked_up_from_python() -> None:
+    assert "fedbr" in [row["name"] for row in fedbr.list("methods")]
+    assert {"name": "devices", "key": "fleet.devices"} in fedbr.list()
+    assert (fedbr.explain("train.lr")["kind"], fedbr.explain("sync")["kind"]) == ("key", "row")
+    with pytest.raises(ScenarioError, match="did you mean 'train.lr'"):
+        fedbr.explain("train.lrr")
+
+
+def test_a_published_figure_and_its_cells_are_named_from_python() -> None:
+    with pytest.raises(ScenarioError, match="setting: no setting 'nothing': choose from cifar10, cifar100"):
+        fedbr.reproduce("fedbr:fig3", {"row": ["FedAvg"], "setting": ["nothing"]})

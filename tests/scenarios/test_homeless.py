@@ -13,7 +13,8 @@ STRANGER = 54321
 PROGRAM = f"""
 import json, os, sys, tempfile
 # whoever is no longer root may not read the code
-from scenarios.cli import listing, main, remote
+from scenarios.api import listing
+from scenarios.cli import main, remote
 from scenarios.report import terminal
 from scenarios.studies.forecast import check
 from scenarios.studies import doctor

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.cli import listing, main
+from scenarios.api import listing
+from scenarios.cli import main
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:

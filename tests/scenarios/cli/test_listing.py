@@ -13,7 +13,8 @@ import pytest
 
 from costmodel.fleet.devices import Device, Network, devices, networks, own_rows
 from edge.protocol.config import PartitionConfig
-from scenarios.cli import listing, listing_text, lookup, main
+from scenarios.api import listing
+from scenarios.cli import listing_text, lookup, main
 from scenarios.config.plugin_points import PLUGIN_POINTS
 from scenarios.studies import doctor
 

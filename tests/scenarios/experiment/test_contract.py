@@ -63,7 +63,9 @@ KINDS = {
     "compare": Kind(
         ("compare", *COMPARED),
         ("fedavg", "fedprox"),
-        frozenset({"target_accuracy", "at_common_bytes", "at_common_seconds"}),
+        SWEPT - {"overrides"} | {"target_accuracy", "at_common_bytes", "at_common_seconds"},
+        {"sweep.csv": 2, "pairs.csv": 5, "runs.csv": 2},
+        ("report.html", "sweep.md", "sweep.tex"),
         mark="compare.json",
         result="compare.json",
     ),

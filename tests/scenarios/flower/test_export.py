@@ -335,10 +335,8 @@ def test_a_device_that_does_not_answer_is_lost_and_the_round_goes_on(tmp_path: P
     grid = LocalGrid(client_app(), nodes(CLIENTS), failing(1, 0, "silent"))
     real = served(tmp_path, grid, "method=fedavg", "rounds.participants=4", visit_seconds=2.0)
     assert (real["rounds"], real["visits"]["train"], real["visits"]["lost"]) == (2, 7, 1)
-    query = "SELECT end_s - start_s FROM rounds ORDER BY round"
-    first, second = (seconds for (seconds,) in read(Path(real["run_dir"]) / "ledger.sqlite", query))
-    assert first >= 2.0
-    assert second < first
+    query = "SELECT end_s - start_s FROM rounds WHERE round = 0"
+    assert read(Path(real["run_dir"]) / "ledger.sqlite", query)[0][0] >= 2.0
 
 
 def test_a_node_that_flower_reports_as_gone_is_lost(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Rows of ``fedbr list`` and ``fedbr explain``: the names that a scenario can use, read from the tables that runs use.
 
-A row is a dict for ``--json``; `scenarios.cli.listing_text` prints it. A device or network is also written as a file of
-the user's own, to change.
+A row is a dict for ``--json`` and Python; `scenarios.cli.listing_text` prints it. A device or network is also written
+as a file of the user's own, to change.
 """
 
 from __future__ import annotations
