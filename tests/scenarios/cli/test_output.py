@@ -88,7 +88,7 @@ def test_the_first_line_of_a_list_is_enough() -> None:
 @pytest.mark.parametrize(
     ("words", "place"),
     [
-        pytest.param(RUN, "digits/a", id="run"),
+        pytest.param(RUN, "digits/a", id="run", marks=pytest.mark.long),
         pytest.param([*RUN, "--json"], "digits/a", id="run --json"),
         pytest.param([*COMPARE, "--run-id", "a"], "digits/a/fedprox", id="compare"),
         pytest.param(
