@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from scenarios.api.arrays import dataset
     from scenarios.api.callbacks import Callback, CommittedRound
     from scenarios.api.calls import RunList, check, check_plugin, diff, ls, measure, replay, resume, run, verify
-    from scenarios.api.experiments import RunCollection, audit, budget, compare, decide, report, sweep, tune
+    from scenarios.api.experiments import RunCollection, audit, compare, decide, report, sweep
     from scenarios.api.experiments import open_folder as open
     from scenarios.api.figures import DrawnFigure
     from scenarios.api.mlflow import MLflow
@@ -61,7 +61,6 @@ __all__ = [
     "TensorBoard",
     "__version__",
     "audit",
-    "budget",
     "check",
     "check_plugin",
     "compare",
@@ -77,7 +76,6 @@ __all__ = [
     "resume",
     "run",
     "sweep",
-    "tune",
     "verify",
 ]
 
@@ -118,7 +116,7 @@ _HOMES = {
         "scenarios.api.calls",
     ),
     **dict.fromkeys(
-        ("RunCollection", "audit", "budget", "compare", "decide", "open", "report", "sweep", "tune"),
+        ("RunCollection", "audit", "compare", "decide", "open", "report", "sweep"),
         "scenarios.api.experiments",
     ),
     **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),
@@ -136,6 +134,11 @@ _HOMES = {
     "TensorBoard": "scenarios.api.tensorboard",
 }
 """Name -> the module that has it"""
+_SUCCESSORS = {
+    "budget": 'fedbr.sweep(.., at={"bytes": "1 MB,2 MB"})',
+    "tune": 'fedbr.sweep(.., judge="validation")',
+}
+"""Earlier name -> what is in its place"""
 _OTHER_NAMES = {"open": "open_folder"}
 _MODULES = {"flower"}
 """Names that are modules themselves"""
@@ -147,7 +150,8 @@ def __getattr__(name: str) -> Any:
 
         return version("fedbr-edge")
     if name not in _HOMES:
-        raise AttributeError(f"module 'fedbr' has no attribute {name!r}")
+        now = f"; it is now {_SUCCESSORS[name]}" if name in _SUCCESSORS else ""
+        raise AttributeError(f"module 'fedbr' has no attribute {name!r}{now}")
     _refuse_others()
     if "scenarios" not in sys.modules:
         _warn_of_others()

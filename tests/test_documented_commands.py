@@ -15,7 +15,6 @@ from scenarios.experiment.grid import grid_of, over_methods
 from scenarios.experiment.sweep import plan
 from scenarios.experiment.sweep_file import requested
 from scenarios.papers import reproduce
-from scenarios.papers.trial.plan import plan as trial
 from tests import documented
 from tests.documented import ROOT, Documented
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -43,13 +42,12 @@ def resolve(command: Documented) -> None:
     values = documented.parsed(command.words)
     if command.words[0] in ("sweep", "decide"):
         asked = requested(values["scenario"], values["words"] or [], values.get("zipped", False))
-        plan(asked.grid)
+        at = values.get("at") or asked.at
+        plan(asked.grid, at=at, judge=values.get("judge") or asked.judge or "test")
         return
-    if command.words[0] == "compare" or command.words[:2] in (("study", "budget"), ("study", "tune")):
+    if command.words[0] == "compare":
         for point in (grid := over_methods(grid_of(values["scenario"], values["words"] or []), ["fedavg"])).points:
             grid.load(point)
-    elif command.words[:2] == ("study", "trial"):
-        trial(grid_of(values["scenario"], values["words"] or []), values["part"])
     elif command.words[0] == "reproduce" and values["name"] and not values["listed"]:
         reproduce.plan(values["name"], values["scale"], grid_of(values["name"], values["words"] or []), 1)
     elif "scenario" in values:

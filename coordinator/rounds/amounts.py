@@ -179,8 +179,7 @@ AMOUNTS = (
 )
 BY_KEY: Mapping[str, Amount] = {amount.key: amount for amount in AMOUNTS}
 BY_KIND: Mapping[str, Amount] = {amount.kind: amount for amount in AMOUNTS}
-BY_NAME: Mapping[str, Amount] = {amount.name: amount for amount in AMOUNTS if amount is not NOMINAL_BYTES}
-"""Those that decisions weigh"""
+BY_NAME: Mapping[str, Amount] = {amount.name: amount for amount in AMOUNTS}
 
 
 def of(scope: Scope) -> tuple[Amount, ...]:

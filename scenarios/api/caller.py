@@ -7,7 +7,7 @@ runs, and gives what the command prints with ``--json``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,6 +29,7 @@ from scenarios.api.requests import (
     StressRequest,
 )
 from scenarios.config.load import Loaded, note_on_sums
+from scenarios.config.overrides import KeyValues
 from scenarios.experiment import run_set
 from scenarios.experiment.executors import choose_executor, make_runs
 from scenarios.experiment.experiment import Experiment
@@ -38,11 +39,14 @@ from scenarios.run.folder_files import check_room
 from scenarios.run.host import Host, Piece, check_workers, piece_seconds
 from scenarios.run.observer import NotePrinter
 from scenarios.run.run_folder import RunFolder
-from scenarios.run.session import Session, Work
+from scenarios.run.session import Outcome, Session, Work
 from scenarios.run.setup import RunInputs
 
 if TYPE_CHECKING:
+    from scenarios.studies.conformance import Conformance
+    from scenarios.studies.measure import MeasuredModels
     from scenarios.studies.stress import StressPlan, StressResult
+    from scenarios.studies.verify import Verification
 
 
 @dataclass
@@ -59,8 +63,8 @@ class Caller:
     note: NotePrinter = field(default_factory=NotePrinter)
 
     def call(
-        self, session: Session, runs: Sequence[Loaded], work: Work, show: LiveTable | None = None
-    ) -> dict[str, Any]:
+        self, session: Session, runs: Sequence[Loaded], work: Work[Outcome], show: LiveTable | None = None
+    ) -> Outcome:
         """`Session.call` with this caller's observers and signals; ``show``: in place of a table of the methods.
 
         Stopped if the user stopped them, RunFailed if a callback did so by an error, before there is a result.
@@ -127,7 +131,7 @@ class Caller:
         self.watch.check(folder, f"to resume the run: fedbr.resume({str(folder)!r})")
         return result
 
-    def verify(self, folder: Path, request: RecordedRequest) -> dict[str, Any]:
+    def verify(self, folder: Path, request: RecordedRequest) -> Verification:
         """Repeat a run, and compare it round by round."""
         from scenarios.studies import verify as study
 
@@ -141,10 +145,10 @@ class Caller:
         self,
         folder: Path,
         metrics: str,
-        options: Mapping[str, Any],
+        options: KeyValues,
         request: MeasureRequest,
         tell: Callable[[int, int], None] = lambda done, tasks: None,
-    ) -> dict[str, Any]:
+    ) -> MeasuredModels:
         """Measure metrics of a stored checkpoint's models; ``options``: of metrics, by key."""
         from scenarios.studies import measure as study
 
@@ -167,7 +171,7 @@ class Caller:
         self.call(Session(request.workers, request.device, preload=preload), [plan.loaded], work)
         return made[0]
 
-    def check_plugin(self, name: str, overrides: Mapping[str, Any], request: MachineRequest) -> dict[str, Any]:
+    def check_plugin(self, name: str, overrides: KeyValues, request: MachineRequest) -> Conformance:
         """Check a plug-in in short runs, whose progress nobody is shown."""
         from scenarios.config.load import load
         from scenarios.studies import conformance

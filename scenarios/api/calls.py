@@ -16,6 +16,8 @@ from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from msgspec import to_builtins
+
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.task import PoolError, Stopped
 from scenarios.api import values
@@ -177,7 +179,8 @@ def replay(
     with calling() as caller:
         given = values.overrides(overrides)
         if draws is None:
-            return study.replay(path_of(named[0]), given, allow_code)
+            once: dict[str, Any] = to_builtins(study.replay(path_of(named[0]), given, allow_code))
+            return once
         found = uncertainty.replay_in_draws(
             list(map(path_of, named)), given, uncertainty.Draws(draws, seed or 0), allow_code
         )
@@ -185,7 +188,8 @@ def replay(
             found.keep()
         except OSError as error:  # the result is returned all the same
             caller.note(f"the draws are not kept for reports: {error}")
-        return found.result()
+        result: dict[str, Any] = to_builtins(found.result())
+        return result
 
 
 def verify(
@@ -205,7 +209,8 @@ def verify(
     """
     path = path_of(folder)
     with calling(progress, on_round) as caller:
-        return caller.verify(path, request_of(RecordedRequest, locals()))
+        result: dict[str, Any] = to_builtins(caller.verify(path, request_of(RecordedRequest, locals())))
+        return result
 
 
 def measure(
@@ -229,7 +234,9 @@ def measure(
     path = path_of(folder)
     with calling() as caller:
         names = metrics if isinstance(metrics, str) else ",".join(map(str, listed("metrics", metrics, "['hessian']")))
-        return caller.measure(path, names, values.overrides(options), request_of(MeasureRequest, locals()))
+        request = request_of(MeasureRequest, locals())
+        result: dict[str, Any] = to_builtins(caller.measure(path, names, values.overrides(options), request))
+        return result
 
 
 def check_plugin(
@@ -250,7 +257,8 @@ def check_plugin(
     with calling() as caller:
         request = request_of(MachineRequest, locals())
         given = values.overrides(as_names(overrides))
-        return caller.check_plugin(plugin_name(plugin, key, given), given, request)
+        result: dict[str, Any] = to_builtins(caller.check_plugin(plugin_name(plugin, key, given), given, request))
+        return result
 
 
 def ls(*folders: Folder) -> RunList:

@@ -9,6 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from msgspec import to_builtins
+
 from scenarios.api import values
 from scenarios.api.callbacks import Callbacks
 from scenarios.api.caller import Caller
@@ -18,12 +20,10 @@ from scenarios.api.keys import KeysButSeed
 from scenarios.api.notebook import of_result, of_tables
 from scenarios.api.objects import as_names, axis_names, with_names
 from scenarios.api.requests import (
-    BudgetRequest,
     CompareRequest,
     DecideRequest,
     ExperimentRequest,
     SweepRequest,
-    TuneRequest,
 )
 from scenarios.api.run import Run
 from scenarios.api.tables import data_frame
@@ -181,6 +181,8 @@ def sweep(
     baseline: str | None = None,
     zipped: bool = False,
     targets: Sequence[float] = (),
+    at: Mapping[str, str | float | Sequence[str | float]] | Sequence[str] = (),
+    judge: Literal["test", "validation"] | None = None,
     parallel: int | None = None,
     out: Folder = "runs",
     run_id: str | None = None,
@@ -200,10 +202,14 @@ def sweep(
     ``seeds``: how many (3 by default), counted up from ``seed`` or the scenario's own; ``baseline``: number or name of
     the row that the report compares others with; ``parallel``: runs at a time, by default one, which share the
     ``workers``; ``targets``: accuracies in (0, 1] whose costs are reported, by default the scenario's.
+    ``at``: name of an amount (bytes, seconds, joules, rounds, ..) -> values, as text with units or in SI units, at
+    which accuracies are read; runs go to the largest. ``judge``: "validation" chooses each method's settings on the
+    clients' validation examples alone, and evaluates no test examples.
     ``on``: a Ray cluster, named as in `fedbr.run`, on whose nodes the runs are made as wholes, each with so many
     ``workers``: by default all that there is room for at the same time, or at most ``parallel``.
 
-    ``result`` has ``rows``, a cell each with mean, deviation and interval over seeds, and ``tests`` of all pairs; the
+    ``result`` has ``rows``, a cell each with mean, deviation and interval over seeds, ``tests`` of all pairs, ``at``
+    with the accuracies at each amount, and ``chosen``, the best settings of each method, where that was asked; the
     folder has them as sweep.md, sweep.csv and sweep.tex. The folder's name follows from grid and overrides, so that the
     same call with more seeds or values makes only what is missing. Other arguments as of `fedbr.run`.
 
@@ -214,64 +220,6 @@ def sweep(
     with calling(progress, on_round, allow_code) as caller:
         request = request_of(SweepRequest, locals())
         return _made(request.plan(_grid(scenario, grid, overrides, zipped)), request, caller)
-
-
-def budget(
-    scenario: Scenario,
-    methods: Sequence[str] = ("fedavg", "fedbr"),
-    *,
-    nbytes: str | None = None,
-    seconds: str | None = None,
-    seeds: int = 3,
-    parallel: int | None = None,
-    out: Folder = "runs",
-    run_id: str | None = None,
-    workers: int | None = None,
-    device: str = "auto",
-    on: str | None = None,
-    time_limit: str | None = None,
-    progress: bool | None = None,
-    on_round: Callbacks = (),
-    allow_code: bool = False,
-    seed: int | None = None,
-    **overrides: Unpack[KeysButSeed],
-) -> RunCollection:
-    """Measure the accuracy of each method at budgets of bytes and of virtual time: ``fedbr study budget``.
-
-    ``nbytes``, ``seconds``: budgets such as "1 MB,2 MB" and "5 min,15 min". Each method and seed is one run, to the
-    largest budget. Other arguments and errors as of `compare`.
-    """
-    with calling(progress, on_round, allow_code) as caller:
-        request = request_of(BudgetRequest, locals())
-        return _made(request.plan(_over_methods(scenario, methods, overrides)), request, caller)
-
-
-def tune(
-    scenario: Scenario,
-    grid: Mapping[str, Sequence[Any]],
-    *,
-    seeds: int = 1,
-    parallel: int | None = None,
-    out: Folder = "runs",
-    run_id: str | None = None,
-    workers: int | None = None,
-    device: str = "auto",
-    on: str | None = None,
-    time_limit: str | None = None,
-    progress: bool | None = None,
-    on_round: Callbacks = (),
-    allow_code: bool = False,
-    seed: int | None = None,
-    **overrides: Unpack[KeysButSeed],
-) -> RunCollection:
-    """Choose settings of each method on clients' validation examples: ``fedbr study tune``.
-
-    ``grid``: ``method`` and other dotted keys -> values, of which every combination is a run per seed; test examples
-    are never evaluated. Other arguments and errors as of `sweep`.
-    """
-    with calling(progress, on_round, allow_code) as caller:
-        request = request_of(TuneRequest, locals())
-        return _made(request.plan(_grid(scenario, grid, overrides)), request, caller)
 
 
 def decide(
@@ -408,9 +356,10 @@ def audit(
     with calling():
         name = str(twin.folder) if isinstance(twin, Run) else twin
         audited = study.audit(folders_of(runs), target, name)
-        result = audited.result()
+        found = audited.result()
         if output is not None:
-            study.write_page(audited, result, place("output", output))
+            study.write_page(audited, found, place("output", output))
+        result: dict[str, Any] = to_builtins(found)
         return result
 
 

@@ -36,5 +36,6 @@ def of_result(result: dict[str, Any]) -> str:
     if {"candidates", "objective"} <= result.keys():
         from scenarios.studies.decide import pages
 
-        return of_tables(pages.all_tables(result)[:2], [pages.lead(result)])
+        answer = pages.read(result)
+        return of_tables(pages.all_tables(answer)[:2], [pages.lead(answer)])
     return ""

@@ -6,12 +6,13 @@ name the argument as the caller writes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
+from costmodel.units import Quantity
 from scenarios.config.errors import Argument, ScenarioError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from scenarios.cluster.ray_engine import RayEngine, RayRuns
     from scenarios.experiment.experiment import Experiment
     from scenarios.experiment.grid import Grid
-    from scenarios.papers.trial.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -197,34 +197,21 @@ class SweepRequest(ExperimentRequest):
     seeds: Annotated[int | None, replace(SEEDS, help=f"{SEEDS.help}; 3 by default")] = None
     targets: Annotated[Sequence[float], TARGETS] = ()
     baseline: Annotated[str | None, BASELINE] = None
+    at: Annotated[
+        Mapping[str, Quantity | Sequence[Quantity]] | Sequence[str],
+        Option('what that much buys: bytes="1 MB,2 MB"; runs go to the largest; may be repeated', "NAME=AMOUNTS"),
+    ] = ()
+    judge: Annotated[
+        str | None, Option("test (default), or validation: choose settings on the clients' validation examples")
+    ] = None
 
     def plan(self, grid: Grid) -> Experiment:
         """The sweep over the cells of the grid."""
+        from scenarios.experiment.judged import TEST
         from scenarios.experiment.sweep import plan
 
-        return plan(grid, self.seeds, self.seed, self.targets, self.run_id).with_baseline(self.baseline)
-
-
-@dataclass(frozen=True)
-class BudgetRequest(ExperimentRequest):
-    seeds: Annotated[int | None, SEEDS] = 3
-    nbytes: Annotated[str | None, Option('budgets of bytes: "1 MB,2 MB"', name="bytes")] = None
-    seconds: Annotated[str | None, Option('budgets of virtual time: "5 min,15 min"', name="time")] = None
-
-    def plan(self, grid: Grid) -> Experiment:
-        """The study, with a run per method and seed."""
-        from scenarios.experiment import budget
-
-        return budget.plan(grid, budget.budgets_of(self.nbytes, self.seconds), self.seeds, self.seed, self.run_id)
-
-
-@dataclass(frozen=True)
-class TuneRequest(ExperimentRequest):
-    def plan(self, grid: Grid) -> Experiment:
-        """The study, with a run per method, combination of values and seed."""
-        from scenarios.experiment import tune
-
-        return tune.plan(grid, self.seeds, self.seed, self.run_id)
+        swept = plan(grid, self.seeds, self.seed, self.targets, self.run_id, self.at or (), self.judge or TEST)
+        return swept.with_baseline(self.baseline)
 
 
 @dataclass(frozen=True)
@@ -271,22 +258,6 @@ class DecideRequest(ExperimentRequest):
             grid = replace(grid, listed=tuple(candidates.starter(grid, say)))
         draws = decision.DRAWS if self.draws is None else self.draws
         return decision.plan(grid, sought, self.seeds, self.seed, self.run_id, draws, self.robust)
-
-
-@dataclass(frozen=True)
-class TrialRequest(ExperimentRequest):
-    seeds: Annotated[int | None, SEEDS] = 3
-    part: Annotated[str, Option("details, calibrated, skew, bandit or map")] = "details"
-    targets: Annotated[
-        Sequence[float],
-        replace(TARGETS, help="an accuracy of the tables; figures show the first; may be repeated"),
-    ] = ()
-
-    def plan(self, grid: Grid, say: Callable[[str], None]) -> Trial:
-        """The runs of the part; ``say``: told of what takes long."""
-        from scenarios.papers.trial.plan import plan
-
-        return plan(grid, self.part, self.seeds or 1, self.seed, self.targets, self.run_id, say)
 
 
 @dataclass(frozen=True)

@@ -103,8 +103,8 @@ def doctor(
     from scenarios.studies import doctor as checks
 
     if calibrate:
-        result = checks.calibrate(name, quiet=as_json, passes=passes)
-        emit(result, as_json, lambda: checks.show_calibration(result))
+        calibration = checks.calibrate(name, quiet=as_json, passes=passes)
+        emit(calibration, as_json, lambda: checks.show_calibration(calibration))
         return
-    result = checks.examine()
-    emit(result, as_json, lambda: checks.show(result))
+    facts = checks.examine()
+    emit(facts, as_json, lambda: checks.show(facts))

@@ -156,6 +156,9 @@ def run_command(arguments: Sequence[str]) -> int:
     words = list(arguments)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
+    command = next((word for word in words if not word.startswith("-")), "")
+    if command in SUCCESSORS:
+        return exit_with_error(f"{command}: is now {SUCCESSORS[command]}", USAGE)
     with restored(), search_path.restored():
         try:
             app(words, prog_name="fedbr")
@@ -228,16 +231,14 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Several machines": {"keys": remote.keys, "worker": remote.worker},
 }
 """Heading of the help -> name -> command"""
+SUCCESSORS = {"study": "sweep: budgets are its --at NAME=AMOUNTS, and tuning its --judge validation"}
+"""Name of an earlier command -> the words that are in its place"""
 CLASSES = {"report": recorded.ReportCommand}
 """Name -> how its words are read, where that is special"""
 
 for heading, commands in COMMANDS.items():
     for name, command in commands.items():
         app.command(name, cls=CLASSES.get(name, PlainCommand), rich_help_panel=heading)(as_command(command))
-several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
-for study in (studies.budget, studies.trial, studies.tune):
-    several.command(study.__name__, cls=PlainCommand)(as_command(study))
-app.add_typer(several, name="study", cls=GroupedCommands, rich_help_panel="Studies")
 apps = typer.Typer(no_args_is_help=True, help="Apps of Flower on a fleet, and scenarios as such apps.")
 for of_apps in (flower.run, flower.export):
     apps.command(of_apps.__name__, cls=PlainCommand)(as_command(of_apps))

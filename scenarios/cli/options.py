@@ -127,8 +127,9 @@ def parameters_of(group: Any) -> Iterator[inspect.Parameter]:
     for field in sorted(fields(group), key=lambda field: depths[field.name]):
         kind, option = get_args(hints[field.name])[:2]
         default = field.default
-        if kind in (Sequence[float], Sequence[str]):
-            kind, default = list[get_args(kind)[0]] | None, None  # type: ignore[misc]
+        words = next((each for each in (kind, *get_args(kind)) if each in (Sequence[float], Sequence[str])), None)
+        if words is not None:
+            kind, default = list[get_args(words)[0]] | None, None  # type: ignore[misc]
         if isinstance(option, Option):
             option = typer_option(field.name, option)
         keyword = inspect.Parameter.KEYWORD_ONLY
@@ -147,12 +148,14 @@ def report_or_warning(draw: Callable[[], Path]) -> Path | None:
 
 
 def emit(result: Any, as_json: bool, show: Callable[[], None], in_files: bool = False) -> None:
-    """Print the result as one JSON object, or call ``show``.
+    """Print the result, whose keys are those of a dict or names of a struct's fields, as JSON, or call ``show``.
 
     ``in_files``: what ``show`` prints is also in the folders of runs, so that a full disk below stdout is no failure.
     """
     if as_json:
-        print(json.dumps(_finite(result)))
+        from msgspec import Struct, to_builtins
+
+        print(json.dumps(_finite(to_builtins(result) if isinstance(result, Struct) else result)))
         return
     if in_files:
         output.spare()

@@ -202,9 +202,9 @@ def verify(
 
     result = output.caller().verify(folder, request)
     emit(result, output.as_json, lambda: study.show(result))
-    if result["difference"] is not None:
+    if result.difference is not None:
         raise typer.Exit(FAILED)
-    raise typer.Exit(FINISHED if result["same"] else STOPPED)
+    raise typer.Exit(FINISHED if result.same else STOPPED)
 
 
 def measure(

@@ -101,7 +101,7 @@ def check(
     """
     from scenarios.api.caller import Caller
     from scenarios.config.load import load
-    from scenarios.report import terminal
+    from scenarios.studies.forecast import check_text
     from scenarios.studies.forecast.check import run_check
 
     loaded = load(scenario, with_seed(overrides, seed))
@@ -114,8 +114,7 @@ def check(
         from scenarios.studies.forecast import duration
 
         found = found.with_pace(*duration.measure_here(loaded))
-    result = found.plain()
-    emit(result, as_json, lambda: terminal.print_check(result, keys=keys))
+    emit(found.plain(), as_json, lambda: check_text.print_check(found, keys=keys))
     if found.refusals:
         for text in found.refusals[:-1]:
             exit_with_error(f"{loaded.name}: {text}", USAGE)

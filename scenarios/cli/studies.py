@@ -9,15 +9,12 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from scenarios.api.requests import (
-    BudgetRequest,
     CompareRequest,
     DecideRequest,
     MachineRequest,
     ReproduceRequest,
     StressRequest,
     SweepRequest,
-    TrialRequest,
-    TuneRequest,
 )
 from scenarios.cli.options import (
     FAILED,
@@ -38,6 +35,7 @@ if TYPE_CHECKING:
     from scenarios.experiment.experiment import Experiment
     from scenarios.experiment.run_set import RunSet
     from scenarios.run.host import Host, Piece
+    from scenarios.studies.forecast.duration import StudyDuration
 
 
 def run_experiment(
@@ -47,16 +45,18 @@ def run_experiment(
 
     ``estimated``: the expected duration is measured and printed first. With --estimate nothing of it is run.
     """
+    from msgspec import to_builtins
+
     from scenarios.experiment import run_set
     from scenarios.experiment.experiment import write
     from scenarios.run.host import piece_seconds
     from scenarios.studies.forecast import duration
 
-    planned, expected = experiment.run_set, dict[str, Any]()
+    planned, expected = experiment.run_set, None
     piece_seconds(request.time_limit)  # refused before minutes are spent on an estimate
     if output.estimate:
-        expected = estimate_of(planned, request, output)
-        emit(expected, output.as_json, lambda: show_estimate(expected, sys.stdout))
+        only = estimate_of(planned, request, output)
+        emit(only, output.as_json, lambda: show_estimate(only, sys.stdout))
         raise typer.Exit(FINISHED)
     if estimated and run_set.pending(planned, request.out, planned.device(request.device)):
         expected = estimate_of(planned, request, output)
@@ -64,12 +64,14 @@ def run_experiment(
             show_estimate(expected, sys.stderr)
     experiment, _, result = output.caller().experiment(experiment, request)
     planned = experiment.run_set
-    result |= {key: expected[key] for key in ("estimate", "estimated_seconds") if key in expected}
+    if expected is not None:
+        estimate = to_builtins(expected.estimate)
+        result |= {"estimate": estimate, "estimated_seconds": expected.estimated_seconds}
     stopped, folder = run_set.is_interrupted(result, planned), run_set.folder_of(result)
     if stopped:
         begun = replace(planned, run_id=folder.name)
         on = begun.device(request.device)
-        left = duration.runs_left(begun, request.out, on, duration.durations(expected))
+        left = duration.runs_left(begun, request.out, on, expected.estimate.durations if expected else ())
         result["left"] = asdict(left)
     page = report_or_warning(lambda: write(experiment, result, output.report and not stopped)) or folder
     emit(result, output.as_json, lambda: experiment.show(result, page), in_files=True)
@@ -83,20 +85,20 @@ def run_experiment(
     raise typer.Exit(STOPPED if stopped else FINISHED)
 
 
-def estimate_of(planned: RunSet, request: ExperimentRequest, output: ExperimentOutput) -> dict[str, Any]:
+def estimate_of(planned: RunSet, request: ExperimentRequest, output: ExperimentOutput) -> StudyDuration:
     """The expected duration of runs on this machine (`duration.result`), measured in short runs."""
     from scenarios.api.caller import Caller
     from scenarios.run.session import Session
     from scenarios.studies.forecast import duration
 
-    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+    def work(host: Host, launcher: Any, stopped: Piece) -> StudyDuration:
         host = replace(host, out=request.out)
         return duration.result(planned, host, duration.forecast(planned, host, launcher, stopped, output.tell))
 
     return Caller(quiet=True).call(Session(request.workers, request.device), [run.loaded for run in planned.runs], work)
 
 
-def show_estimate(found: dict[str, Any], stream: IO[str]) -> None:
+def show_estimate(found: StudyDuration, stream: IO[str]) -> None:
     from scenarios.report import terminal
     from scenarios.studies.forecast import duration
 
@@ -123,7 +125,7 @@ def check_plugin(
 
     result = Caller(quiet=True).check_plugin(name, parsed(overrides or []), request)
     emit(result, output.as_json, lambda: study.show(result))
-    raise typer.Exit(FINISHED if result["holds"] else FAILED)
+    raise typer.Exit(FINISHED if result.holds else FAILED)
 
 
 def compare(scenario: ScenarioName, words: Words = None, *, request: CompareRequest, output: ExperimentOutput) -> None:
@@ -155,26 +157,17 @@ def sweep(
     from scenarios.experiment.sweep_file import requested
 
     file = requested(scenario, words or [], zipped)
-    if file.decide or file.grid.listed:
+    if file.decide:
         raise ScenarioError(f"{scenario}: decide: is a table for fedbr decide")
     request = replace(
         request,
         seeds=request.seeds or file.seeds,
         targets=request.targets or file.targets,
         parallel=request.parallel or file.parallel,
+        at=request.at or file.at,
+        judge=request.judge or file.judge,
     )
     run_experiment(request.plan(file.grid), request, output)
-
-
-def budget(scenario: ScenarioName, words: Words = None, *, request: BudgetRequest, output: ExperimentOutput) -> None:
-    """Measure accuracy against budgets of bytes and time, with one run per method and seed.
-
-    method=fedavg,fedbr if none are named. With the --run-id of an earlier study, finished runs are kept and
-    interrupted runs are resumed.
-    """
-    from scenarios.experiment.grid import grid_of
-
-    run_experiment(request.plan(grid_of(scenario, words or [])), request, output)
 
 
 def decide(
@@ -200,31 +193,6 @@ def decide(
     given = {key: value for key in own if (value := getattr(request, key)) not in (None, (), [])}
     request = replace(request, **{**own, **given})
     run_experiment(request.plan(file.grid, output.tell), request, output)
-
-
-def trial(scenario: ScenarioName, words: Words = None, *, request: TrialRequest, output: ExperimentOutput) -> None:
-    """Put FedBR on trial: its open details, calibration, skews of the data, its bandit, and a map of when it pays.
-
-    variant=fedavg,fedbr-alpha-2 and skew=eps7 choose from what a part runs. All parts share the folder trial, or that
-    of --run-id: a part that needs runs of another finds them; finished runs are kept and interrupted runs are resumed.
-    """
-    from scenarios.experiment.grid import grid_of
-
-    planned = request.plan(grid_of(scenario, words or []), output.tell)
-    for name, reason in planned.left_out.items():  # before hours are spent on the others
-        output.tell(f"left out: {name}: {reason}")
-    run_experiment(planned, request, output)
-
-
-def tune(scenario: ScenarioName, words: Words = None, *, request: TuneRequest, output: ExperimentOutput) -> None:
-    """Choose settings of each method on the clients' validation examples; test examples are never evaluated.
-
-    Every combination of the values, method=fedavg,fedprox train.lr=0.01,0.1, is a run per seed. An option of a method
-    (method_options.KEY) varies for the methods that have it.
-    """
-    from scenarios.experiment.grid import grid_of
-
-    run_experiment(request.plan(grid_of(scenario, words or [])), request, output)
 
 
 def reproduce(

@@ -16,6 +16,8 @@ from scenarios.config.errors import COMMAND_LINE, ScenarioError
 from scenarios.config.tables import leaves
 from scenarios.config.toml_writer import toml_value
 
+KeyValues = Mapping[str, object]
+"""Dotted key of a scenario -> value"""
 OPENING, CLOSING = "[{", "]}"
 
 

@@ -1,6 +1,6 @@
 """An experiment as a value: rows of settings x seeds, a run each, and how their results are read.
 
-compare, sweep, study budget, study tune, study trial and reproduce are kinds of it. A kind plans its rows; this module
+compare, sweep, decide and reproduce are kinds of it. A kind plans its rows; this module
 names their runs, finds what each row has after them, and writes and shows the result. Nothing is run here.
 """
 
@@ -149,14 +149,16 @@ class Experiment:
         rows = {row: {seed: ended[name] for seed, name in own.items() if name in ended} for row, own in names.items()}
         return {row: own for row, own in rows.items() if own}
 
-    def trails(self, runs: Sequence[Result]) -> dict[str, dict[int, Trail]]:
+    def trails(self, runs: Sequence[Result], of_devices: bool = False) -> dict[str, dict[int, Trail]]:
         """Name of a row -> seed -> the progress of its run, of rows with runs that have ended.
 
-        Whole rounds alone count: a last row that is no round has the number of the round before.
+        Whole rounds alone count: a last row that is no round has the number of the round before. ``of_devices``: with
+        what single clients have spent.
         """
 
         def whole_rounds(run: Result) -> Trail:
-            points = RunFolder(Path(run["run_dir"])).trail
+            folder = RunFolder(Path(run["run_dir"]))
+            points = folder.device_trail if of_devices else folder.trail
             return tuple(replace(point, rounds=min(point.rounds, run["rounds"])) for point in points)
 
         by_row = self.runs_by_row(runs)

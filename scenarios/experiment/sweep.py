@@ -1,5 +1,8 @@
 """A sweep: a scenario over a grid of values and several seeds, as one experiment.
 
+Rows are compared at the end of their runs and at each target; ``at`` amounts that users name (`at_amounts`), and
+``judge`` says on which examples (`judged`).
+
 The default run id follows from the scenario, the axes and the overrides of all runs. Thus the same command, also with
 more seeds, more values or more methods, finds the runs that are there and makes those that are missing. Runs of an
 earlier command that the new one does not plan stay in the folder; its result leaves them out.
@@ -14,18 +17,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.config.overrides import shown, words
-from scenarios.experiment import statistics, sweep_tables
-from scenarios.experiment.experiment import Experiment, ExperimentPage, Result
+from scenarios.experiment import at_amounts, judged, statistics, sweep_tables
+from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result
 from scenarios.experiment.grid import METHOD, SEED, Axis, Grid, cell_name, folder_name, label, last_part
 from scenarios.experiment.run_set import RunSet
-from scenarios.report import run_reader, tables, terminal
+from scenarios.report import bands, run_reader, tables, terminal
 from scenarios.report.columns import PERCENT, POINTS
 from scenarios.report.html import MOST_DRAWN
 from scenarios.report.tables import csv_text
@@ -35,7 +38,7 @@ KIND = "sweep"
 WORST = "worst_decile"
 SEEDS = 3
 LEAD = (
-    "Each cell ran once per seed, to its limit; no target stopped it. Bytes are counted on the messages, down and up, "
+    "Each cell ran once per seed, to {end}; no target stopped it. Bytes are counted on the messages, down and up, "
     "of all clients; time and energy are the simulated fleet's."
 )
 
@@ -47,6 +50,9 @@ class Sweep(Experiment):
     axes: tuple[Axis, ...] = ()
     baseline: str | None = None
     """Name of the row that others are compared with; by default all pairs on the terminal, the first in the report"""
+    at: at_amounts.At = field(default_factory=dict)
+    """Amounts at which accuracies are read"""
+    judge: str = judged.TEST
 
     def with_baseline(self, text: str | None) -> Self:
         """The sweep with the row of this number, name or words as baseline; ScenarioError if there is none."""
@@ -62,7 +68,15 @@ class Sweep(Experiment):
         raise ScenarioError(Argument("baseline", repr(text)), why, given=text, choices=names)
 
     def result(self, done: Result) -> dict[str, Any]:
-        """``rows``, one each with its statistics over seeds, and ``tests`` of all pairs."""
+        """``rows``, one each with its statistics over seeds, and ``tests`` of all pairs.
+
+        Also ``at``, as of `at_amounts.readings`, if amounts are named, and what `judged.choice` gives on validation
+        examples.
+        """
+        chosen = dict[str, Any]()
+        if self.judge == judged.VALIDATION:
+            done = judged.apart(done)
+            chosen = judged.choice(self, self.axes, done)
         curves = self.trails(done["runs"])
         summaries = {run["name"]: run.get("evaluation") or {} for run in done["runs"]}
         rows: list[dict[str, Any]] = [
@@ -95,17 +109,21 @@ class Sweep(Experiment):
             "targets": list(self.targets),
             "rows": rows,
             "tests": tests,
+            **({"at": at_amounts.readings(self.at, self._trails_at(done["runs"]))} if self.at else {}),
+            **chosen,
             **done,
         }
 
     def page(self, result: Result) -> ExperimentPage:
         """Which row is best, its differences from the baseline, all tables, and the report of the runs."""
         common = {"all runs": " ".join(result["overrides"])} if result.get("overrides") else {}
-        title = f"{self.run_set.name}: {', '.join(result['axes']) or 'seeds'}"
+        title = f"{self.run_set.name}: {', '.join(result['axes']) or ('rows' if len(self.rows) > 1 else 'seeds')}"
+        lead = LEAD.format(end="the largest amount that is asked for, or its limit" if self.at else "its limit")
+        lead = f"{judged.LEAD} {lead}" if "chosen" in result else lead
         facts = {"scenario": result["scenario"], **common, "seeds": ", ".join(map(str, result["seeds"]))}
         rows = result["rows"]
         if not rows:
-            return ExperimentPage(title, LEAD, facts, [], sweep_tables.tables(result))
+            return ExperimentPage(title, lead, facts, [], sweep_tables.tables(result))
         folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
         labels = dict(zip(sweep_tables.labels(rows), rows, strict=True))
         by_row = run_reader.of_rows({label: [folders[name] for name in row["runs"]] for label, row in labels.items()})
@@ -113,7 +131,7 @@ class Sweep(Experiment):
         baseline = next((row["name"] for row in rows if row["name"] == self.baseline), rows[0]["name"])
         return ExperimentPage(
             title,
-            f"{' '.join(sweep_tables.answer(result))} {LEAD}",
+            f"{' '.join(sweep_tables.answer(result))} {lead}",
             facts,
             list(self._figures(result, labels, baseline, by_row)),
             sweep_tables.tables(result, baseline),
@@ -132,7 +150,7 @@ class Sweep(Experiment):
         runs = ShownRuns(by_row)
         names = {row["name"]: label for label, row in labels.items()}
         means = {label: row["accuracy"] for label, row in labels.items()}
-        panels = [DotPanel("Final accuracy", "test accuracy", PERCENT, means)]
+        panels = [DotPanel("Final accuracy", runs.accuracy, PERCENT, means)]
         if any(pair["mean"] is not None for pair in result["tests"][0]["pairs"]):
             pairs = statistics.against(result["tests"][0]["pairs"], baseline)
             differences = {names[name]: each for name, each in pairs.items()}
@@ -152,15 +170,28 @@ class Sweep(Experiment):
             }
             grid = GridMap("Final accuracy", across, down, PERCENT, by_place)
             yield "grid", inline("grid", lambda: grid_maps(runs, [grid])), "The same means over both axes of the grid."
+        if self.at:
+            yield at_amounts.figure(self.at, self._curves_at(result), by_row)
+
+    def _trails_at(self, runs: Sequence[Result]) -> at_amounts.Trails:
+        return self.trails(runs, of_devices=at_amounts.are_of_devices(self.at))
+
+    def _curves_at(self, result: Result) -> list[bands.Band]:
+        labels = sweep_tables.headings(result["rows"])
+        return at_amounts.curves(self.at, self.rows, self._trails_at(result["runs"]), labels)
 
     def show(self, result: Result, page: Path) -> None:
+        """Print the short tables, the answer, and the commands of chosen settings."""
         for table in sweep_tables.short(result, self.baseline):
             terminal.print_table(table)
         print("\n".join(["", *sweep_tables.answer(result)]))
+        for command in judged.commands(result) if "chosen" in result else ():
+            print(command)
         terminal.print_location(page)
 
     def files(self, result: Result, folder: Path) -> dict[str, str]:
-        """``sweep.md``, ``sweep.tex``, ``sweep.csv`` (a row per cell), ``pairs.csv`` and ``runs.csv``."""
+        """``sweep.md``, ``sweep.tex``, ``sweep.csv`` (a row per cell), ``pairs.csv`` and ``runs.csv``; with amounts
+        also ``at.csv`` and ``curves.csv``."""
         shown = sweep_tables.tables(result, self.baseline)
         return {
             "sweep.md": tables.markdown(shown),
@@ -168,6 +199,7 @@ class Sweep(Experiment):
             "sweep.csv": tables.numbers(sweep_tables.numbers(result)),
             "pairs.csv": csv_text(*sweep_tables.pair_numbers(result)),
             "runs.csv": csv_text(*sweep_tables.runs(result)),
+            **(at_amounts.files(result, self._curves_at(result)) if self.at else {}),
         }
 
 
@@ -177,23 +209,35 @@ def plan(
     first_seed: int | None = None,
     targets: Sequence[float] = (),
     run_id: str | None = None,
+    at: at_amounts.Asked = (),
+    judge: str = judged.TEST,
 ) -> Sweep:
     """The runs of every point of the grid, seed by seed.
 
     ``seeds``: how many, counted up from ``first_seed`` or the scenario's own (3 by default), unless an axis names them;
-    ``targets``: accuracies in (0, 1], by default the scenario's. ScenarioError for what `load` refuses in any cell, and
-    for two cells that would be the same run.
+    ``targets``: accuracies in (0, 1], by default the scenario's; ``at``: amounts, to whose largest runs go; ``judge``:
+    the examples that tell which row is better, "test" or "validation". ScenarioError for what `load` refuses in any
+    cell, and for two cells that would be the same run.
     """
+    limits, given, grid = at_amounts.at_of(at), grid.overrides, judged.judged(grid, judge)
     rows, scenarios = grid.rows(first_seed, lambda method, settings: label(settings) or method, cell_name)
     numbers = grid.seeds(seeds, first_seed, scenarios[0].scenario.seed, SEEDS)
-    if not grid.varies and len(numbers) == 1:
+    if len(rows) == 1 and not grid.varies and len(numbers) == 1:
         raise ScenarioError(
             Argument("seeds", "1"), ": nothing varies; name values of a key, such as train.lr with 0.05 and 0.1"
         )
-    run_set = RunSet(KIND, scenarios[0].name, (), run_id or default_run_id(grid, scenarios))
+    if judge == judged.VALIDATION:
+        judged.check(scenarios)
+    at_amounts.check(limits, [loaded.scenario.fleet for loaded in scenarios])
+    run_set = RunSet(KIND, scenarios[0].name, (), run_id or default_run_id(grid, scenarios, judge))
     goals = check_targets(targets) or default_targets(scenarios[0])
-    sweep = Sweep(grid.scenario_name, grid.overrides, tuple(rows), numbers, run_set, goals, grid.varies)
-    return sweep.with_runs(lambda row, seed: grid.load(row.settings, seed))
+    sweep = Sweep(grid.scenario_name, given, tuple(rows), numbers, run_set, goals, grid.varies)
+
+    def load_row(row: ExperimentRow, seed: int) -> Loaded:
+        loaded = grid.load(row.settings, seed)
+        return judged.on_validation(loaded) if judge == judged.VALIDATION else loaded
+
+    return replace(sweep, at=limits, judge=judge).with_runs(load_row, at_amounts.needs(limits))
 
 
 def default_targets(loaded: Loaded) -> tuple[float, ...]:
@@ -202,8 +246,10 @@ def default_targets(loaded: Loaded) -> tuple[float, ...]:
     return () if goal is None else (goal,)
 
 
-def default_run_id(grid: Grid, scenarios: Sequence[Loaded]) -> str:
+def default_run_id(grid: Grid, scenarios: Sequence[Loaded], judge: str = judged.TEST) -> str:
     """``sweep-lr-3fa9c1``: the keys of the axes, and a hash of these keys and of the overrides of all runs.
+
+    A ``judge`` other than test examples is named behind ``sweep``.
 
     Values count as ``scenarios``, those of the cells, have them: "20 Mbit/s" is "20000 kbit/s". Method and seed, whose
     runs have folders of their own names, do not count; without anything else it is ``sweep``.
@@ -225,10 +271,11 @@ def default_run_id(grid: Grid, scenarios: Sequence[Loaded]) -> str:
         return plain(resolved.get(key, value))
 
     common = {key: in_scenario(key, value) for key, value in grid.overrides.items() if key not in (METHOD, SEED)}
-    keys = sorted(axis.key for axis in grid.varies if axis.key != METHOD)
+    named = {axis.key for axis in grid.varies} | {key for point in grid.listed for key in point}
+    keys = sorted(named - {METHOD})
     text = json.dumps([keys, common], sort_keys=True, default=str)
     end = [hashlib.sha256(text.encode()).hexdigest()[:6]] if keys or common else []
-    return folder_name([KIND, *map(last_part, keys), *end])
+    return folder_name([KIND, *([judge] if judge != judged.TEST else []), *map(last_part, keys), *end])
 
 
 def check_targets(targets: Sequence[float], name: str = "targets") -> tuple[float, ...]:

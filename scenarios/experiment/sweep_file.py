@@ -4,6 +4,9 @@ scenario = "digits"             # a shipped one, or a file beside this one
 seeds = 3
 parallel = 2
 targets = [0.8, 0.9]
+at = { bytes = ["1 MB", "5 MB"] }
+judge = "test"                  # or "validation"
+rows = [{ method = "fedavg" }, { method = "fedbr", train.lr = 0.05 }]   # beside or in place of a grid
 
 [grid]                          # or [zip]: lists side by side
 method = ["fedavg", "fedbr"]
@@ -22,7 +25,7 @@ draws = 50
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,14 +34,14 @@ from typing import Any
 from edge.protocol.spelling import nearest
 from scenarios.config import fleet_files, search_path
 from scenarios.config.errors import ScenarioError
-from scenarios.config.plugin_points import WHOLE
+from scenarios.config.plugin_points import BY_OPTIONS, WHOLE
 from scenarios.config.schema import fraction
 from scenarios.config.tables import leaves
 from scenarios.config.toml_source import read
 from scenarios.config.toml_writer import toml_value
 from scenarios.experiment.grid import METHOD, Grid, axis_of, grid_of
 
-KEYS = ("scenario", "grid", "zip", "overrides", "seeds", "parallel", "targets", "decide")
+KEYS = ("scenario", "grid", "zip", "rows", "overrides", "seeds", "parallel", "targets", "at", "judge", "decide")
 KINDS = {dict: "a table", list: "a list", str: "text", int: "an integer", float: "a number"}
 DECIDE = {"target": float, "cost": str, "budget": dict, "candidates": str, "draws": int}
 """Key of the table ``decide`` -> its type; ``candidates`` may also be a list of tables"""
@@ -53,6 +56,8 @@ class SweepFile:
     seeds: int | None = None
     parallel: int | None = None
     targets: tuple[float, ...] = ()
+    at: Mapping[str, Any] = field(default_factory=dict)
+    judge: str | None = None
     decide: Mapping[str, Any] = field(default_factory=dict)
     """What a decision looks for, by the keys of `DECIDE`; listed candidates are the grid's"""
 
@@ -101,17 +106,23 @@ def read_file(path: Path) -> SweepFile:
         """Settings with the paths of files beside this one."""
         return {key: fleet_files.placed(key, value, path.parent) for key, value in settings.items()}
 
+    def points(tables: Sequence[Mapping[str, Any]], whole: Collection[str] = WHOLE) -> list[dict[str, Any]]:
+        return [own(dict(leaves(each, whole, has_empty=True))) for each in tables]
+
     for key in raw:
         if key not in KEYS:
             raise ScenarioError(f"{path.name}: unknown key {key}, {nearest(key, KEYS)}")
-    decide, listed = dict(typed("decide", dict, {})), list[dict[str, Any]]()
+    rows = typed("rows", list, [])
+    if not all(isinstance(row, dict) for row in rows):
+        raise wrong("rows", rows, 'a list of tables, such as [{ method = "fedavg" }]')
+    decide, listed = dict(typed("decide", dict, {})), points(rows, [key for key in WHOLE if key not in BY_OPTIONS])
     for key, value in list(decide.items()):
         if key not in DECIDE:
             raise ScenarioError(f"{path.name}: unknown key decide.{key}, {nearest(f'decide.{key}', DECIDE_KEYS)}")
         if key == "target":
             decide[key] = accuracy(value)
         if key == "candidates" and isinstance(value, list) and all(isinstance(each, dict) for each in value):
-            listed = [own(dict(leaves(each, WHOLE, has_empty=True))) for each in value]
+            listed = points(value)
         elif isinstance(decide[key], bool) or not isinstance(decide[key], DECIDE[key]):
             raise wrong(f"decide.{key}", value, KINDS[DECIDE[key]])
     if "grid" in raw and "zip" in raw:
@@ -136,4 +147,12 @@ def read_file(path: Path) -> SweepFile:
         except ValueError as error:
             raise ScenarioError(f"{path.name}: {METHOD}: {error}") from None
     sought = {key: value for key, value in decide.items() if key != "candidates" or not listed}
-    return SweepFile(grid, typed("seeds", int, None), typed("parallel", int, None), tuple(map(float, targets)), sought)
+    return SweepFile(
+        grid,
+        typed("seeds", int, None),
+        typed("parallel", int, None),
+        tuple(map(float, targets)),
+        typed("at", dict, {}),
+        typed("judge", str, None),
+        sought,
+    )

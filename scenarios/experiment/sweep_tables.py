@@ -9,7 +9,7 @@ from typing import Any
 from coordinator.rounds.amounts import Amount
 from coordinator.rounds.budget import EARLY
 from edge.protocol.plugins import display_name
-from scenarios.experiment import statistics
+from scenarios.experiment import at_amounts, judged, statistics
 from scenarios.experiment.run_set import missing_note
 from scenarios.experiment.statistics import MOST_SEEDS, SPENT
 from scenarios.report import readings, result_tables
@@ -41,7 +41,7 @@ AGAINST = (
     f"above and below the baseline; {TESTS}; all pairs are in pairs.csv"
 )
 ACCURACIES = {"accuracy": "accuracy, last", "best_accuracy": "accuracy, best"}
-BEST_OF_ROUNDS = "best: of all rounds, chosen on the test examples that it is measured on, so that it is flattered"
+BEST_OF_ROUNDS = "best: of all rounds, chosen on the examples that it is measured on, so that it is flattered"
 TESTED = ACCURACIES | {"worst_decile": "worst decile of clients"}
 """Measures in [0, 1] that are tested -> their headings"""
 ASKED = ("virtual_seconds", "bytes")
@@ -62,6 +62,8 @@ def tables(result: Result, baseline: str | None = None) -> list[Table]:
         _notes(result, INTERVAL),
     )
     return [
+        *_chosen(result),
+        *_at(result),
         *_of_rows(result),
         *_of_clients(result),
         *_of_devices(result),
@@ -99,7 +101,8 @@ def answer(result: Result) -> list[str]:
 
 def short(result: Result, baseline: str | None = None) -> list[Table]:
     """The tables of the terminal: the tests of the last accuracy and of what was asked, and every note once."""
-    shown, noted = [*_of_rows(result), *_of_clients(result), *_of_devices(result)], set[str]()
+    shown, noted = [*_chosen(result), *_at(result), *_of_rows(result), *_of_clients(result)], set[str]()
+    shown += _of_devices(result)
     highest = max(result["targets"], default=None)
     asked = [("accuracy", None), *((key, highest) for key in ASKED)]
     shown += [
@@ -121,6 +124,21 @@ def labels(rows: Sequence[Result]) -> list[str]:
         words = (value if key == "method" else f"{names[key]}={value}" for key, value in row["settings"].items())
         texts.append(f"{number} {display_name(' '.join(words) or row['method'])}")
     return texts
+
+
+def headings(rows: Sequence[Result]) -> dict[str, str]:
+    """Name of a row -> its label."""
+    return {row["name"]: label for row, label in zip(rows, labels(rows), strict=True)}
+
+
+def _at(result: Result) -> list[Table]:
+    """Accuracies at amounts, if any are named."""
+    return list(at_amounts.tables(result, headings(result["rows"]))) if result.get("at") else []
+
+
+def _chosen(result: Result) -> list[Table]:
+    """The settings that are chosen on validation examples, if that was asked, and all of them."""
+    return judged.tables(result) if "chosen" in result else []
 
 
 def spent(result: Result) -> list[Amount]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from coordinator.rounds.amounts import BY_KIND
 from scenarios.report import theme
+from scenarios.report.run_reader import RunGroup
 from scenarios.report.tables import csv_text
 from scenarios.run.progress import Trail
 
@@ -68,8 +69,13 @@ def csv(bands: Sequence[Band]) -> str:
     return csv_text(["method", "kind", "amount", "mean", "deviation"], rows)
 
 
-def draw(bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: str = "bands") -> str:
-    """The bands as one inline SVG, a panel per kind, with a dashed line at each budget that a run came to."""
+def draw(
+    bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: str = "bands", runs: Sequence[RunGroup] = ()
+) -> str:
+    """The bands as one inline SVG, a panel per kind, with a dashed line at each budget that a run came to.
+
+    ``runs``: those that the bands are of, which say on which examples accuracies are.
+    """
     from scenarios.report.curves import AccuracyLine, Curve, accuracy_panels
     from scenarios.report.html_figures import inline
     from scenarios.report.plot_style import ShownRuns
@@ -82,4 +88,4 @@ def draw(bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: st
     stepped = [amount.key for amount in amounts]
     lines = [AccuracyLine(label, styles[label], own, stepped) for label, own in curves.items()]
     limits = {BY_KIND[kind].key: found for kind, found in budgets.items()}
-    return inline(name, lambda: accuracy_panels(ShownRuns([]), lines, amounts, budgets=limits))
+    return inline(name, lambda: accuracy_panels(ShownRuns(runs), lines, amounts, budgets=limits))

@@ -18,12 +18,13 @@ from scenarios.report import plot_style
 from scenarios.report.columns import MISSING, PERCENT, Column, Quantity
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.theme import EMPTY, INK, MUTED, ON_DARK_CELL, ON_PALE_CELL, PALETTE, PAPER
+from scenarios.run.progress import Mean
 
 ROW_PIXELS, FRAME_PIXELS = 26, 100
 CELL_PIXELS, BAR_PIXELS, COST_PIXELS = 44, 18, 340
 DARK_CELL = 0.55
 """Share of the range of a map above which its cells are dark"""
-Mean = Mapping[str, Any]
+MeanFields = Mapping[str, Any]
 """Of `progress.with_interval`"""
 
 
@@ -35,7 +36,7 @@ class DotPanel:
     label: str
     """Of the axis, without its unit"""
     quantity: Quantity
-    means: Mapping[str, Mean | None]
+    means: Mapping[str, MeanFields | None]
     """Row -> its mean over seeds; None for a row without"""
     is_difference: bool = False
     """Whether 0 is marked"""
@@ -64,7 +65,7 @@ def dots(
     return figure
 
 
-def _dot(axes: Axes, place: int, found: Mean | None, scale: float, colour: Any) -> None:
+def _dot(axes: Axes, place: int, found: MeanFields | None, scale: float, colour: Any) -> None:
     values = [] if found is None else [value / scale for value in found["values"] if value is not None]
     axes.plot(values, [place] * len(values), "|", color=colour, alpha=0.5, markersize=8, label="_seeds")
     if found is None or found["mean"] is None:
@@ -86,7 +87,7 @@ class GridMap:
     """(key, its values) along x"""
     down: tuple[str, Sequence[str]]
     quantity: Quantity
-    means: Mapping[tuple[str, str], Mean | None]
+    means: Mapping[tuple[str, str], MeanFields | None]
     """(value across, value down) -> its mean over seeds"""
 
 
@@ -228,18 +229,18 @@ def bars(shown: ShownRuns, rows: Sequence[str], panels: Sequence[BarPanel]) -> F
     height = 0.8 / len(names)
     for axes, panel in zip(grid, panels, strict=True):
         known = [each for own in panel.means.values() for each in own.values()]
-        column = Column.of(panel.quantity, (each["mean"] for each in known))
+        column = Column.of(panel.quantity, (each.mean for each in known))
         for index, name in enumerate(names):
             found = [(row, panel.means.get(place, {}).get(name)) for row, place in enumerate(rows)]
-            drawn = [(row, each) for row, each in found if each is not None and each["mean"] is not None]
-            places = np.array([row for row, _ in drawn], float) + (index - (len(names) - 1) / 2) * height
-            amounts = [each["mean"] / column.scale for _, each in drawn]
+            drawn = [(row, each, each.mean / column.scale) for row, each in found if each and each.mean is not None]
+            places = np.array([row for row, *_ in drawn], float) + (index - (len(names) - 1) / 2) * height
+            amounts = [amount for *_, amount in drawn]
             axes.barh(places, amounts, 0.86 * height, color=PALETTE[index % len(PALETTE)], label=name)
-            for place, amount, (_, each) in zip(places, amounts, drawn, strict=True):
-                half = (each["half_width"] or 0.0) / column.scale
+            for place, (_, each, amount) in zip(places, drawn, strict=True):
+                half = (each.half_width or 0.0) / column.scale
                 if half:
                     axes.hlines(place, max(amount - half, 0.0), amount + half, color=INK, linewidth=1.4)
-                text = column.text(each["mean"], each["half_width"])
+                text = column.text(each.mean, each.half_width)
                 at = (amount + half, place)
                 axes.annotate(text, at, xytext=(5, 0), textcoords="offset points", va="center", color=INK, fontsize=10)
         if panel.mark is not None:

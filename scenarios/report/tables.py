@@ -18,6 +18,7 @@ from typing import Any
 
 from scenarios.report.columns import MISSING, Column, Quantity, widths
 from scenarios.report.readings import Better, Reading
+from scenarios.run.progress import Mean
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -51,8 +52,10 @@ class Number:
     """Text behind it"""
 
     @classmethod
-    def mean(cls, found: Mapping[str, Any], missing: str | None = None) -> Number:
-        """The mean of `progress.with_interval`, or of `progress.spread`, which has no interval."""
+    def mean(cls, found: Mean | Mapping[str, Any], missing: str | None = None) -> Number:
+        """A mean over seeds, or the fields of one: of `progress.spread`, which has no interval, too."""
+        if isinstance(found, Mean):
+            return cls(found.mean, found.half_width, found.deviation, missing)
         return cls(found["mean"], found.get("half_width"), found["deviation"], missing)
 
 

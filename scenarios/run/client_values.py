@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from coordinator.records.round_record import validation_accuracy
 from coordinator.records.schema import EvaluationRow, RoundRow
 from edge.protocol.messages import ACCURACY, BEFORE, CORRECT, CROSS_ENTROPY, GLOBAL, SUBVALUE, EvaluatedQuantity
@@ -125,25 +127,44 @@ def class_accuracy(rows: Sequence[EvaluationRow]) -> dict[int, float]:
     return {label: correct[label] / examples[label] for label in sorted(examples)}
 
 
-def summary(rows: Sequence[EvaluationRow], devices: ByDevice = MappingProxyType({})) -> Mapping[str, Any] | None:
-    """The last evaluation for ``run --json``: ``clients_accuracy``, ``worst_decile`` and ``spread`` if clients' models
-    were evaluated, and `device_summary`; ``values`` of whole models (`whole_by_round`) if there are any."""
-    result: dict[str, Any] = {}
-    if (clients := last(rows)) is not None:
-        result = {"clients_accuracy": clients.mean, "worst_decile": clients.worst_decile, "spread": clients.spread}
-        result |= device_summary(at_round(devices))
-    if whole := [row for row in rows if _is_whole(row)]:
-        result["values"] = {row.quantity.name: row.value for row in whole if row.round == whole[-1].round}
-    return result or None
+class DeviceSummary(Struct, frozen=True):
+    """The accuracies of one kind of device, as `OverClients` has them."""
+
+    clients: int
+    mean: float
+    worst_decile: float
+    spread: float
 
 
-def device_summary(devices: Mapping[str, OverClients]) -> dict[str, Any]:
-    """``by_device`` for ``run --json``; nothing without kinds of devices."""
-    classes = {
-        device: {"clients": len(of.values), "mean": of.mean, "worst_decile": of.worst_decile, "spread": of.spread}
-        for device, of in devices.items()
-    }
-    return {"by_device": classes} if classes else {}
+class ClientSummary(Struct, frozen=True, omit_defaults=True):
+    """The last evaluation, for ``run --json``."""
+
+    clients_accuracy: float | None = None
+    """Mean over clients' models, if these were evaluated, as the next three; in [0, 1]"""
+    worst_decile: float | None = None
+    """Mean of the worst tenth, at least one client"""
+    spread: float | None = None
+    """Standard deviation over clients"""
+    by_device: dict[str, DeviceSummary] | None = None
+    """If there are several kinds"""
+    values: dict[str, float | None] | None = None
+    """Of whole models (`whole_by_round`), if there are any"""
+
+
+def summary(rows: Sequence[EvaluationRow], devices: ByDevice = MappingProxyType({})) -> ClientSummary | None:
+    """The summary of the last evaluation; None without values of clients or whole models."""
+    clients, whole = last(rows), [row for row in rows if _is_whole(row)]
+    of_last = {row.quantity.name: row.value for row in whole if row.round == whole[-1].round} if whole else None
+    if clients is None:
+        return None if of_last is None else ClientSummary(values=of_last)
+    by_device = device_summary(at_round(devices))
+    return ClientSummary(clients.mean, clients.worst_decile, clients.spread, by_device, of_last)
+
+
+def device_summary(devices: Mapping[str, OverClients]) -> dict[str, DeviceSummary] | None:
+    """The summary of each kind of device; None without kinds."""
+    kinds = {kind: DeviceSummary(len(of.values), of.mean, of.worst_decile, of.spread) for kind, of in devices.items()}
+    return kinds or None
 
 
 def by_rate(rows: Sequence[EvaluationRow], rounds: Sequence[RoundRow]) -> dict[float, dict[int, float]]:

@@ -115,17 +115,17 @@ class Environment(Record):
     asynchronous: bool = False
     files: dict[str, str] = {}
     """Key -> SHA-256 of each file that the fleet reads"""
-    own_method: dict[str, Any] = {}
+    own_method: dict[str, object] = {}
     """The fields that reports show of a method of the user's own"""
     sources: dict[str, SourceFile] = {}
     """The user's modules -> their files"""
-    began_with: dict[str, dict[str, Any]] = {}
+    began_with: dict[str, dict[str, object]] = {}
     """The limits that the run began with, if it has been given others since (`scenarios.run.extension`)"""
 
     def tables(self) -> dict[str, Any]:
         return self.model_dump(exclude_unset=True)
 
-    def with_limits(self, began: Mapping[str, Any]) -> Self:
+    def with_limits(self, began: Mapping[str, Mapping[str, object]]) -> Self:
         """The same of a run that has begun with these limits, none if it still has them."""
         tables = self.model_dump(exclude_unset=True, exclude={"began_with"})
         return self.model_validate(tables | ({"began_with": dict(began)} if began else {}))

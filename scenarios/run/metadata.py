@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from msgspec import Struct, to_builtins
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RunTotals
@@ -20,6 +21,7 @@ from edge.protocol.home import abbreviated
 from edge.runtime.numerics import processor
 from scenarios.config.validation import evaluated
 from scenarios.run import aggregators, client_values, evaluated_clients, own_method, progress, visits
+from scenarios.run.client_values import BestRound, ByDevice
 from scenarios.run.environment import (
     BlockRecord,
     DataSetRecord,
@@ -121,10 +123,7 @@ def summary(
 ) -> dict[str, Any]:
     """The result that ``run --json`` prints. ``began``: the environment that the run began with.
 
-    ``evaluation``: of the last evaluation whose values of clients are in the ledger, ``clients_accuracy`` (mean over
-    clients), ``worst_decile`` (mean of the worst tenth, at least one client) and ``spread`` (standard deviation over
-    clients); ``by_device``, the same of each kind of device with its number of ``clients``, if there are several; and
-    ``values`` of whole models (as of `client_values.summary`); None without such values.
+    ``evaluation``: a `client_values.ClientSummary`, or None.
     ``clients_left_out``: clients without examples of ``eval.split``, which are not in these means. ``best_round``: a
     `BestRound`, with ``by_device`` of that round, or None before the first evaluation. ``cut_round``: as of
     `cut_round`. ``method_notes``: sentences on the method and this model, of which there may be none.
@@ -145,19 +144,17 @@ def summary(
         "rounds": committed.rounds,
         "accuracy": progress.final(trail),
         "best_accuracy": progress.best(trail),
-        "evaluation": client_values.summary(values, by_device),
+        "evaluation": to_builtins(client_values.summary(values, by_device)),
         "clients_left_out": evaluated_clients.left_out(setup),
         "method_notes": setup.method_notes,
-        "best_round": None
-        if best is None
-        else asdict(best) | client_values.device_summary(client_values.at_round(by_device, best.round)),
+        "best_round": None if best is None else _best(best, by_device),
         "virtual_seconds": committed.virtual_seconds,
         **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},
         "joules_by_part": visits.energy(query),
         "aggregators": aggregators.summary(
             *(recorded.links, reached, client_values.of_aggregators(values), client_values.of_global(values, rows))
         ),
-        "paid": _paid(recorded, setup.inputs),
+        "paid": to_builtins(_paid(recorded, setup.inputs)),
         "wasted_seconds": sum(row.wasted_s for row in rows),
         "bottlenecks": {name: bottleneck.rounds for name, bottleneck in visits.bottlenecks(query).items()},
         "visits": visits.by_kind(query),
@@ -168,14 +165,32 @@ def summary(
         # A row after the last round is a round that was cut, or a score that came late.
         "rounds_to_target": reached and min(reached.rounds, committed.rounds),
         "stopped_by": stopped_by,
-        "cut_round": cut_round(rows),
+        "cut_round": to_builtins(cut_round(rows)),
         "wall_seconds": wall_seconds,
         "model_sha256": committed.model_sha256,
     }
 
 
-def _paid(recorded: RunFolder, inputs: RunInputs) -> dict[str, Any] | None:
-    """Costs of a run whose clients' bytes or joules have a price: for data and energy, by gateway, and in a month."""
+def _best(best: BestRound, by_device: ByDevice) -> dict[str, object]:
+    kinds = client_values.device_summary(client_values.at_round(by_device, best.round))
+    return asdict(best) | ({} if kinds is None else {"by_device": to_builtins(kinds)})
+
+
+class Paid(Struct, frozen=True):
+    """Costs of a run whose clients' bytes or joules have a price."""
+
+    data: float
+    energy: float
+    bytes_by_gateway: dict[str, float]
+    busiest: str
+    """The gateway, or without any the client, with the most bytes"""
+    plan_used: float | None
+    """The share of a data plan that it uses in a month"""
+    month: dict[str, float]
+
+
+def _paid(recorded: RunFolder, inputs: RunInputs) -> Paid | None:
+    """The costs; None where nothing has a price."""
     fleet, prices = inputs.scenario.fleet, inputs.scenario.fleet.price
     if not (prices.are_known or prices.plan is not None):
         return None
@@ -189,30 +204,35 @@ def _paid(recorded: RunFolder, inputs: RunInputs) -> dict[str, Any] | None:
     joules = sum(row.joules for row in recorded.rounds)
     month = prices.month(nbytes.tolist(), joules)
     busiest = int(nbytes.argmax())
-    return {
-        "data": prices.of(float(nbytes.sum()), 0.0),
-        "energy": prices.of(0.0, joules),
-        "bytes_by_gateway": dict(zip(names, nbytes.tolist(), strict=True)) if fleet.gateways.count else {},
-        "busiest": names[busiest],
-        "plan_used": None if prices.plan is None else month["runs"] * float(nbytes[busiest]) / prices.plan,
-        "month": month,
-    }
+    return Paid(
+        data=prices.of(float(nbytes.sum()), 0.0),
+        energy=prices.of(0.0, joules),
+        bytes_by_gateway=dict(zip(names, nbytes.tolist(), strict=True)) if fleet.gateways.count else {},
+        busiest=names[busiest],
+        plan_used=None if prices.plan is None else month["runs"] * float(nbytes[busiest]) / prices.plan,
+        month=month,
+    )
 
 
-def cut_round(rows: Sequence[RoundRow]) -> dict[str, Any] | None:
-    """The last round, from 1, with its participants and accuracy, if a budget cut it and its clients still made a step.
+class CutRound(Struct, frozen=True):
+    """A round that a budget cut, and whose clients still made a step."""
+
+    round: int
+    """From 1"""
+    participants: int
+    accuracy: float | None
+    cut_by: str
+
+
+def cut_round(rows: Sequence[RoundRow]) -> CutRound | None:
+    """The last round, if a budget cut it and its clients still made a step.
 
     The accuracy of such a model is that of fewer clients than in the rounds before (``rounds.min_fraction``).
     """
     last = rows[-1] if rows else None
     if last is None or not progress.is_cut_step(last):
         return None
-    return {
-        "round": last.round + 1,
-        "participants": last.participants,
-        "accuracy": last.accuracy,
-        "cut_by": last.cut_by,
-    }
+    return CutRound(last.round + 1, last.participants, last.accuracy, last.cut_by)
 
 
 SUMMED = (

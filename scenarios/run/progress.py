@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import msgspec
+
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.amounts import BY_KIND, Amount
 from costmodel.config import Prices
@@ -211,9 +213,24 @@ def spread(values: Sequence[float | None]) -> dict[str, Any]:
     }
 
 
+class Mean(msgspec.Struct, frozen=True):
+    """A mean over seeds, as `spread` has it."""
+
+    mean: float | None
+    deviation: float | None
+    values: list[float | None]
+    half_width: float | None
+    """Half the 95 % interval of the mean; None where there is no deviation"""
+
+    @classmethod
+    def of(cls, values: Sequence[float | None]) -> Mean:
+        """The mean of these values, one for each seed."""
+        found, count = spread(values), len(values)
+        deviation = found["deviation"]
+        half_width = None if deviation is None else t_quantile(count) * deviation / math.sqrt(count)
+        return cls(found["mean"], deviation, found["values"], half_width)
+
+
 def with_interval(values: Sequence[float | None]) -> dict[str, Any]:
-    """`spread` with ``half_width``, half the 95 % interval of the mean; None where `spread` has no deviation."""
-    found, count = spread(values), len(values)
-    deviation = found["deviation"]
-    half_width = None if deviation is None else t_quantile(count) * deviation / math.sqrt(count)
-    return {**found, "half_width": half_width}
+    """The fields of `Mean.of`."""
+    return msgspec.structs.asdict(Mean.of(values))

@@ -131,7 +131,7 @@ class _AggregatorAccuracy(Record):
     spread: Number
 
 
-class _Aggregators(Record):
+class AggregatorsRecord(Record):
     wan_bytes: Count
     joules: Number
     idle_joules: Number
@@ -144,7 +144,7 @@ class _Aggregators(Record):
     links: list[_Link] = []
 
 
-class _Paid(Record):
+class PaidRecord(Record):
     data: Number
     energy: Number
     bytes_by_gateway: dict[str, Number] = {}
@@ -154,8 +154,10 @@ class _Paid(Record):
 
 
 class SummaryRecord(Record):
-    """How a run ended, in its ledger's table ``meta``."""
+    """How a run ended, in its ledger's table ``meta``, and as ``run --json`` prints it."""
 
+    run_dir: str = ""
+    """Not in the ledger"""
     method: str = ""
     seed: Count = 0
     rounds: Count
@@ -172,8 +174,8 @@ class SummaryRecord(Record):
     nominal_flops: Number = 0
     joules: Number = 0
     joules_by_part: dict[str, Number] = {}
-    aggregators: _Aggregators | None = None
-    paid: _Paid | None = None
+    aggregators: AggregatorsRecord | None = None
+    paid: PaidRecord | None = None
     wasted_bytes: Count = 0
     wasted_joules: Number = 0
     wasted_seconds: Number = 0
@@ -193,13 +195,22 @@ class SummaryRecord(Record):
 
 
 PRINTED = frozenset(SummaryRecord.model_fields) - {
-    *("evaluation", "best_round", "seconds_by_basis", "data", "warnings", "method_notes", "rounds_to_target"),
+    *(
+        "run_dir",
+        "evaluation",
+        "best_round",
+        "seconds_by_basis",
+        "data",
+        "warnings",
+        "method_notes",
+        "rounds_to_target",
+    ),
     *("wasted_joules", "wasted_seconds", "visits", "aggregators"),
 }
 """Keys without which a summary cannot be printed"""
 
 
-class _Common(Record):
+class CommonRecord(Record):
     bytes: Number = 0
     seconds: Number = 0
     accuracy: dict[str, Number | None] = {}
@@ -209,13 +220,18 @@ class _ComparedRun(Record):
     run_dir: str
 
 
-class ComparisonRecord(Record):
+class CommonBudgets(Record):
+    """The accuracies of a comparison at the most bytes and seconds that all of its runs have."""
+
+    at_common_bytes: CommonRecord | None = None
+    at_common_seconds: CommonRecord | None = None
+
+
+class ComparisonRecord(CommonBudgets):
     """``compare.json``."""
 
     runs: list[_ComparedRun]
     target_accuracy: Number | None = None
-    at_common_bytes: _Common = _Common()
-    at_common_seconds: _Common = _Common()
 
 
 TOO_DEEP = f"lists and tables lie more than {MOST_LEVELS} deep in each other"

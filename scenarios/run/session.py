@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from coordinator.records.schema import HostEvent
 from coordinator.workers.launcher import WorkerLauncher
@@ -34,7 +34,8 @@ from scenarios.run.host import (
 from scenarios.run.observer import Observers, RunObserver
 from scenarios.run.setup import RunInputs, Setup
 
-Work = Callable[[Host, WorkerLauncher, Piece], dict[str, Any]]
+Outcome = TypeVar("Outcome")
+Work = Callable[[Host, WorkerLauncher, Piece], Outcome]
 """(host, launcher, stopped) -> result"""
 
 
@@ -90,7 +91,7 @@ class Session:
         """ScenarioError for too many workers."""
         check_workers(self.workers)
 
-    def call(self, runs: Sequence[Loaded], work: Work) -> dict[str, Any]:
+    def call(self, runs: Sequence[Loaded], work: Work[Outcome]) -> Outcome:
         """Call ``work`` with a worker launcher and a stop flag, and tell the observers of ``runs`` meanwhile.
 
         ScenarioError if the folder cannot be written, and for a piece that is no duration.

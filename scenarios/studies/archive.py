@@ -277,7 +277,7 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
         table = _table(["result", run.label], rows)
     else:
         summary = {**run.summary, "run_dir": str(packed.folder)}
-        rows = [[name, texts[0]] for name, texts in terminal.run_rows([summary], {})]
+        rows = [[name, texts[0]] for name, texts in terminal.run_rows([summary])]
         table = _table(["result", run.label], rows)
     made, data = run.environment, run.environment.data
     parts = (*made.versions.items(), ("python", made.python), ("processor", made.processor))

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from scenarios.config.errors import Argument, ReportError, ScenarioError
 from scenarios.experiment.sweep import check_targets
@@ -24,14 +24,61 @@ from scenarios.report.run_reader import RecordedRun, RunGroup, grouped, open_run
 from scenarios.report.stages import StageTotals
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_texts
 from scenarios.run.plugin_sources import not_imported
-from scenarios.run.progress import Trail, accumulated, best, percent, to_target, with_interval
+from scenarios.run.progress import Mean, Trail, accumulated, best, percent, to_target
 from scenarios.run.run_finder import found
 from scenarios.studies.replay import prepared
 
 FACTOR = Quantity({"x": 1}, 2)
 REFERENCE_METHOD = "fedavg"
-Means = Mapping[str, Mapping[str, Any]]
-"""Key of a stage -> `with_interval` over seeds"""
+Means = Mapping[str, Mean]
+"""Key of a stage -> its mean over seeds"""
+
+
+class ComparedPair(Struct, frozen=True):
+    """A group of runs beside its reference, as `ReferencePair` has them."""
+
+    name: str
+    """Of the reference"""
+    is_twin: bool
+    differing: list[str]
+    seeds: list[int]
+    accuracy: float | None
+    spent: Means
+    """Until the accuracy"""
+    reference_spent: Means
+    factors: Means
+    """How many times as much the reference needs"""
+
+
+class SlotMeans(Struct, frozen=True):
+    """The bytes of a slot of payloads, one way."""
+
+    slot: str
+    direction: str
+    raw: Mean
+    encoded: Mean
+
+
+class AuditRow(Struct, frozen=True):
+    """A group of runs that differ in their seed alone."""
+
+    name: str
+    method: str
+    seeds: list[int]
+    runs: list[str]
+    """Folders"""
+    nominal_rule: str
+    whole: Means
+    """Of whole runs"""
+    slots: list[SlotMeans]
+    reference: ComparedPair | None
+
+
+class AuditResult(Struct, frozen=True):
+    """The output of ``audit --json``."""
+
+    target_accuracy: float | None
+    rows: list[AuditRow]
 
 
 def spent_by(run: RecordedRun, rounds: int | None = None) -> StageTotals:
@@ -62,19 +109,16 @@ def _with_and_without_encoding(run: RecordedRun) -> tuple[Trail, Trail]:
 
 def means_of(spent: Sequence[StageTotals | None]) -> Means:
     """The stages of several runs; of a run without one, nothing."""
-    return {
-        stage.key: with_interval([None if run is None else stage.value(run) for run in spent])
-        for stage in stages.STAGES
-    }
+    return {stage.key: Mean.of([None if run is None else stage.value(run) for run in spent]) for stage in stages.STAGES}
 
 
 def factors_of(own: Means, reference: Means) -> Means:
     """How many times as much the reference needs, seed by seed; None where either needs nothing or is missing."""
     return {
-        key: with_interval(
+        key: Mean.of(
             [
                 theirs / mine if mine and theirs else None
-                for mine, theirs in zip(own[key]["values"], reference[key]["values"], strict=True)
+                for mine, theirs in zip(own[key].values, reference[key].values, strict=True)
             ]
         )
         for key in own
@@ -115,18 +159,19 @@ class ReferencePair:
         points = [(run, to_target(run.trail, self.accuracy)) for run in self._runs(group)]
         return means_of([None if point is None else spent_by(run, point.rounds) for run, point in points])
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> ComparedPair:
+        """The amounts of both until the accuracy."""
         own, reference = self.spent(self.group), self.spent(self.reference)
-        return {
-            "name": self.reference.label,
-            "is_twin": self.is_twin,
-            "differing": list(self.differing),
-            "seeds": self.seeds,
-            "accuracy": self.accuracy,
-            "spent": own,
-            "reference_spent": reference,
-            "factors": factors_of(own, reference),
-        }
+        return ComparedPair(
+            name=self.reference.label,
+            is_twin=self.is_twin,
+            differing=list(self.differing),
+            seeds=self.seeds,
+            accuracy=self.accuracy,
+            spent=own,
+            reference_spent=reference,
+            factors=factors_of(own, reference),
+        )
 
 
 @dataclass(frozen=True)
@@ -138,41 +183,34 @@ class Audit:
     """Label of a group -> it and its reference"""
     target: float | None
 
-    def result(self) -> dict[str, Any]:
-        """What ``audit --json`` prints."""
+    def result(self) -> AuditResult:
+        """The amounts of all groups, each beside its reference."""
         rows = []
         for group in self.groups:
             spent = [spent_by(run) for run in group.runs]
-            slots = sorted({key for run in spent for key in run.by_slot})
             pair = self.pairs.get(group.label)
             rows.append(
-                {
-                    "name": group.label,
-                    "method": group.first.method,
-                    "seeds": [run.seed for run in group.runs],
-                    "runs": [str(run.folder) for run in group.runs],
-                    "nominal_rule": stages.nominal_rule(group),
-                    "whole": means_of(spent),
-                    "slots": [
-                        {
-                            "slot": slot,
-                            "direction": direction,
-                            **{
-                                name: with_interval(
-                                    [
-                                        getattr(run.by_slot.get((slot, direction), stages.SlotBytes()), name)
-                                        for run in spent
-                                    ]
-                                )
-                                for name in ("raw", "encoded")
-                            },
-                        }
-                        for slot, direction in slots
-                    ],
-                    "reference": None if pair is None else pair.result(),
-                }
+                AuditRow(
+                    name=group.label,
+                    method=group.first.method,
+                    seeds=[run.seed for run in group.runs],
+                    runs=[str(run.folder) for run in group.runs],
+                    nominal_rule=stages.nominal_rule(group),
+                    whole=means_of(spent),
+                    slots=_slots(spent),
+                    reference=None if pair is None else pair.result(),
+                )
             )
-        return {"target_accuracy": self.target, "rows": rows}
+        return AuditResult(self.target, rows)
+
+
+def _slots(spent: Sequence[StageTotals]) -> list[SlotMeans]:
+    means = []
+    for slot, direction in sorted({key for run in spent for key in run.by_slot}):
+        nbytes = [run.by_slot.get((slot, direction), stages.SlotBytes()) for run in spent]
+        raw, encoded = Mean.of([each.raw for each in nbytes]), Mean.of([each.encoded for each in nbytes])
+        means.append(SlotMeans(slot, direction, raw, encoded))
+    return means
 
 
 @not_imported()
@@ -260,41 +298,41 @@ def _other_data(settings: labels.Settings, other: labels.Settings) -> list[str]:
 # --- shown ------------------------------------------------------------------------------------------------------------
 
 
-def sentences(result: Mapping[str, Any], with_factors: bool) -> list[str]:
+def sentences(result: AuditResult, with_factors: bool) -> list[str]:
     """A sentence per row that says what it lacks to be compared, or ``with_factors`` also the result."""
     lines = []
-    used = {row["reference"]["name"] for row in result["rows"] if row["reference"]}
-    for row in result["rows"]:
-        pair = row["reference"]
+    used = {row.reference.name for row in result.rows if row.reference}
+    for row in result.rows:
+        pair = row.reference
         if pair is None:
-            if row["name"] not in used:
+            if row.name not in used:
                 lines.append(
-                    f"{row['name']} has no reference: add the run with the same seed and without codecs, or one of "
+                    f"{row.name} has no reference: add the run with the same seed and without codecs, or one of "
                     f"method={REFERENCE_METHOD} on the same data, or name one with --twin."
                 )
             continue
-        both = f"{row['name']} against {pair['name']}, {'its twin without codecs' if pair['is_twin'] else 'no twin'}"
-        if pair["accuracy"] is None:
+        both = f"{row.name} against {pair.name}, {'its twin without codecs' if pair.is_twin else 'no twin'}"
+        if pair.accuracy is None:
             lines.append(f"{both}: no common accuracy, since one was not evaluated.")
             continue
-        known = [(stage, pair["factors"][stage.key]) for stage in stages.CHAIN]
-        texts = [f"{stage.heading} {_texts(FACTOR, [each])[0]}" for stage, each in known if each["mean"] is not None]
+        known = [(stage, pair.factors[stage.key]) for stage in stages.CHAIN]
+        texts = [f"{stage.heading} {_texts(FACTOR, [each])[0]}" for stage, each in known if each.mean is not None]
         if with_factors or not texts:
-            lines.append(f"{both}, at {percent(pair['accuracy'])}: {', '.join(texts) or 'one has not reached it'}.")
+            lines.append(f"{both}, at {percent(pair.accuracy)}: {', '.join(texts) or 'one has not reached it'}.")
     return lines
 
 
-def tables(result: Mapping[str, Any]) -> list[Table]:
+def tables(result: AuditResult) -> list[Table]:
     """The stages of whole runs, the factors at equal accuracy, and what travelled by slot if that is more than one."""
-    rows = result["rows"]
-    shown = [stage for stage in stages.STAGES if any(row["whole"][stage.key]["mean"] for row in rows)]
-    texts = [[stage.heading, *_texts(stage.quantity, [row["whole"][stage.key] for row in rows])] for stage in shown]
+    rows = result.rows
+    shown = [stage for stage in stages.STAGES if any(row.whole[stage.key].mean for row in rows)]
+    texts = [[stage.heading, *_texts(stage.quantity, [row.whole[stage.key] for row in rows])] for stage in shown]
     rules: dict[str, list[str]] = {}
     for row in rows:
-        rules.setdefault(row["nominal_rule"], []).append(row["name"])
+        rules.setdefault(row.nominal_rule, []).append(row.name)
     notes = [f"Nominal: {rule} ({'; '.join(names)})." for rule, names in rules.items()]
-    found = [of_texts("whole runs", ["", *(row["name"] for row in rows)], texts, notes)]
-    paired = [(row, row["reference"]) for row in rows if row["reference"]]
+    found = [of_texts("whole runs", ["", *(row.name for row in rows)], texts, notes)]
+    paired = [(row, row.reference) for row in rows if row.reference]
     if paired:
         columns = [
             TableColumn("", key="run"),
@@ -304,50 +342,50 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
         ]
         cells_of: list[list[Cell]] = [
             [
-                row["name"],
-                f"{pair['name']} (twin)" if pair["is_twin"] else pair["name"],
-                pair["accuracy"],
-                *(Number.mean(pair["factors"][stage.key]) for stage in stages.CHAIN),
+                row.name,
+                f"{pair.name} (twin)" if pair.is_twin else pair.name,
+                pair.accuracy,
+                *(Number.mean(pair.factors[stage.key]) for stage in stages.CHAIN),
             ]
             for row, pair in paired
         ]
         note = "Amount of the reference over that of the run until both have the accuracy: above 1, the run needs less."
         found.append(Table("factors at equal accuracy", columns, cells_of, [note]))
-    slots = [(row, slot) for row in rows for slot in row["slots"]]
-    if len({slot["slot"] for _, slot in slots}) > 1:
+    slots = [(row, slot) for row in rows for slot in row.slots]
+    if len({slot.slot for _, slot in slots}) > 1:
         columns = [TableColumn("", key="run"), TableColumn("slot", is_left=True), TableColumn("way", is_left=True)]
         columns += [TableColumn("float32", BYTES, key="raw"), TableColumn("encoded", BYTES, unit_of="raw")]
         of_slots: list[list[Cell]] = [
-            [row["name"], slot["slot"], slot["direction"], Number.mean(slot["raw"]), Number.mean(slot["encoded"])]
+            [row.name, slot.slot, slot.direction, Number.mean(slot.raw), Number.mean(slot.encoded)]
             for row, slot in slots
         ]
         found.append(Table("payload by slot", columns, of_slots))
     return found
 
 
-def pair_tables(result: Mapping[str, Any]) -> Iterator[Table]:
+def pair_tables(result: AuditResult) -> Iterator[Table]:
     """All stages of each pair until its accuracy, side by side."""
-    for row in result["rows"]:
-        pair = row["reference"]
-        if pair is None or pair["accuracy"] is None:
+    for row in result.rows:
+        pair = row.reference
+        if pair is None or pair.accuracy is None:
             continue
         texts = [
             [
                 stage.heading,
-                *_texts(stage.quantity, [pair["spent"][stage.key], pair["reference_spent"][stage.key]]),
-                *_texts(FACTOR, [pair["factors"][stage.key]]),
+                *_texts(stage.quantity, [pair.spent[stage.key], pair.reference_spent[stage.key]]),
+                *_texts(FACTOR, [pair.factors[stage.key]]),
             ]
             for stage in stages.STAGES
         ]
-        title = f"until {percent(pair['accuracy'])}: {row['name']} against {pair['name']}"
-        yield of_texts(title, ["", row["name"], pair["name"], "factor"], texts)
+        title = f"until {percent(pair.accuracy)}: {row.name} against {pair.name}"
+        yield of_texts(title, ["", row.name, pair.name, "factor"], texts)
 
 
-def _texts(quantity: Quantity, means: Sequence[Mapping[str, Any]]) -> list[str]:
-    return cells(quantity, [each["mean"] for each in means], [each["half_width"] for each in means])
+def _texts(quantity: Quantity, means: Sequence[Mean]) -> list[str]:
+    return cells(quantity, [each.mean for each in means], [each.half_width for each in means])
 
 
-def show(result: Mapping[str, Any], page: Path | None) -> None:
+def show(result: AuditResult, page: Path | None) -> None:
     for table in tables(result):
         terminal.print_table(table, len(table.columns))
     for line in sentences(result, with_factors=False):
@@ -356,31 +394,27 @@ def show(result: Mapping[str, Any], page: Path | None) -> None:
         terminal.print_location(page)
 
 
-def write_page(audited: Audit, result: Mapping[str, Any], output: Path) -> Path:
+def write_page(audited: Audit, result: AuditResult, output: Path) -> Path:
     """Write the page: sentences, the figure of all stages, tables, and the report of the runs."""
     from scenarios.report.html_figures import inline
     from scenarios.report.plot_style import ShownRuns
     from scenarios.report.result_figures import BarPanel, bars
 
-    rows = result["rows"]
+    rows = result.rows
     names = {stage.key: stage.heading for stage in stages.OF_BYTES}
     panels = [
         BarPanel(
             "Bytes of the whole run, stage by stage",
             "bytes down and up",
             BYTES,
-            {row["name"]: {names[key]: row["whole"][key] for key in names} for row in rows},
+            {row.name: {names[key]: row.whole[key] for key in names} for row in rows},
         )
     ]
     if audited.pairs:
-        factors = {
-            row["name"]: {names[key]: row["reference"]["factors"][key] for key in names}
-            for row in rows
-            if row["reference"]
-        }
+        factors = {row.name: {names[key]: row.reference.factors[key] for key in names} for row in rows if row.reference}
         panels.append(BarPanel("Factor against the reference at equal accuracy", "factor", FACTOR, factors, 1.0))
     shown = ShownRuns(audited.groups)
-    figure = inline("stages", lambda: bars(shown, [row["name"] for row in rows], panels))
+    figure = inline("stages", lambda: bars(shown, [row.name for row in rows], panels))
     caption = (
         "Left: what papers count, the vectors as float32 and as they are encoded, messages with their headers, and "
         "frames on the wire with what was wasted. Right: how many times as much the reference needs until both have "

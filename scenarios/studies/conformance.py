@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from coordinator.records.store import read
 from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import WorkerLauncher
@@ -18,6 +20,7 @@ from edge.protocol import plugins
 from edge.protocol.codecs.registry import smallest_chain
 from edge.protocol.scratch import scratch
 from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.overrides import KeyValues
 from scenarios.config.plugin_points import PLUGIN_POINTS, PluginPoint
 from scenarios.run import runner
 from scenarios.run.host import Host
@@ -27,7 +30,7 @@ from scenarios.studies.codec_conformance import codec_findings
 
 BASE = "digits"
 ROUNDS = 4
-SHORT: Mapping[str, Any] = {
+SHORT: KeyValues = {
     "rounds.max": ROUNDS,
     "rounds.participants": 3,
     "data.clients": 6,
@@ -39,18 +42,27 @@ SHORT: Mapping[str, Any] = {
 ASYNCHRONOUS = ("fedasync", "fedbuff")
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     name: str
     holds: bool
     detail: str
+
+
+class Conformance(Struct, frozen=True):
+    """The output of ``check-plugin --json``."""
+
+    plugin: str
+    key: str
+    """Of scenarios, which names it"""
+    holds: bool
+    findings: list[Finding]
 
 
 @dataclass
 class Examination:
     """The runs of one plug-in. ``overrides``: `settings`."""
 
-    overrides: Mapping[str, Any]
+    overrides: KeyValues
     host: Host
     launcher: WorkerLauncher
     stopped: Callable[[], bool]
@@ -94,11 +106,11 @@ class Examination:
         host = replace(self.host, out=folder, run_id=name, workers=workers)
         return self._ended(runner.run(loaded, host, self.launcher, self.stopped, True))
 
-    def _ended(self, result: Mapping[str, Any]) -> Path:
+    def _ended(self, result: Mapping[str, object]) -> Path:
         """The folder of a run; Stopped if the user has stopped it, since nothing of it can be judged."""
         if self.stopped():
             raise Stopped
-        return Path(result["run_dir"])
+        return Path(str(result["run_dir"]))
 
     def _interrupted(self, loaded: Loaded, folder: Path) -> Path:
         """A run that is stopped after each of its rounds, and resumed: a state that is lost may be back at its start
@@ -113,7 +125,7 @@ class Examination:
                     self._ended(runner.resume(stored, replace(host, device=device), run, self.launcher, self.stopped))
         return run
 
-    def _variant(self, name: str, folder: Path, setting: Mapping[str, Any]) -> None:
+    def _variant(self, name: str, folder: Path, setting: KeyValues) -> None:
         """A setting under which a plug-in works, or is refused with a reason before anything runs."""
         try:
             loaded = load(BASE, {**self.overrides, **setting})
@@ -180,10 +192,10 @@ def plugin_point(name: str) -> PluginPoint:
     raise ScenarioError(f"{name!r} is a {type(row).__name__}, not a row of a plug-in point: {kinds}")
 
 
-def settings(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def settings(name: str, overrides: KeyValues) -> dict[str, object]:
     """The overrides of `BASE` for short runs with a plug-in, the user's own last; ScenarioError as `plugin_point`."""
     point = plugin_point(name)
-    value: Any = ["accuracy", "loss", name] if point.takes_several else name
+    value: object = ["accuracy", "loss", name] if point.takes_several else name
     if point.stage_keys:
         stage, *more = smallest_chain(name)
         value = [stage, *more] if more else stage
@@ -191,24 +203,19 @@ def settings(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_plugin(
-    name: str, overrides: Mapping[str, Any], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
-) -> dict[str, Any]:
-    """What holds of the contract: {plugin, key, holds, findings: [{name, holds, detail}]}. ScenarioError, Stopped."""
+    name: str, overrides: KeyValues, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+) -> Conformance:
+    """The lines of the contract, and whether each holds. ScenarioError, Stopped."""
     host = replace(host, observers=(InnerRun(host.observers),))
     with scratch() as folder:
         launcher.adopt(folder)
         examination = Examination(settings(name, overrides), host, launcher, stopped)
         examination.examine(folder)
     findings = examination.findings
-    return {
-        "plugin": name,
-        "key": plugin_point(name).key,
-        "holds": all(finding.holds for finding in findings),
-        "findings": [vars(finding) for finding in findings],
-    }
+    return Conformance(name, plugin_point(name).key, all(finding.holds for finding in findings), findings)
 
 
-def show(result: Mapping[str, Any]) -> None:
-    print(f"{result['plugin']} as {result['key']}")
-    for finding in result["findings"]:
-        print(f"  {'holds' if finding['holds'] else 'FAILS':6} {finding['name']:12} {finding['detail']}")
+def show(result: Conformance) -> None:
+    print(f"{result.plugin} as {result.key}")
+    for finding in result.findings:
+        print(f"  {'holds' if finding.holds else 'FAILS':6} {finding.name:12} {finding.detail}")

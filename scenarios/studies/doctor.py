@@ -6,7 +6,6 @@ writes one file: this machine as a device that a scenario's fleet can name.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
@@ -18,14 +17,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import fmean, median
-from typing import IO, Any
+from typing import IO
 
 import psutil
+from msgspec import Struct, json, to_builtins
+from msgspec.structs import asdict
 from rich.console import Console
 
 from coordinator.workers.launcher import environment, how_ended, quote
@@ -51,15 +51,51 @@ THIS_HOST = "this-host"
 LIKE = "laptop-cpu"
 """The shipped device whose figures are taken where nothing can be measured."""
 ASSUMED_CLOCK_HZ = 2.5e9
-MEASURED_FIGURES = ("step_seconds", "flops_per_second", "operations_per_second", "codec_slowdown", "codecs")
 NOTICE = "measuring training steps of reference networks and shipped models, and codecs, on one core; some two minutes"
 QUICK_NOTICE = "measuring a few training steps of two networks, and codecs, on one core"
 BAR = 0.1
 """Largest relative error of a predicted step that counts as right."""
 
 
-def examine() -> dict[str, Any]:
-    """The result that ``doctor --json`` prints."""
+class Cache(Struct, frozen=True):
+    folder: str
+    bytes: int
+
+
+class OpenFiles(Struct, frozen=True):
+    """Limits on a process."""
+
+    soft: int
+    hard: int
+
+
+class SocketFolder(Struct, frozen=True):
+    folder: str
+    problem: str | None
+    """Why its sockets cannot be used"""
+
+
+class MachineFacts(Struct, frozen=True):
+    """The output of ``doctor --json``."""
+
+    cores: int
+    memory_bytes: int
+    memory_available_bytes: int
+    gpus: list[str]
+    platform: str
+    versions: dict[str, str | None]
+    """Package -> its version; None: not installed"""
+    data: dict[str, str | None]
+    """Data set -> where it is"""
+    data_folder: str | None
+    cache: Cache
+    free_disk_bytes: int
+    open_files: OpenFiles
+    sockets: SocketFolder
+
+
+def examine() -> MachineFacts:
+    """The facts of this machine."""
     memory, cache = psutil.virtual_memory(), cache_folder()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     versions: dict[str, str | None] = {"python": platform.python_version()}
@@ -68,20 +104,21 @@ def examine() -> dict[str, Any]:
             versions[name] = version(name)
         except PackageNotFoundError:
             versions[name] = None
-    return {
-        "cores": default_workers(),
-        "memory_bytes": memory.total,
-        "memory_available_bytes": memory.available,
-        "gpus": numerics.gpus() or sorted(map(str, Path("/dev").glob("nvidia[0-9]*"))),
-        "platform": platform.platform(),
-        "versions": versions,
-        "data": {name: find_data(name, None, cache) for name in DATASETS},
-        "data_folder": os.environ.get(ENVIRONMENT),
-        "cache": {"folder": str(cache), "bytes": folder_nbytes(cache)},
-        "free_disk_bytes": shutil.disk_usage(Path.cwd()).free,
-        "open_files": {"soft": soft, "hard": hard},
-        "sockets": {"folder": tempfile.gettempdir(), "problem": socket_problem(Path(tempfile.gettempdir()))},
-    }
+    place = Path(tempfile.gettempdir())
+    return MachineFacts(
+        cores=default_workers(),
+        memory_bytes=memory.total,
+        memory_available_bytes=memory.available,
+        gpus=numerics.gpus() or sorted(map(str, Path("/dev").glob("nvidia[0-9]*"))),
+        platform=platform.platform(),
+        versions=versions,
+        data={name: find_data(name, None, cache) for name in DATASETS},
+        data_folder=os.environ.get(ENVIRONMENT),
+        cache=Cache(str(cache), folder_nbytes(cache)),
+        free_disk_bytes=shutil.disk_usage(Path.cwd()).free,
+        open_files=OpenFiles(soft, hard),
+        sockets=SocketFolder(str(place), socket_problem(place)),
+    )
 
 
 def folder_nbytes(folder: Path) -> int:
@@ -98,40 +135,123 @@ def socket_problem(folder: Path) -> str | None:
     return None
 
 
-def show(facts: Mapping[str, Any], stream: IO[str] | None = None) -> None:
+def show(facts: MachineFacts, stream: IO[str] | None = None) -> None:
     terminal.print_facts(rows(facts), stream)
 
 
-def rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "cores", str(facts["cores"])
-    yield "memory", f"{format_bytes(facts['memory_bytes'])}, {format_bytes(facts['memory_available_bytes'])} available"
-    yield "GPUs", ", ".join(facts["gpus"]) or "none"
-    yield "platform", facts["platform"]
-    for name, number in facts["versions"].items():
+def rows(facts: MachineFacts) -> Iterator[tuple[str, str]]:
+    yield "cores", str(facts.cores)
+    yield "memory", f"{format_bytes(facts.memory_bytes)}, {format_bytes(facts.memory_available_bytes)} available"
+    yield "GPUs", ", ".join(facts.gpus) or "none"
+    yield "platform", facts.platform
+    for name, number in facts.versions.items():
         yield f"  {name}", number or "not installed"
-    yield "data folder", facts["data_folder"] or f"${ENVIRONMENT} is not set"
-    for name, place in facts["data"].items():
+    yield "data folder", facts.data_folder or f"${ENVIRONMENT} is not set"
+    for name, place in facts.data.items():
         yield f"  {name}", place or "not found"
-    yield "cache", f"{facts['cache']['folder']}, {format_bytes(facts['cache']['bytes'])}"
-    yield "free disk here", format_bytes(facts["free_disk_bytes"])
-    yield "open files", f"{facts['open_files']['soft']} (at most {facts['open_files']['hard']})"
-    yield "sockets", f"{facts['sockets']['folder']}: {facts['sockets']['problem'] or 'writable'}"
+    yield "cache", f"{facts.cache.folder}, {format_bytes(facts.cache.bytes)}"
+    yield "free disk here", format_bytes(facts.free_disk_bytes)
+    yield "open files", f"{facts.open_files.soft} (at most {facts.open_files.hard})"
+    yield "sockets", f"{facts.sockets.folder}: {facts.sockets.problem or 'writable'}"
 
 
 # --- calibration ------------------------------------------------------------------------------------------------------
 
 
+class MeasuredSteps(Struct, frozen=True):
+    """Steps of one network at one batch size, as `edge.profile.fit.Measurement`."""
+
+    model: str
+    width: int | None
+    fitted: bool
+    family: str
+    batch: int
+    flops: float
+    seconds: float
+    spread: float
+    operations: dict[str, tuple[float, float]]
+    """Kind -> how many, per example and per step"""
+
+
+class Prediction(MeasuredSteps, frozen=True):
+    """A measurement beside the step of a device as runs take it."""
+
+    predicted_seconds: float
+    relative_error: float
+
+
+Codecs = dict[str, dict[str, list[float]]]
+"""Kind of codec -> encode or decode -> bytes per second, by size"""
+
+
+class Measured(Struct, frozen=True):
+    """The output of `edge.profile.calibrate`."""
+
+    step_seconds: float
+    operations_per_second: dict[str, float]
+    flops_per_second: dict[str, float]
+    codecs: Codecs
+    torch: str
+    """Its version"""
+    measurements: list[MeasuredSteps]
+
+
+class CalibratedRow(Struct, frozen=True):
+    """The fields of `costmodel.fleet.devices.Device` but its name."""
+
+    flops_per_second: dict[str, float]
+    operations_per_second: dict[str, float]
+    step_seconds: float
+    modes: list[float]
+    memory_bytes: int
+    train_watts: float
+    idle_watts: float
+    clock_hz: float
+    codec_slowdown: float
+    codecs: Codecs
+    source: str
+    year: int
+    assumed: list[str]
+
+
+class PredictionErrors(Struct, frozen=True):
+    """How far predictions are from measurements. None for no measurement."""
+
+    count: int
+    within_bar: int
+    """Errors within `BAR`"""
+    median: float | None
+    """Of absolute relative errors, as the next one"""
+    worst: float | None
+    spread: float | None
+    """Median over measurements, of their passes"""
+
+
+class Calibration(Struct, frozen=True):
+    """The output of ``doctor --calibrate --json``."""
+
+    device: str
+    file: str
+    step_seconds: float
+    flops_per_second: dict[str, float]
+    operations_per_second: dict[str, float]
+    codec_slowdown: float
+    codecs: Codecs
+    measurements: list[Prediction]
+    fitted: PredictionErrors
+    not_fitted: PredictionErrors
+
+
 def calibrate(
     name: str = THIS_HOST, quick: bool = False, quiet: bool = False, passes: int | None = None
-) -> dict[str, Any]:
+) -> Calibration:
     """Measure training steps of reference networks, and codecs, on this machine, write the device that results, and
     check it.
 
     The check predicts steps of shipped models that were measured but not fitted. It takes about two minutes of a core,
     which is announced on stderr unless ``quiet``; ``quick`` measures little. ``passes``: repetitions, of which the
-    least time counts. Signals require the main thread. Returns what ``doctor --calibrate --json`` prints. ScenarioError
-    for a name that no device can have, for less than one pass, or if the file cannot be written; PoolError if the
-    measuring process fails.
+    least time counts. Signals require the main thread. ScenarioError for a name that no device can have, for less than
+    one pass, or if the file cannot be written; PoolError if the measuring process fails.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
         raise ScenarioError(f"--name {name!r}: must be at most 64 letters, digits, - and _")
@@ -145,19 +265,23 @@ def calibrate(
     # SIGTERM raises KeyboardInterrupt, as Ctrl-C does, so that the measuring process is ended too.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        measured = _measure(quick, passes)
+        measured = json.decode(_measure(quick, passes), type=Measured)
     finally:
         signal.signal(signal.SIGTERM, before)
     row = profile(measured, devices()[LIKE])
-    measurements = predicted(Device(name=name, **row), measured["measurements"])
-    result = {
-        "device": name,
-        "file": str(path),
-        **{key: row[key] for key in MEASURED_FIGURES},
-        "measurements": measurements,
-        "fitted": errors([one for one in measurements if one["fitted"]]),
-        "not_fitted": errors([one for one in measurements if not one["fitted"]]),
-    }
+    measurements = predicted(Device(name=name, **asdict(row)), measured.measurements)
+    result = Calibration(
+        device=name,
+        file=str(path),
+        step_seconds=row.step_seconds,
+        flops_per_second=row.flops_per_second,
+        operations_per_second=row.operations_per_second,
+        codec_slowdown=row.codec_slowdown,
+        codecs=row.codecs,
+        measurements=measurements,
+        fitted=errors([one for one in measurements if one.fitted]),
+        not_fitted=errors([one for one in measurements if not one.fitted]),
+    )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, device_text(name, row, map(step, measurements)))
@@ -172,46 +296,48 @@ HEAD = """
 """
 
 
-def device_text(name: str, row: Mapping[str, Any], steps: Iterable[MeasuredStep]) -> str:
+def device_text(name: str, row: CalibratedRow, steps: Iterable[MeasuredStep]) -> str:
     """The file of a device: its row, and the steps that were measured as an array of tables."""
-    tables = [{key: value for key, value in asdict(step).items() if value is not None} for step in steps]
-    return toml_text({name: row}) + HEAD + "".join(f"\n[[{name}.measurements]]\n{toml_text(table)}" for table in tables)
+    tables = [{key: value for key, value in vars(step).items() if value is not None} for step in steps]
+    return (
+        toml_text({name: to_builtins(row)})
+        + HEAD
+        + "".join(f"\n[[{name}.measurements]]\n{toml_text(table)}" for table in tables)
+    )
 
 
-def step(measurement: Mapping[str, Any]) -> MeasuredStep:
-    """A measurement of `predicted` as the file of a device has it."""
-    one = measurement
-    times = one["seconds"], one["predicted_seconds"]
-    return MeasuredStep(one["model"], one["fitted"], one["batch"], float(one["flops"]), *times, one["width"])
+def step(one: Prediction) -> MeasuredStep:
+    """A prediction as the file of a device has it."""
+    times = one.seconds, one.predicted_seconds
+    return MeasuredStep(one.model, one.fitted, one.batch, one.flops, *times, one.width)
 
 
-def predicted(device: Device, measurements: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each measurement with ``predicted_seconds`` of a step on this device as runs take it, and ``relative_error``."""
+def predicted(device: Device, measurements: Sequence[MeasuredSteps]) -> list[Prediction]:
+    """Each measurement beside a step on this device."""
     rows = []
     for one in measurements:
-        per_example, per_step = ({kind: pair[of] for kind, pair in one["operations"].items()} for of in (0, 1))
-        operations = Operations(one["flops"], per_example, per_step)
-        throughput, overhead = speed(device, (one["model"], one["family"]), operations)
-        seconds = overhead + one["batch"] * one["flops"] / throughput
-        rows.append({**one, "predicted_seconds": seconds, "relative_error": seconds / one["seconds"] - 1})
+        per_example, per_step = ({kind: pair[of] for kind, pair in one.operations.items()} for of in (0, 1))
+        operations = Operations(one.flops, per_example, per_step)
+        throughput, overhead = speed(device, (one.model, one.family), operations)
+        seconds = overhead + one.batch * one.flops / throughput
+        rows.append(Prediction(**asdict(one), predicted_seconds=seconds, relative_error=seconds / one.seconds - 1))
     return rows
 
 
-def errors(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How far predictions are from what was measured: median and largest absolute relative error, how many are within
-    `BAR`, and the median spread of the measurements themselves over the passes. None for no measurement."""
-    off = sorted(abs(one["relative_error"]) for one in measurements)
-    spread = [one["spread"] for one in measurements]
-    return {
-        "count": len(off),
-        "within_bar": sum(error <= BAR for error in off),
-        "median": median(off) if off else None,
-        "worst": max(off, default=None),
-        "spread": median(spread) if spread else None,
-    }
+def errors(predictions: Sequence[Prediction]) -> PredictionErrors:
+    """The errors of these predictions."""
+    off = sorted(abs(one.relative_error) for one in predictions)
+    spread = [one.spread for one in predictions]
+    return PredictionErrors(
+        count=len(off),
+        within_bar=sum(error <= BAR for error in off),
+        median=median(off) if off else None,
+        worst=max(off, default=None),
+        spread=median(spread) if spread else None,
+    )
 
 
-def _measure(quick: bool, passes: int | None = None) -> dict[str, Any]:
+def _measure(quick: bool, passes: int | None = None) -> bytes:
     """The output of `edge.profile.calibrate` under the workers' settings; that process ends with this one."""
     options = [*(["--quick"] if quick else []), *(["--passes", str(passes)] if passes is not None else [])]
     options += ["--codec-sizes", *(f"{size:.0f}" for size in (SIZES[:1] if quick else SIZES))]
@@ -230,13 +356,12 @@ def _measure(quick: bool, passes: int | None = None) -> dict[str, Any]:
             raise
     if process.returncode:
         raise PoolError(f"the process that measures {how_ended(process.returncode)}{quote(complaints)}")
-    result: dict[str, Any] = json.loads(answer)
-    return result
+    return answer
 
 
-def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
-    """The fields of `costmodel.fleet.devices.Device` but its name; unmeasured ones are those of the device ``like``."""
-    by_family: dict[str, float] = measured["flops_per_second"]
+def profile(measured: Measured, like: Device) -> CalibratedRow:
+    """The row of this machine; unmeasured figures are those of the device ``like``."""
+    by_family = measured.flops_per_second
     ratios = {family: figure / like.flops_per_second["conv"] for family, figure in like.flops_per_second.items()}
     others = {family: by_family["conv"] * ratio for family, ratio in ratios.items() if family not in by_family}
     clock_hz = None  # the processor's highest clock, or its present one if that is unknown
@@ -244,39 +369,39 @@ def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
         clock_hz = _rounded((clock.max or clock.current) * 1e6) or None
     processor = numerics.processor_fields().get("model name") or platform.machine()
     # A quick trial has no larger sizes: the rates of its last one stand for them.
-    codecs: dict[str, dict[str, list[float]]] = {
+    codecs: Codecs = {
         kind: {
             way: [_rounded(rates[min(place, len(rates) - 1)]) for place in range(len(SIZES))]
             for way, rates in both.items()
         }
-        for kind, both in measured["codecs"].items()
+        for kind, both in measured.codecs.items()
     }
     taken = [f"throughput of {' and '.join(others)} (conv times its ratio)"] if others else []
-    networks = len({row["model"] for row in measured["measurements"] if row["fitted"]})
-    return {
-        "flops_per_second": {family: _rounded(figure) for family, figure in (by_family | others).items()},
-        "operations_per_second": {kind: _rounded(rate) for kind, rate in measured["operations_per_second"].items()},
-        "step_seconds": _rounded(measured["step_seconds"]),
-        "modes": [1.0],
-        "memory_bytes": psutil.virtual_memory().total,
-        "train_watts": like.train_watts,
-        "idle_watts": like.idle_watts,
-        "clock_hz": clock_hz or ASSUMED_CLOCK_HZ,
-        "codec_slowdown": _rounded(mean_slowdown(codecs)),
-        "codecs": codecs,
-        "source": "rates by kind of operation, throughputs and step overhead: CPU time of one core "
-        f"({processor}) in training {networks} reference networks with torch {measured['torch']}, "
+    networks = len({row.model for row in measured.measurements if row.fitted})
+    return CalibratedRow(
+        flops_per_second={family: _rounded(figure) for family, figure in (by_family | others).items()},
+        operations_per_second={kind: _rounded(rate) for kind, rate in measured.operations_per_second.items()},
+        step_seconds=_rounded(measured.step_seconds),
+        modes=[1.0],
+        memory_bytes=psutil.virtual_memory().total,
+        train_watts=like.train_watts,
+        idle_watts=like.idle_watts,
+        clock_hz=clock_hz or ASSUMED_CLOCK_HZ,
+        codec_slowdown=_rounded(mean_slowdown(codecs)),
+        codecs=codecs,
+        source="rates by kind of operation, throughputs and step overhead: CPU time of one core "
+        f"({processor}) in training {networks} reference networks with torch {measured.torch}, "
         "by fedbr doctor --calibrate; codecs: likewise, in coding random numbers; "
         f"memory{' and clock' if clock_hz else ''}: as the system tells; of {like.name}: "
         f"{', '.join([*taken, 'both powers'])}",
-        "year": datetime.now(UTC).year,
-        "assumed": [
+        year=datetime.now(UTC).year,
+        assumed=[
             *(f"flops_per_second.{family}" for family in others),
             "train_watts",
             "idle_watts",
             *([] if clock_hz else ["clock_hz"]),
         ],
-    }
+    )
 
 
 def mean_slowdown(codecs: Mapping[str, Mapping[str, Sequence[float]]]) -> float:
@@ -294,25 +419,24 @@ def _rounded(figure: float) -> float:
     return float(f"{figure:.4g}")
 
 
-def show_calibration(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
+def show_calibration(result: Calibration, stream: IO[str] | None = None) -> None:
     """`calibrate` for people: the models that were not fitted, and how far the predictions are off."""
-    rows = calibration.rows([step(one) for one in result["measurements"] if not one["fitted"]])
+    rows = calibration.rows([step(one) for one in result.measurements if not one.fitted])
     console = Console(file=stream or sys.stdout, highlight=False, markup=False, soft_wrap=True)
     console.print(terminal.aligned(calibration.COLUMNS, rows, pad_edge=False, padding=(0, 2, 0, 0)))
-    errors = result["not_fitted"]
-    if errors["count"]:
+    errors, fitted = result.not_fitted, result.fitted
+    if errors.median is not None and errors.worst is not None and errors.spread is not None:
         console.print(
-            f"\nnot fitted: {errors['within_bar']} of {errors['count']} within {BAR:.0%}; median error "
-            f"{errors['median']:.1%}, at most {errors['worst']:.0%}; the measurements differ by {errors['spread']:.0%} "
+            f"\nnot fitted: {errors.within_bar} of {errors.count} within {BAR:.0%}; median error "
+            f"{errors.median:.1%}, at most {errors.worst:.0%}; the measurements differ by {errors.spread:.0%} "
             "from pass to pass"
         )
-        if errors["spread"] > BAR:
+        if errors.spread > BAR:
             console.print("the machine is busy: repeat it when it is idle, or with more --passes")
-    fitted = result["fitted"]
-    console.print(f"reference networks: median error {fitted['median']:.1%}, at most {fitted['worst']:.0%}")
-    rates = ", ".join(f"{kind} {both['encode'][1] / 1e6:.3g}" for kind, both in result["codecs"].items())
+    console.print(f"reference networks: median error {fitted.median:.1%}, at most {fitted.worst:.0%}")
+    rates = ", ".join(f"{kind} {both['encode'][1] / 1e6:.3g}" for kind, both in result.codecs.items())
     console.print(
-        f"codecs: {result['codec_slowdown']:.2f} times as long as the reference host; encoding of 250 kB, MB/s: {rates}"
+        f"codecs: {result.codec_slowdown:.2f} times as long as the reference host; encoding of 250 kB, MB/s: {rates}"
     )
-    console.print(f"written to {result['file']}")
-    console.print(f"a scenario names it so: fleet.devices = {{ {result['device']} = 1.0 }}")
+    console.print(f"written to {result.file}")
+    console.print(f"a scenario names it so: fleet.devices = {{ {result.device} = 1.0 }}")

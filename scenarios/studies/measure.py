@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace as replace_fields
 from pydantic import ValidationError
 from rich.console import Console
 
@@ -44,6 +46,7 @@ from edge.training.metrics.registry import metric_rows
 from scenarios.config import plugin_errors
 from scenarios.config.error_messages import error_message
 from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.overrides import KeyValues
 from scenarios.config.schema import EvalSection
 from scenarios.report import terminal
 from scenarios.report.tables import Table, TableColumn
@@ -79,7 +82,7 @@ class MeasurePlan:
 
 
 def plan(
-    loaded: Loaded, folder: Path, metrics: str, overrides: Mapping[str, Any], round: int | None, clients: str | None
+    loaded: Loaded, folder: Path, metrics: str, overrides: KeyValues, round: int | None, clients: str | None
 ) -> MeasurePlan:
     """The plan that these words ask for: names separated by commas, options as ``eval.metric_options.NAME.KEY=VALUE``,
     a round counted from 1 (None: the newest). ScenarioError for anything that cannot be measured."""
@@ -144,15 +147,33 @@ def _stored_round(folder: Path, round: int | None) -> int:
 # --- the measurement --------------------------------------------------------------------------------------------------
 
 
+ByName = dict[str, float | None]
+
+
+class MeasuredModels(Struct, frozen=True):
+    """The output of ``measure --json``."""
+
+    run_dir: str
+    method: str
+    seed: int
+    round: int
+    """Server steps of the measured models"""
+    metrics: list[str]
+    metric_options: Mapping[str, Mapping[str, object]]
+    clients: Clients
+    split: str
+    """Of the clients' own examples"""
+    models: dict[str, ByName]
+    """Name of a server's model -> its values"""
+    by_client: dict[str, ByName]
+    over_clients: ByName
+    wall_seconds: float
+
+
 def measure(
     request: MeasurePlan, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool], tell: Tell
-) -> dict[str, Any]:
-    """Measure, and return what ``measure --json`` prints.
-
-    Keys: run_dir, method, seed, round (server steps of the measured models), metrics, metric_options, clients, split
-    (of the clients' own examples), models (name of a server's model -> its values by name), by_client (client -> the
-    same), over_clients, wall_seconds. ScenarioError, RunFailed and PoolError as `runner.resume` raises them.
-    """
+) -> MeasuredModels:
+    """Measure. ScenarioError, RunFailed and PoolError as `runner.resume` raises them."""
     started, loaded = time.monotonic(), request.loaded
     with run_lock(folder), scratch() as place:
         launcher.adopt(place)  # the launcher removes it if this process is killed
@@ -177,8 +198,8 @@ def measure(
                 if ledger.genesis != inputs.genesis(profile.data_sha256):
                     raise ScenarioError(f"{folder}: the data or the files that the scenario names have changed")
                 run = restored_run(setup, request.round, initial, pool, ledger, stopped)
-                result = _Measuring(request, job, run, CountedWorkers(pool, tell)).result()
-    return {"run_dir": str(folder), **result, "wall_seconds": time.monotonic() - started}
+                result = _Measuring(request, job, run, CountedWorkers(pool, tell)).result(folder)
+    return replace_fields(result, wall_seconds=time.monotonic() - started)
 
 
 @dataclass
@@ -227,7 +248,8 @@ class _Measuring:
         quantities = evaluated_clients.quantities(request.evaluation, run.description)
         self.scope = EvaluationScope("clients", "clients", self.split, quantities, keeps_values=True)
 
-    def result(self) -> dict[str, Any]:
+    def result(self, folder: Path) -> MeasuredModels:
+        """The values, whose seconds are still to be told."""
         request, scenario, run = self.request, self.request.loaded.scenario, self.run
         models, batch = self._server_models(), self.job.eval_batch
         count = self.job.scored(run.description.test_count)
@@ -250,18 +272,20 @@ class _Measuring:
             for client, values in by_client.items()
         }
         over_clients = evaluated_clients.values_over_clients(request.evaluation, finite, self.workers.vectors)
-        return {
-            "method": scenario.method,
-            "seed": scenario.seed,
-            "round": run.rounds,
-            "metrics": self.metrics,
-            "metric_options": request.evaluation.metric_options,
-            "clients": request.clients,
-            "split": self.split,
-            "models": {name: _by_name(values.get(GLOBAL, {})) for name, values in by_model.items()},
-            "by_client": {str(client): _by_name(values) for client, values in by_client.items()},
-            "over_clients": _by_name(over_clients),
-        }
+        return MeasuredModels(
+            run_dir=str(folder),
+            method=scenario.method,
+            seed=scenario.seed,
+            round=run.rounds,
+            metrics=self.metrics,
+            metric_options=request.evaluation.metric_options,
+            clients=request.clients,
+            split=self.split,
+            models={name: _by_name(values.get(GLOBAL, {})) for name, values in by_model.items()},
+            by_client={str(client): _by_name(values) for client, values in by_client.items()},
+            over_clients=_by_name(over_clients),
+            wall_seconds=0.0,
+        )
 
     def _server_models(self) -> dict[str, Model]:
         """The models that can be evaluated: the global one, or several whole ones."""
@@ -326,38 +350,38 @@ def _by_client(result: EvalResult) -> dict[int, Values]:
     return values
 
 
-def _by_name(values: Mapping[EvaluatedQuantity, float | None]) -> dict[str, float | None]:
+def _by_name(values: Mapping[EvaluatedQuantity, float | None]) -> ByName:
     return {quantity.name: value for quantity, value in values.items()}
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-def write(result: Mapping[str, Any], path: Path) -> None:
+def write(result: MeasuredModels, path: Path) -> None:
     """Write the result as JSON; the file is whole or absent. ScenarioError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(shared(result), indent=1, allow_nan=False))
+        write_text(path, json.dumps(shared(to_builtins(result)), indent=1, allow_nan=False))
     except OSError as error:
         raise ScenarioError(f"--out: cannot write {path}: {error.strerror}") from None
 
 
-def show(result: Mapping[str, Any], path: Path) -> None:
+def show(result: MeasuredModels, path: Path) -> None:
     """Print the values of models, numbered parts aside, and the file that has all."""
 
     def text(value: float | None) -> str:
         return "" if value is None else f"{value:.5g}"
 
     console = Console()
-    clients = {f"client {client}": client_values for client, client_values in result["by_client"].items()}
-    for title, values_of in (("models", result["models"]), ("clients", clients)):
+    clients = {f"client {client}": client_values for client, client_values in result.by_client.items()}
+    for title, values_of in (("models", result.models), ("clients", clients)):
         names = dict.fromkeys(name for values in values_of.values() for name in values)
         shown = [name for name in names if not name.rpartition(SUBVALUE)[2].isdigit()]
         if shown:
             columns = [TableColumn(title), *(TableColumn(name, missing="") for name in shown)]
             rows = [[model, *(text(values.get(name)) for name in shown)] for model, values in values_of.items()]
-            terminal.print_table(Table(f"{title} after round {result['round']}", columns, rows))
-    for name, value in result["over_clients"].items():
+            terminal.print_table(Table(f"{title} after round {result.round}", columns, rows))
+    for name, value in result.over_clients.items():
         console.print(f"{name}: {text(value)}", markup=False, highlight=False)
     console.print(str(path), markup=False, highlight=False, soft_wrap=True)
 

@@ -10,20 +10,22 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
+from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
 from coordinator.records.schema import ANY_FLEET, BOTTLENECKS, RoundRow
+from coordinator.rounds.amounts import VIRTUAL_SECONDS
 from scenarios.config import plugin_errors
 from scenarios.config.errors import COMMAND_LINE, ReportError
 from scenarios.config.load import ScenarioError, load
-from scenarios.config.overrides import words
+from scenarios.config.overrides import KeyValues, words
 from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
 from scenarios.report.run_reader import open_runs
 from scenarios.run.app_folder import runnable_app
@@ -44,15 +46,58 @@ KEYS = (
     "rounds.on_late",
 )
 """Keys that may be overridden, beside whole tables: they do not change how a visit is trained."""
-NONE: Mapping[str, Any] = MappingProxyType({})
+NONE: KeyValues = MappingProxyType({})
 Prepared = PreparedReplay | app_replay.PreparedApp
 """A run that is read once, and can be replayed on several fleets"""
 POLICY_OPTIONS = "rounds.policy_options"
 """So do the options of a user's policy."""
 
 
-def replay(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool = False) -> dict[str, Any]:
-    """The result of ``replay --json``; pairs are (recorded, replayed).
+class ReplayedRound(Struct, frozen=True):
+    """A round; pairs are (recorded, replayed)."""
+
+    round: int
+    seconds: list[float]
+    end_s: list[float]
+    joules: list[float]
+    wasted_bytes: list[int]
+    critical: list[int | None]
+    """Visits on which the round waited"""
+    bottleneck: list[str]
+
+
+class BottleneckCounts(Struct, frozen=True):
+    """Bottleneck -> rounds that have it."""
+
+    before: dict[str, int]
+    after: dict[str, int]
+
+
+class ReplayResult(Struct, frozen=True):
+    """The output of ``replay --json``; pairs are (recorded, replayed)."""
+
+    run_dir: str
+    method: str
+    seed: int
+    overrides: list[str]
+    rounds: int
+    other_end: str | None
+    """Why one is longer than the other"""
+    target_accuracy: float | None
+    virtual_seconds: list[float]
+    time_to_target_s: list[float | None]
+    joules: list[float]
+    wasted_s: list[float]
+    wasted_bytes: list[int]
+    wasted_joules: list[float]
+    slowest_round: list[int]
+    slowest_round_s: list[float]
+    bottlenecks: BottleneckCounts
+    per_round: list[ReplayedRound]
+
+
+def replay(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False) -> ReplayResult:
+    """A run beside its replay.
 
     If a budget makes the replay longer or shorter than the record, both are compared over the rounds that they share,
     and ``other_end`` says so. ScenarioError for overrides of other keys, and, with the round, for those with which
@@ -69,46 +114,48 @@ def replay(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool =
     lengths = [[row.end_s - row.start_s for row in rows] for rows in both]
     counts = [Counter(row.bottleneck for row in rows) for rows in both]
     names = [name for name in BOTTLENECKS if name in ANY_FLEET or any(count[name] for count in counts)]
-    per_round = ("end_s", "joules", "wasted_bytes", "critical", "bottleneck")
-    return {
-        "run_dir": str(folder),
-        "method": scenario.method,
-        "seed": scenario.seed,
-        "overrides": words(overrides),
-        "rounds": new.rounds,
-        "other_end": new.other_end,
-        "target_accuracy": target,
-        "virtual_seconds": [rows[-1].end_s for rows in both],
-        "time_to_target_s": [time_to(target, rows) for rows in both],
-        **{
-            name: [sum(getattr(row, name) for row in rows) for rows in both]
-            for name in ("joules", "wasted_s", "wasted_bytes", "wasted_joules")
-        },
-        "slowest_round": [max(rows, key=lambda row: row.end_s - row.start_s).round for rows in both],
-        "slowest_round_s": list(map(max, lengths)),
-        "bottlenecks": {
-            side: {name: count[name] for name in names} for side, count in zip(("before", "after"), counts, strict=True)
-        },
-        "per_round": [
-            {
-                "round": pair[0].round,
-                "seconds": list(seconds),
-                **{name: [getattr(row, name) for row in pair] for name in per_round},
-            }
+    before_names, after_names = ({name: count[name] for name in names} for count in counts)
+    return ReplayResult(
+        run_dir=str(folder),
+        method=scenario.method,
+        seed=scenario.seed,
+        overrides=words(overrides),
+        rounds=new.rounds,
+        other_end=new.other_end,
+        target_accuracy=target,
+        virtual_seconds=[rows[-1].end_s for rows in both],
+        time_to_target_s=[time_to(target, rows) for rows in both],
+        joules=[sum(row.joules for row in rows) for rows in both],
+        wasted_s=[sum(row.wasted_s for row in rows) for rows in both],
+        wasted_bytes=[sum(row.wasted_bytes for row in rows) for rows in both],
+        wasted_joules=[sum(row.wasted_joules for row in rows) for rows in both],
+        slowest_round=[max(rows, key=lambda row: row.end_s - row.start_s).round for rows in both],
+        slowest_round_s=list(map(max, lengths)),
+        bottlenecks=BottleneckCounts(before_names, after_names),
+        per_round=[
+            ReplayedRound(
+                round=pair[0].round,
+                seconds=list(seconds),
+                end_s=[row.end_s for row in pair],
+                joules=[row.joules for row in pair],
+                wasted_bytes=[row.wasted_bytes for row in pair],
+                critical=[row.critical for row in pair],
+                bottleneck=[row.bottleneck for row in pair],
+            )
             for pair, seconds in zip(zip(*both, strict=True), zip(*lengths, strict=True), strict=True)
         ],
-    }
+    )
 
 
 def replayed(
-    folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool = False
+    folder: Path, overrides: KeyValues = NONE, allow_code: bool = False
 ) -> RetimedRun | app_replay.ReplayedApp:
     """The run, replayed to its end. Errors as of `replay`."""
     ready = prepared(folder, overrides, allow_code)
     return ready.play(ready.fleet, may_end_elsewhere=True)
 
 
-def prepared(folder: Path, overrides: Mapping[str, Any] = NONE, allow_code: bool = False) -> Prepared:
+def prepared(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False) -> Prepared:
     """The run of a folder, read and checked. ScenarioError and ReportError as of `replay`.
 
     ``allow_code``: modules of the user's own are imported from wherever `RunFolder.modules` finds them.
@@ -204,32 +251,36 @@ def time_to(target: float | None, rows: Sequence[RoundRow]) -> float | None:
     return None if point is None else point.virtual_seconds
 
 
-def show(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
+def show(result: ReplayResult, stream: IO[str] | None = None) -> None:
+    """Print both side by side."""
     table = Table(show_edge=False, header_style="bold", pad_edge=False)
-    table.add_column(f"{result['method']}, {result['rounds']} rounds", no_wrap=True)
+    table.add_column(f"{result.method}, {result.rounds} rounds", no_wrap=True)
     for name in ("recorded", "replayed"):
         table.add_column(name, justify="right")
 
-    def add(name: str, key: str, quantity: Quantity) -> None:
-        table.add_row(name, *cells(quantity, result[key], missing="not reached"))
+    def add(name: str, pair: Sequence[float | None], quantity: Quantity) -> None:
+        table.add_row(name, *cells(quantity, pair, missing="not reached"))
 
-    add("virtual time", "virtual_seconds", SECONDS)
-    if result["target_accuracy"] is not None:
-        add(f"virtual time to {100 * result['target_accuracy']:g} %", "time_to_target_s", SECONDS)
-    add("energy", "joules", JOULES)
-    wasted = (("time", "wasted_s", SECONDS), ("bytes", "wasted_bytes", BYTES), ("energy", "wasted_joules", JOULES))
-    for name, key, quantity in wasted:
-        if any(result[key]):
-            add(f"{name}, wasted", key, quantity)
-    slowest = zip(result["slowest_round"], cells(SECONDS, result["slowest_round_s"], missing=""), strict=True)
+    add(VIRTUAL_SECONDS.heading, result.virtual_seconds, SECONDS)
+    if result.target_accuracy is not None:
+        add(f"{VIRTUAL_SECONDS.heading} to {100 * result.target_accuracy:g} %", result.time_to_target_s, SECONDS)
+    add("energy", result.joules, JOULES)
+    for name, pair, quantity in (
+        ("time, wasted", result.wasted_s, SECONDS),
+        ("bytes, wasted", result.wasted_bytes, BYTES),
+        ("energy, wasted", result.wasted_joules, JOULES),
+    ):
+        if any(pair):
+            add(name, pair, quantity)
+    slowest = zip(result.slowest_round, cells(SECONDS, result.slowest_round_s, missing=""), strict=True)
     table.add_row("slowest round", *(f"{number + 1}: {seconds}" for number, seconds in slowest))
-    before, after = (result["bottlenecks"][side] for side in ("before", "after"))
+    before, after = result.bottlenecks.before, result.bottlenecks.after
     for name in before:
         if before[name] or after[name]:
             table.add_row(f"rounds with bottleneck {name}", str(before[name]), str(after[name]))
     console = Console(file=stream or sys.stdout, highlight=False, markup=False)
     console.print()
     console.print(table)
-    if result["other_end"]:
-        console.print(f"\nof the rounds that both have; {result['other_end']}", soft_wrap=True)
+    if result.other_end:
+        console.print(f"\nof the rounds that both have; {result.other_end}", soft_wrap=True)
     console.print()

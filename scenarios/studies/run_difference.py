@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.records.schema import RoundRow
+from coordinator.rounds.amounts import ENERGY, ROUNDS, VIRTUAL_SECONDS
 from scenarios.config.errors import ReportError
 from scenarios.config.load import Source, load
+from scenarios.config.overrides import KeyValues
 from scenarios.config.tables import leaves
 from scenarios.config.toml_source import UNNAMED
 from scenarios.report import labels, terminal
-from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, SECONDS, Quantity, cells
+from scenarios.report.columns import BYTES, FLOPS, PERCENT, SECONDS, Quantity, cells
+from scenarios.report.readings import quantity
 from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.report.tables import of_texts
 from scenarios.run.metadata import SUMMED
@@ -31,13 +34,13 @@ ENVIRONMENT = ("python", "versions", "platform", "processor", "cores", "device",
 RESULTS: Mapping[str, tuple[str, Quantity | None]] = {
     "accuracy": ("accuracy, final", PERCENT),
     "best_accuracy": ("accuracy, best", PERCENT),
-    "rounds": ("rounds", COUNT),
-    "virtual_seconds": ("virtual time", SECONDS),
-    "time_to_target_s": ("virtual time to the target", SECONDS),
+    ROUNDS.key: (ROUNDS.heading, quantity(ROUNDS)),
+    VIRTUAL_SECONDS.key: (VIRTUAL_SECONDS.heading, quantity(VIRTUAL_SECONDS)),
+    "time_to_target_s": (f"{VIRTUAL_SECONDS.heading} to the target", SECONDS),
     "bytes_down": ("bytes down", BYTES),
     "bytes_up": ("bytes up", BYTES),
     "flops": ("FLOPs", FLOPS),
-    "joules": ("energy", JOULES),
+    ENERGY.key: (ENERGY.heading, quantity(ENERGY)),
     "wall_seconds": ("wall time", SECONDS),
     "stopped_by": ("stopped by", None),
 }
@@ -71,7 +74,7 @@ class RunDifference:
         """Whether the scenarios have the same keys and, for two runs, all rounds are the same."""
         return not self.keys and self.first_round is None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The result that ``diff --json`` prints."""
         pairs = {name: {key: list(pair) for key, pair in getattr(self, name).items()} for name in PAIRS}
         return asdict(self) | pairs | {"same": self.same}
@@ -136,7 +139,7 @@ def _result(run: RecordedRun, key: str) -> Any:
     return run.total(key) if key in SUMMED else unfinished.get(key)
 
 
-def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _differing(a: KeyValues, b: KeyValues) -> dict[str, tuple[Any, Any]]:
     """The keys whose values differ: method, server and policy first, then the fleet's."""
     return {key: (a.get(key), b.get(key)) for key in labels.differing([a, b])}
 
@@ -155,10 +158,10 @@ def show(result: RunDifference) -> None:
         if rows:
             terminal.print_table(of_texts(title, [title, "A", "B"], rows))
     rows = []
-    for key, (name, quantity) in RESULTS.items() if result.results else ():
+    for key, (name, held) in RESULTS.items() if result.results else ():
         pair = result.results[key]
         if any(value is not None for value in pair):
-            rows.append([name, *(map(str, pair) if quantity is None else cells(quantity, pair, missing="-"))])
+            rows.append([name, *(map(str, pair) if held is None else cells(held, pair, missing="-"))])
     if rows:
         terminal.print_table(of_texts("results", ["result", "A", "B"], rows))
     print(f"\n{verdict(result)}")

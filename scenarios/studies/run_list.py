@@ -18,7 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from msgspec import Struct, convert
+from msgspec.structs import asdict, replace
 
 from coordinator.records import foreign
 from coordinator.records.store import read
@@ -47,6 +50,24 @@ MOST_SECONDS = 2.0
 MOST_SCENARIO_NBYTES, MOST_RECORD_NBYTES, MOST_LOG_NBYTES = 1 << 20, 1 << 24, 1 << 30
 """Of a scenario, of a summary or a run set's result, and of a ledger's write-ahead log, that are read here"""
 MOST_METHODS = 3
+
+
+class ScenarioFacts(Struct, frozen=True):
+    """A run as its scenario has it; None where it does not say it."""
+
+    method: str | None = None
+    seed: int | None = None
+
+
+class LedgerFacts(ScenarioFacts, frozen=True):
+    """A run as its ledger has it, as far as that goes."""
+
+    rounds: int | None = None
+    """Committed ones"""
+    accuracy: float | None = None
+    """The last that was evaluated, in [0, 1]"""
+    stopped_by: str | None = None
+    """The rule that ended the run, as its summary names it"""
 
 
 @dataclass(frozen=True)
@@ -106,10 +127,10 @@ class RunEntry:
             return self.state
         return stop_text(self.stopped_by) if self.state == "stopped" else f"finished, {stop_text(self.stopped_by)}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """All of it as JSON has it, with ``bytes`` and ``modified_utc``."""
-        rest = {"folder": str(self.folder), "runs": [run.to_dict() for run in self.runs]}
-        values = {each.name: getattr(self, each.name) for each in fields(self)} | rest
+        values: dict[str, object] = {each.name: getattr(self, each.name) for each in fields(self)}
+        values |= {"folder": str(self.folder), "runs": [run.to_dict() for run in self.runs]}
         del values["nbytes"], values["modified"]
         return values | {"bytes": self.nbytes, "modified_utc": self.modified.isoformat(timespec="seconds")}
 
@@ -214,10 +235,9 @@ def _run_set(folder: Path, names: Sequence[str], mark: Path) -> RunEntry | None:
 
 def _run(folder: Path, in_set: bool) -> RunEntry:
     name = folder.resolve().parents[1 if in_set else 0].name
-    values: dict[str, Any] = {}
-    problem = ""
+    facts, problem = LedgerFacts(), ""
     try:
-        values = _of_ledger(folder / LEDGER)
+        facts = _of_ledger(folder / LEDGER)
     except (OSError, ValueError, sqlite3.Error) as error:
         why = str(error).removeprefix(f"{folder / LEDGER}: ")
         why = f"takes longer than {MOST_SECONDS:g} s to read" if why == "interrupted" else why
@@ -227,22 +247,23 @@ def _run(folder: Path, in_set: bool) -> RunEntry:
         with suppress(FileNotFoundError):
             nbytes = file.stat().st_size
         if not MOST_SCENARIO_NBYTES < nbytes <= run_records.MOST_NBYTES:  # one with a name per client is too long
-            tables = run_records.read_scenario(file)[1]
-            values = {key: tables[key] for key in ("method", "seed") if key in tables} | values
+            written = convert(run_records.read_scenario(file)[1], ScenarioFacts)
+            method, seed = (facts.method or written.method, written.seed if facts.seed is None else facts.seed)
+            facts = replace(facts, method=method, seed=seed)
     except (OSError, ValueError) as error:
         problem = problem or f"{SCENARIO}: {str(error).removeprefix(f'{folder / SCENARIO}: ')}"
-    is_early = values.get("stopped_by") in (None, *EARLY)
-    state: State = "finished" if not is_early else "stopped" if values.get("stopped_by") else "unfinished"
+    is_early = facts.stopped_by in (None, *EARLY)
+    state: State = "finished" if not is_early else "stopped" if facts.stopped_by else "unfinished"
     if problem:
         state = "damaged"
     elif is_early and has_lock(folder):
         state = "running"
     changed = _changed(folder / name for name in (*folder_files.LEDGER, SCENARIO))
-    return RunEntry(folder, RUN, name, state, _size(folder), changed, problem=one_paragraph(problem), **values)
+    return RunEntry(folder, RUN, name, state, _size(folder), changed, problem=one_paragraph(problem), **asdict(facts))
 
 
-def _of_ledger(ledger: Path) -> dict[str, Any]:
-    """Method, seed, rounds, accuracy and how a run ended; what is not there yet is left out."""
+def _of_ledger(ledger: Path) -> LedgerFacts:
+    """The run's facts, as far as they are there."""
     try:
         foreign.check_files(ledger)
         if ledger.with_name(f"{ledger.name}-wal").stat().st_size > MOST_LOG_NBYTES:
@@ -250,26 +271,24 @@ def _of_ledger(ledger: Path) -> dict[str, Any]:
     except FileNotFoundError:
         pass
     if not ledger.exists():
-        return {"rounds": 0}
+        return LedgerFacts(rounds=0)
     try:
         query = "SELECT length(value) AS nbytes, value FROM meta WHERE key = 'summary' LIMIT 1"
         for row in read(ledger, query, limit_seconds=MOST_SECONDS):
             if not isinstance(row["value"], str) or row["nbytes"] > MOST_RECORD_NBYTES:
                 raise ValueError("its summary is none, or too long")
-            summary = run_records.parsed(row["value"], run_records.SummaryRecord)
-            keys = ("method", "seed", "rounds", "accuracy", "stopped_by")
-            return {key: summary[key] for key in keys if key in summary}
+            return convert(run_records.parsed(row["value"], run_records.SummaryRecord), LedgerFacts)
         last = read(ledger, "SELECT MAX(round) AS last FROM rounds", limit_seconds=MOST_SECONDS)[0]["last"]
         query = "SELECT accuracy FROM rounds WHERE accuracy IS NOT NULL ORDER BY round DESC LIMIT 1"
         scores = read(ledger, query, limit_seconds=MOST_SECONDS)
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):  # killed while it was created
-            return {"rounds": 0}
+            return LedgerFacts(rounds=0)
         raise
     accuracy = scores[0]["accuracy"] if scores else None
     if not isinstance(last, int | None) or not isinstance(accuracy, float | None):
         raise ValueError("table rounds: holds a value that no run writes")
-    return {"rounds": 0 if last is None else last + 1, "accuracy": accuracy}
+    return LedgerFacts(rounds=0 if last is None else last + 1, accuracy=accuracy)
 
 
 def has_lock(folder: Path) -> bool:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from costmodel.fleet.devices import Device, Network, Row, basis
 from costmodel.fleet.fleet import DEVICE_FIGURES, NETWORK_FIGURES, Fleet, RowFactors, scaled
@@ -27,9 +27,9 @@ from costmodel.fleet.variation import MEASURED
 from edge.protocol.rng import keyed_generator
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError, one_paragraph
-from scenarios.config.overrides import words
+from scenarios.config.overrides import KeyValues, words
 from scenarios.report import drawn_times, terminal
-from scenarios.report.drawn_times import MOST_DRAWS, Chance, DrawnTimes, TimesOverSeeds, scope
+from scenarios.report.drawn_times import MOST_DRAWS, Chance, DrawnTimes, Interval, TimesOverSeeds, scope
 from scenarios.report.run_reader import RecordedRun, RunGroup, grouped, open_runs
 from scenarios.report.tables import of_texts
 from scenarios.run import run_finder
@@ -86,6 +86,86 @@ def sigmas(settings: Sequence[str]) -> dict[str, float]:
     return chosen
 
 
+class Quantiles(Struct, frozen=True):
+    """An `Interval`."""
+
+    low: float
+    median: float
+    high: float
+
+
+class Times(Struct, frozen=True):
+    time_to_target_s: float | None
+    virtual_seconds: float
+
+
+class TimesInDraws(Struct, frozen=True):
+    """By draw; None: not reached, or other visits would have been trained."""
+
+    time_to_target_s: list[float | None]
+    virtual_seconds: list[float | None]
+
+
+class RunInDraws(Struct, frozen=True):
+    run_dir: str
+    label: str
+    method: str
+    seed: int
+    rounds: int
+    noise: float | str
+    """Of transfers, as `DrawnTimes` has it"""
+    recorded: Times
+    time_to_target_s: Quantiles | None
+    virtual_seconds: Quantiles
+    reached: float
+    """Share of draws"""
+    left_out: int
+    reason: str | None
+    """Why the first draw is left out that is"""
+    values: TimesInDraws
+
+
+class GroupInDraws(Struct, frozen=True):
+    """Runs that differ in their seed alone."""
+
+    label: str
+    method: str
+    seeds: list[int]
+    scope: str
+    time_to_target_s: Quantiles | None
+    virtual_seconds: Quantiles
+    reached: float
+    left_out: int
+
+
+class PairInDraws(Struct, frozen=True):
+    """The probability that the first group is before the second."""
+
+    first: str
+    second: str
+    seeds: list[int]
+    scope: str
+    probability: float
+    low: float | None
+    high: float | None
+    values: list[float]
+    """By seed"""
+    draws: int
+
+
+class DrawsResult(Struct, frozen=True):
+    """The output of ``replay --draws --json``."""
+
+    draws: int
+    seed: int
+    sigmas: dict[str, float]
+    overrides: list[str]
+    target_accuracy: float | None
+    runs: list[RunInDraws]
+    groups: list[GroupInDraws]
+    pairs: list[PairInDraws]
+
+
 @dataclass(frozen=True)
 class DrawnRuns:
     """Several runs, replayed in the same draws."""
@@ -94,7 +174,7 @@ class DrawnRuns:
     ready: Sequence[Prepared]
     times: Sequence[DrawnTimes]
     draws: Draws
-    overrides: Mapping[str, Any]
+    overrides: KeyValues
 
     @cached_property
     def groups(self) -> list[tuple[RunGroup, TimesOverSeeds]]:
@@ -110,57 +190,56 @@ class DrawnRuns:
         """(first, second) of `groups` -> the probability that the first is before the second."""
         return drawn_times.chances([times for _, times in self.groups])
 
-    def result(self) -> dict[str, Any]:
-        """The result of ``replay --draws --json``."""
-        return {
-            "draws": self.draws.count,
-            "seed": self.draws.seed,
-            "sigmas": dict(self.draws.sigmas),
-            "overrides": words(self.overrides),
-            "target_accuracy": self.target,
-            "runs": [
-                {
-                    "run_dir": str(run.folder),
-                    "label": run.label,
-                    "method": run.method,
-                    "seed": run.seed,
-                    "rounds": ready.record.completed,
-                    "noise": times.noise,
-                    "recorded": {
-                        "time_to_target_s": time_to(times.target_accuracy, run.rounds),
-                        "virtual_seconds": run.rounds[-1].end_s,
-                    },
-                    **intervals(TimesOverSeeds({run.seed: times})),
-                    "reason": times.reason,
-                    "values": {"time_to_target_s": times.time_to_target_s, "virtual_seconds": times.virtual_seconds},
-                }
-                for run, ready, times in zip(self.runs, self.ready, self.times, strict=True)
-            ],
-            "groups": [
-                {
-                    "label": group.label,
-                    "method": group.first.method,
-                    "seeds": list(times.by_seed),
-                    "scope": scope(len(times.by_seed)),
-                    **intervals(times),
-                }
-                for group, times in self.groups
-            ],
-            "pairs": [
-                {
-                    "first": self.groups[i][0].label,
-                    "second": self.groups[j][0].label,
-                    "seeds": list(chance.by_seed),
-                    "scope": scope(len(chance.by_seed)),
-                    "probability": chance.probability,
-                    "low": chance.low,
-                    "high": chance.high,
-                    "values": list(chance.by_seed.values()),
-                    "draws": chance.draws,
-                }
-                for (i, j), chance in self.chances.items()
-            ],
-        }
+    def result(self) -> DrawsResult:
+        """The intervals of all runs and groups, and the probabilities of pairs."""
+        runs = [
+            RunInDraws(
+                run_dir=str(run.folder),
+                label=run.label,
+                method=run.method,
+                seed=run.seed,
+                rounds=ready.record.completed,
+                noise=times.noise,
+                recorded=Times(time_to(times.target_accuracy, run.rounds), run.rounds[-1].end_s),
+                time_to_target_s=quantiles(drawn.to_target),
+                virtual_seconds=Quantiles(*drawn.to_end),
+                reached=drawn.reached,
+                left_out=drawn.left_out,
+                reason=times.reason,
+                values=TimesInDraws(list(times.time_to_target_s), list(times.virtual_seconds)),
+            )
+            for run, ready, times in zip(self.runs, self.ready, self.times, strict=True)
+            for drawn in [TimesOverSeeds({run.seed: times})]
+        ]
+        groups = [
+            GroupInDraws(
+                label=group.label,
+                method=group.first.method,
+                seeds=list(times.by_seed),
+                scope=scope(len(times.by_seed)),
+                time_to_target_s=quantiles(times.to_target),
+                virtual_seconds=Quantiles(*times.to_end),
+                reached=times.reached,
+                left_out=times.left_out,
+            )
+            for group, times in self.groups
+        ]
+        pairs = [
+            PairInDraws(
+                first=self.groups[i][0].label,
+                second=self.groups[j][0].label,
+                seeds=list(chance.by_seed),
+                scope=scope(len(chance.by_seed)),
+                probability=chance.probability,
+                low=chance.low,
+                high=chance.high,
+                values=list(chance.by_seed.values()),
+                draws=chance.draws,
+            )
+            for (i, j), chance in self.chances.items()
+        ]
+        of_draws = self.draws.count, self.draws.seed, dict(self.draws.sigmas), words(self.overrides)
+        return DrawsResult(*of_draws, self.target, runs, groups, pairs)
 
     @property
     def target(self) -> float | None:
@@ -179,9 +258,7 @@ class DrawnRuns:
         return [run.folder / drawn_times.FILE for run in self.runs]
 
 
-def replay_in_draws(
-    folders: Sequence[Path], overrides: Mapping[str, Any], draws: Draws, allow_code: bool = False
-) -> DrawnRuns:
+def replay_in_draws(folders: Sequence[Path], overrides: KeyValues, draws: Draws, allow_code: bool = False) -> DrawnRuns:
     """Replay the runs of folders, as `run_finder.found` has them, in the same draws.
 
     ScenarioError and ReportError as of `scenarios.studies.replay.replay`; ScenarioError also if more
@@ -203,14 +280,9 @@ def replay_in_draws(
     return DrawnRuns(runs, ready, times, draws, overrides)
 
 
-def intervals(times: TimesOverSeeds) -> dict[str, Any]:
-    """Times as ``replay --draws --json`` has them."""
-    return {
-        "time_to_target_s": times.to_target and times.to_target._asdict(),
-        "virtual_seconds": times.to_end._asdict(),
-        "reached": times.reached,
-        "left_out": times.left_out,
-    }
+def quantiles(interval: Interval | None) -> Quantiles | None:
+    """The interval as JSON has it; None where there is none."""
+    return None if interval is None else Quantiles(*interval)
 
 
 # --- draws ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+
+from msgspec import Struct
 
 from coordinator.records.schema import EVALUATIONS
 from coordinator.records.store import evaluations, read
@@ -25,7 +26,7 @@ TABLES = {"rounds": "round", "visits": "visit", "payload_shapes": "rowid"}
 """Tables in the hash chain, beside the method's own -> the order of their rows."""
 CHAINED = ("chain", "files")
 """Columns of the table ``rounds`` that hold hashes of the others, and of files."""
-Row = Mapping[str, Any]
+Row = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class Difference:
     """In the round's rows of that table; 0 is the first."""
     columns: tuple[str, ...]
     """The columns that differ; empty if one of the runs has no such row."""
-    before: tuple[Any, ...]
+    before: tuple[object, ...]
     """Their values in the folder."""
-    after: tuple[Any, ...]
+    after: tuple[object, ...]
     """Their values in the repeated run."""
 
     def __str__(self) -> str:
@@ -52,15 +53,29 @@ class Difference:
         return f"round {self.round + 1}: {self.table}, row {self.row}: {values}"
 
 
+class Verification(Struct, frozen=True):
+    """The output of ``verify --json``."""
+
+    run_dir: str
+    rounds: int
+    """In the folder"""
+    verified: int
+    """Rounds from the first on that are the same"""
+    same: bool
+    difference: str | None
+    """In words"""
+    machine_change: str
+    """Differences of this machine that affect bit-identical results; empty if there are none"""
+    source_change: str
+    """Likewise, of the user's own modules"""
+
+
 def verify(
     loaded: Loaded, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
-) -> dict[str, Any]:
-    """Repeat the rounds of a folder in a temporary folder and compare them; returns what ``verify --json`` prints.
+) -> Verification:
+    """Repeat the rounds of a folder in a temporary folder and compare them.
 
-    Keys: run_dir, rounds (in the folder), verified (rounds from the first on that are the same), same, difference
-    (None, or in words), machine_change (differences of this machine that affect bit-identical results; empty if there
-    are none), source_change (likewise, of the user's own modules). ScenarioError for a folder without a round; other
-    errors as `runner.run` raises them.
+    ScenarioError for a folder without a round; other errors as `runner.run` raises them.
     """
     recorded = RunFolder(folder)
     try:
@@ -80,15 +95,15 @@ def verify(
         differences = (difference(folder, again, round, tables) for round in range(min(count.rounds, known)))
         first = next(filter(None, differences), None)
         verified = first.round if first else min(count.rounds, known)
-    return {
-        "run_dir": str(folder),
-        "rounds": known,
-        "verified": verified,
-        "same": verified == known,
-        "difference": None if first is None else str(first),
-        "machine_change": recorded.environment.machine_change(host.device),
-        "source_change": recorded.source_change(),
-    }
+    return Verification(
+        run_dir=str(folder),
+        rounds=known,
+        verified=verified,
+        same=verified == known,
+        difference=None if first is None else str(first),
+        machine_change=recorded.environment.machine_change(host.device),
+        source_change=recorded.source_change(),
+    )
 
 
 class _RoundCount(RunObserver):
@@ -124,10 +139,10 @@ def difference(folder: Path, again: Path, round: int, tables: Mapping[str, str])
     return None if same else Difference(round, "rounds", 0, ("chain",), (was["chain"],), (now["chain"],))
 
 
-def _files(row: Row) -> list[Any]:
+def _files(row: Row) -> list[object]:
     """The files that were committed with a round: the checkpoint, client states, then the server's vectors."""
     try:
-        checkpoint, *others = json.loads(row.get("files", "[null, []]"))
+        checkpoint, *others = json.loads(str(row.get("files", "[null, []]")))
         return [checkpoint, *(file for group in others for file in group)]
     except (TypeError, ValueError, RecursionError):  # in a ledger that no run has written
         return [row["files"]]
@@ -140,14 +155,14 @@ def _rows(folder: Path, table: str, round: int, order: str, all_columns: bool = 
     return [{name: value for name, value in row.items() if all_columns or name not in CHAINED} for row in rows]
 
 
-def show(result: Mapping[str, Any]) -> None:
-    if result["same"]:
-        print(f"all {result['rounds']} rounds of {result['run_dir']} are bit-identical when repeated")
-    elif result["difference"] is None:
-        print(f"stopped: the first {result['verified']} of {result['rounds']} rounds are the same")
+def show(result: Verification) -> None:
+    if result.same:
+        print(f"all {result.rounds} rounds of {result.run_dir} are bit-identical when repeated")
+    elif result.difference is None:
+        print(f"stopped: the first {result.verified} of {result.rounds} rounds are the same")
     else:
-        print(f"the first {result['verified']} of {result['rounds']} rounds are the same, then {result['difference']}")
-    if result["machine_change"]:
-        print(f"results may not be bit-identical on this machine: {result['machine_change']}")
-    if result["source_change"]:
-        print(f"the sources differ from those that the run began with: {result['source_change']}")
+        print(f"the first {result.verified} of {result.rounds} rounds are the same, then {result.difference}")
+    if result.machine_change:
+        print(f"results may not be bit-identical on this machine: {result.machine_change}")
+    if result.source_change:
+        print(f"the sources differ from those that the run began with: {result.source_change}")

@@ -12,7 +12,6 @@ import pytest
 
 import fedbr
 from scenarios.api.requests import (
-    BudgetRequest,
     CompareRequest,
     MachineRequest,
     MeasureRequest,
@@ -20,7 +19,6 @@ from scenarios.api.requests import (
     ResumeRequest,
     RunRequest,
     SweepRequest,
-    TuneRequest,
 )
 from scenarios.cli import recorded, runs, studies
 from scenarios.cli.main import as_command
@@ -35,8 +33,6 @@ CALLS = (
     (fedbr.measure, recorded.measure, MeasureRequest),
     (fedbr.compare, studies.compare, CompareRequest),
     (fedbr.sweep, studies.sweep, SweepRequest),
-    (fedbr.budget, studies.budget, BudgetRequest),
-    (fedbr.tune, studies.tune, TuneRequest),
 )
 BRIEF: dict[str, Any] = {"rounds.max": 1, "train.local_steps": 1, "data.clients": 6}
 
@@ -75,12 +71,15 @@ def test_a_request_refuses_what_its_argument_cannot_have(given: dict[str, Any], 
 
 
 @pytest.mark.usefixtures("pool_in_this_process")
-def test_budgets_settings_and_measures_are_had_from_python(tmp_path: Path) -> None:
+def test_amounts_settings_and_measures_are_had_from_python(tmp_path: Path) -> None:
     brief: dict[str, Any] = {"workers": 1, "out": tmp_path, **BRIEF}
-    spent = fedbr.budget("digits", ["fedavg"], nbytes="100 kB", seeds=1, **brief)
-    assert [run.summary["method"] for run in spent] == ["fedavg"]
-    assert [at["budget"] for at in spent.result["bytes"]] == [100_000]
-    tuned = fedbr.tune("digits", {"method": ["fedavg"], "train.lr": [0.05, 0.1]}, **brief, data={"validation": 0.2})
+    at: dict[str, Any] = {"bytes": [1e5, "50 kB"], "seconds": "1 h"}
+    spent = fedbr.sweep("digits", {"method": ["fedavg", "fedprox"]}, at=at, seeds=1, **brief)
+    assert [run.summary["method"] for run in spent] == ["fedavg", "fedprox"]
+    read = {name: [each["amount"] for each in values] for name, values in spent.result["at"].items()}
+    assert read == {"bytes": [50_000, 100_000], "seconds": [3600]}
+    brief |= {"seeds": 1, "data": {"validation": 0.2}}
+    tuned = fedbr.sweep("digits", {"method": ["fedavg"], "train.lr": [0.05, 0.1]}, judge="validation", **brief)
     assert [run.scenario["train"]["lr"] for run in tuned] == [0.05, 0.1]
     measured = fedbr.measure(spent[0], ["accuracy"], clients="none", workers=1)
     assert measured["models"]["global"]["accuracy"] == pytest.approx(spent[0].accuracy)

@@ -88,19 +88,12 @@ STUDIES: dict[str, list[str]] = {
     "compare": ["compare", *SHORT, "method=fedavg,fedbr"],
     "compare-seeds": ["compare", *SHORT, "method=fedavg,fedbr", "--seeds", "2"],
     "sweep": ["sweep", *SHORT, "method=fedavg,fedprox", "train.lr=0.05,0.1", "--seeds", "2", "--target", "0.1"],
-    "budget": ["study", "budget", *SHORT, "--bytes", "700 kB,1 MB", "--time", "500 ms", "--seeds", "2"],
-    "tune": ["study", "tune", *SHORT, "data.validation=0.2", "train.lr=0.05,0.1"],
-    "trial": [
-        "study",
-        "trial",
-        *SHORT,
-        "--seeds",
-        "1",
-        "variant=fedavg,fedbr-alpha-2",
-        "--target",
-        "0.9",
-        "--target",
-        "0.1",
+    "sweep-at": [
+        *("sweep", *SHORT, "method=fedavg,fedbr", "--seeds", "2"),
+        *("--at", "bytes=700 kB,1 MB", "--at", "seconds=500 ms"),
+    ],
+    "sweep-judged": [
+        *("sweep", *SHORT, "data.validation=0.2", "train.lr=0.05,0.1", "--judge", "validation", "--seeds", "1"),
     ],
     "decide": [
         "decide",

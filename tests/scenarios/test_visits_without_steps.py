@@ -64,5 +64,5 @@ def test_the_loss_of_a_round_is_that_of_the_clients_that_made_a_step(
         assert None not in own
         assert row.train_loss == pytest.approx(np.mean(own), rel=1e-12)
     if "rounds.policy=fedasync" not in words:
-        before, again = replay(Path(summary["run_dir"]))["virtual_seconds"]
+        before, again = replay(Path(summary["run_dir"])).virtual_seconds
         assert before == again

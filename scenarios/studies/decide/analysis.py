@@ -16,10 +16,13 @@ from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
+from msgspec.structs import asdict, astuple
+from msgspec.structs import replace as replace_fields
 
+from coordinator.rounds.amounts import BY_NAME, ENERGY, VIRTUAL_SECONDS
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Stopped
 from costmodel.fleet.devices import Device, Network, basis
@@ -28,18 +31,29 @@ from costmodel.fleet.model_demand import figures_of_speed
 from edge.protocol.files import write_text
 from scenarios.config.errors import ScenarioError, one_paragraph
 from scenarios.config.load import Loaded
+from scenarios.config.overrides import KeyValues
 from scenarios.report import drawn_times
 from scenarios.run.host import Host
-from scenarios.run.progress import Trail, with_interval
+from scenarios.run.progress import Mean, Trail
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies import measure, uncertainty
 from scenarios.studies.decide import analysis_file, evidence, halving, variations
+from scenarios.studies.decide.analysis_file import AnalysisRecord, Asked
+from scenarios.studies.decide.answer import (
+    ChanceOfBetter,
+    Change,
+    Choice,
+    Findings,
+    LabelledAxis,
+    Place,
+    Point,
+    ScoreOnTest,
+    UncertainFigure,
+)
 from scenarios.studies.decide.objective import Objective
 from scenarios.studies.replay import Prepared, prepared
 from scenarios.studies.uncertainty import Draws
 
-TIMED = ("seconds", "joules", "joules_per_device")
-"""Amounts that depend on figures of devices and links; bytes and rounds do not"""
 MAPPED = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Factors on links and devices of the map"""
 BUDGET = "budget"
@@ -69,7 +83,7 @@ class Finalist:
     loaded: Loaded
     folders: Mapping[int, Path]
     """Seed -> the run that was trained"""
-    overrides: Mapping[int, Mapping[str, Any]]
+    overrides: Mapping[int, KeyValues]
     """Seed -> with which it is replayed; none for its own run"""
     trails: Mapping[int, Trail]
     """Seed -> the rounds that it was judged by"""
@@ -126,37 +140,40 @@ class Analysis:
     finalists: Sequence[Finalist]
     """The best first"""
 
-    def found(self, draws: int, stopped: Callable[[], bool]) -> dict[str, Any]:
-        """The keys that an answer gets: ``probability``, ``rests_on``, ``flips``, ``map`` and ``robust``."""
-        asks_time = any(name in TIMED for name in (self.objective.cost, *self.objective.budgets))
+    def found(self, draws: int, stopped: Callable[[], bool]) -> Findings:
+        """All but the score on test examples."""
+        # Bytes and rounds do not depend on figures of devices and links.
+        names = (self.objective.cost, *self.objective.budgets)
+        asks_time = any(BY_NAME[name].unit in (VIRTUAL_SECONDS.unit, ENERGY.unit) for name in names)
         without = {each.name: each.refusal for each in self.finalists if each.refusal}
-        found: dict[str, Any] = {"not_replayed": without}
-        if len(self.finalists) > 1:
-            replayed = Analysis(self.objective, [each for each in self.finalists if not each.refusal])
-            is_drawn = asks_time and draws and replayed.finalists[:2] == self.finalists[:2]
-            drawn = replayed.drawn(draws, stopped) if is_drawn else None
-            found |= drawn or {"probability": self.over_seeds(), "rests_on": []}
-        if len(self.finalists) > 1 and self.objective.budgets:
-            found["flips"] = {BUDGET: self.budget_flip()}
-        if asks_time and draws and len(self.finalists) > 1 and len(without) < len(self.finalists):
-            flips = self.flips(stopped)
-            found["flips"] = flips | found.get("flips", {})
-            found["map"] = self.map(stopped)
-            points = {(axis, point["at"]): point for axis, each in flips.items() for point in each["points"]}
-            found["robust"] = [
-                {"change": name, "how": "replayed", **points[place]} for name, place in variations.REPLAYED.items()
-            ]
-        return found
+        found = Findings(not_replayed=without)
+        if len(self.finalists) < 2:
+            return found
+        replayed = Analysis(self.objective, [each for each in self.finalists if not each.refusal])
+        is_drawn = asks_time and draws and replayed.finalists[:2] == self.finalists[:2]
+        drawn = replayed.drawn(draws, stopped) if is_drawn else None
+        chance, figures = drawn or (self.over_seeds(), [])
+        budget = {BUDGET: self.budget_flip()} if self.objective.budgets else {}
+        found = replace_fields(found, probability=chance, rests_on=figures, flips=budget or None)
+        if not (asks_time and draws and len(without) < len(self.finalists)):
+            return found
+        flips, places = self.flips(stopped), self.map(stopped)
+        points = {(axis, point.at): point for axis, each in flips.items() for point in each.points}
+        robust = [
+            Change(change=change, how="replayed", **asdict(points[place]))
+            for change, place in variations.REPLAYED.items()
+        ]
+        return replace_fields(found, flips=flips | budget, map=places, robust=robust)
 
     # --- the probability ----------------------------------------------------------------------------------------------
 
-    def over_seeds(self) -> dict[str, Any]:
+    def over_seeds(self) -> ChanceOfBetter:
         """The probability that the choice is better than what comes second, over seeds alone."""
         return self._chance(
             [{s: [self.objective.value(trail)] for s, trail in each.trails.items()} for each in self.finalists]
         )
 
-    def drawn(self, draws: int, stopped: Callable[[], bool]) -> dict[str, Any] | None:
+    def drawn(self, draws: int, stopped: Callable[[], bool]) -> tuple[ChanceOfBetter, list[UncertainFigure]] | None:
         """The same over seeds and draws of the uncertain figures, and the figures that it rests on.
 
         None if in more draws than `uncertainty.MOST_LEFT_OUT_PERCENT` of them a finalist would train other visits, or
@@ -178,9 +195,9 @@ class Analysis:
                     return None
                 for seed in each.folders:
                     values[-1][seed].append(math.nan if trails is None else self.objective.value(trails[seed]))
-        return {"probability": self._chance(values), "rests_on": self._rests_on(values[:2], settings)}
+        return self._chance(values), self._rests_on(values[:2], settings)
 
-    def _chance(self, values: Sequence[Mapping[int, Sequence[float | None]]]) -> dict[str, Any]:
+    def _chance(self, values: Sequence[Mapping[int, Sequence[float | None]]]) -> ChanceOfBetter:
         """``values``: of each finalist, by seed and draw; NaN: nobody knows it in this draw, which is left out.
 
         The seeds that choose a finalist flatter it. So ``probability`` is that with which, of the two finalists that
@@ -204,14 +221,14 @@ class Analysis:
                 left_out[seed] = share
         chance = drawn_times.over_seeds(left_out, count) if len(left_out) > 1 else None
         draws = max((len(each) for each in values[0].values()), default=0)
-        return {
-            "than": names[1],
-            "probability": None if chance is None else chance.probability,
-            "low": None if chance is None else chance.low,
-            "high": None if chance is None else chance.high,
-            "by_seed": list(own.values()),
-            "draws": draws if draws > 1 else 0,
-        }
+        return ChanceOfBetter(
+            than=names[1],
+            probability=None if chance is None else chance.probability,
+            low=None if chance is None else chance.low,
+            high=None if chance is None else chance.high,
+            by_seed=list(own.values()),
+            draws=draws if draws > 1 else 0,
+        )
 
     def _better(self, one: Sequence[float | None], other: Sequence[float | None]) -> tuple[float | None, int]:
         """(share of the draws in which the first value is better, equal ones as one half; draws in which both are
@@ -225,7 +242,7 @@ class Analysis:
 
     def _rests_on(
         self, values: Sequence[Mapping[int, Sequence[float | None]]], settings: Draws
-    ) -> list[dict[str, Any]]:
+    ) -> list[UncertainFigure]:
         """The figures whose factors go with the lead of the first finalist over the second, the largest share first.
 
         A figure's share is the squared correlation of its logarithm with that of the ratio of the two values (without a
@@ -242,7 +259,7 @@ class Analysis:
             *((figure, row) for figure in factors[0].devices for row in fleet.devices),
             *((figure, row) for figure in factors[0].networks for row in fleet.networks),
         ]
-        found: list[dict[str, Any]] = []
+        figures: list[UncertainFigure] = []
         for figure, row in rows:
             shares = []
             for seed in one.keys() & other.keys():
@@ -254,8 +271,8 @@ class Analysis:
                 shares.append(self._share(points))
             if shares and (share := sum(shares) / len(shares)) > 0:
                 key, known = _weakest(row, FIGURES[figure], families)
-                found.append({"row": row.name, "figure": key, "basis": known, "share": share})
-        return sorted(found, key=lambda each: -float(each["share"]))[:MOST_NAMED]
+                figures.append(UncertainFigure(row.name, key, known, share))
+        return sorted(figures, key=lambda each: -each.share)[:MOST_NAMED]
 
     def _share(self, points: Sequence[tuple[float, float, float]]) -> float:
         if len(points) < 3:
@@ -268,7 +285,7 @@ class Analysis:
 
     # --- where it flips -----------------------------------------------------------------------------------------------
 
-    def best_on(self, change: Callable[[Fleet], Fleet], is_own: bool = False) -> dict[str, Any]:
+    def best_on(self, change: Callable[[Fleet], Fleet], is_own: bool = False) -> Choice:
         """The finalist that would be chosen on other fleets, and the mean of each one's value; ``is_own``: these are
         their own.
 
@@ -283,7 +300,7 @@ class Analysis:
         if not unknown:
             return best_of(self.objective, known, self._open(self.objective, known))
         values = {name: None if found is None else _mean(self.objective, found) for name, found in trails.items()}
-        return {"chosen": None, "values": values, "unknown": unknown}
+        return Choice(None, values, unknown)
 
     def _open(self, objective: Objective, trails: Mapping[str, Mapping[int, Trail]]) -> dict[str, frozenset[int]]:
         """Name -> seeds whose runs are open."""
@@ -294,33 +311,33 @@ class Analysis:
             for each in self.finalists
         }
 
-    def flips(self, stopped: Callable[[], bool]) -> dict[str, Any]:
+    def flips(self, stopped: Callable[[], bool]) -> dict[str, LabelledAxis]:
         """Name of an axis -> its values, each with the finalist that would be chosen there."""
-        found = {}
+        axes = {}
         for name, (change, values, words) in variations.AXES.items():
             points = []
             for value in values:
                 if stopped():
                     raise Stopped
                 is_own = value == variations.OWN.get(name)
-                points.append({"at": value, **self.best_on(partial(_changed, change, value), is_own)})
-            found[name] = {"words": words, "points": points}
-        return found
+                points.append(Point(value, *astuple(self.best_on(partial(_changed, change, value), is_own))))
+            axes[name] = LabelledAxis(words, points)
+        return axes
 
-    def budget_flip(self) -> dict[str, Any]:
+    def budget_flip(self) -> LabelledAxis:
         """The same for all budgets together, from the runs as they are."""
-        points: list[dict[str, Any]] = []
+        points = []
         trails = {each.name: each.trails for each in self.finalists}
         for factor in variations.FACTORS:
             own = replace(
                 self.objective, budgets={key: factor * limit for key, limit in self.objective.budgets.items()}
             )
-            points.append({"at": factor, **best_of(own, trails, self._open(own, trails))})
-        return {"words": "all budgets ×", "points": points}
+            points.append(Point(factor, *astuple(best_of(own, trails, self._open(own, trails)))))
+        return LabelledAxis("all budgets ×", points)
 
-    def map(self, stopped: Callable[[], bool]) -> list[dict[str, Any]]:
+    def map(self, stopped: Callable[[], bool]) -> list[Place]:
         """The finalist that would be chosen, over rates of links and speeds of devices."""
-        found = []
+        places = []
         for links, devices in product(MAPPED, repeat=2):
             if stopped():
                 raise Stopped
@@ -329,13 +346,13 @@ class Analysis:
                 return variations.with_devices(variations.with_links(fleet, links), devices)
 
             best = self.best_on(both, links == devices == 1)
-            found.append({"links": links, "devices": devices, "chosen": best["chosen"], "unknown": best["unknown"]})
-        return found
+            places.append(Place(links, devices, best.chosen, best.unknown))
+        return places
 
 
 def best_of(
     objective: Objective, trails: Mapping[str, Mapping[int, Trail]], is_open: Mapping[str, Set[int]] = NONE
-) -> dict[str, Any]:
+) -> Choice:
     """The candidate that is ``chosen`` by these runs, None if none reaches the target, and the mean of each value.
 
     ``is_open``: name -> seeds with runs that would go on; these names are ``unknown`` if one of them might be better
@@ -346,11 +363,11 @@ def best_of(
     best = halving.final_order(objective, trails)[0]
     at_worst = halving.place(objective, [objective.value(trail) for trail in trails[best].values()])
     if any(at_worst > _at_best(objective, trails[name], is_open[name]) for name in unknown if name != best):
-        return {"chosen": None, "values": values, "unknown": unknown}
+        return Choice(None, values, unknown)
     reached = any(objective.value(trail) is not None for trail in trails[best].values())
     if best in unknown and (objective.target is None or not reached):
-        return {"chosen": None, "values": values, "unknown": unknown}
-    return {"chosen": best if reached else None, "values": values, "unknown": []}
+        return Choice(None, values, unknown)
+    return Choice(best if reached else None, values, [])
 
 
 def _at_best(objective: Objective, trails: Mapping[int, Trail], is_open: Set[int]) -> tuple[float, float]:
@@ -363,8 +380,7 @@ def _at_best(objective: Objective, trails: Mapping[int, Trail], is_open: Set[int
 
 def _mean(objective: Objective, trails: Mapping[int, Trail]) -> float | None:
     """The mean value over seeds, None if one has none."""
-    mean: float | None = with_interval([objective.value(trail) for trail in trails.values()])["mean"]
-    return mean
+    return Mean.of([objective.value(trail) for trail in trails.values()]).mean
 
 
 def _changed(change: Callable[[Fleet, float], Fleet], value: float, fleet: Fleet) -> Fleet:
@@ -400,17 +416,16 @@ def complete(
         each.name: [RunFolder(each.folders[s]).rounds[-1].model_sha256 for s in each.folders] for each in finalists
     }
     rounds = {seed: each[2] for seed, each in scored.items()}
-    asked = {"format": FORMAT, "objective": objective.plain, "draws": draws, "models": models, "rounds": rounds}
-    asked = json.loads(json.dumps(asked))
+    asked = Asked(FORMAT, objective, draws, models, rounds)
     with suppress(ValueError, OSError):  # a file that somebody has changed is made anew
-        if analysis_file.read(file, [each.name for each in finalists])["of"] == asked:
+        if analysis_file.read(file, [each.name for each in finalists]).of == asked:
             return
     found = Analysis(objective, finalists).found(draws, stopped)
-    found["test"] = on_test(scored, host, launcher, stopped)
-    write_text(file, json.dumps({"of": asked, "found": found}, indent=1))
+    found = replace_fields(found, test=on_test(scored, host, launcher, stopped))
+    write_text(file, json.dumps(to_builtins(AnalysisRecord(asked, found)), indent=1))
 
 
-def on_test(scored: Scored, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
+def on_test(scored: Scored, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> ScoreOnTest:
     """The mean accuracy over clients on their own test examples, by seed, of the models after these rounds."""
     scores = list[float | None]()
     for loaded, folder, rounds in scored.values():
@@ -420,6 +435,6 @@ def on_test(scored: Scored, host: Host, launcher: WorkerLauncher, stopped: Calla
         asked = measure.plan(loaded, folder, ACCURACY, {}, rounds, "evaluated")
         plan = replace(asked, evaluation=replace(asked.evaluation, split="test"))
         measured = measure.measure(plan, folder, host, launcher, stopped, lambda done, tasks: None)
-        values = [each[ACCURACY] for each in measured["by_client"].values() if each.get(ACCURACY) is not None]
+        values = [value for each in measured.by_client.values() if (value := each.get(ACCURACY)) is not None]
         scores.append(float(np.mean(values)) if values else None)
-    return {"seeds": list(scored), "rounds": [each[2] for each in scored.values()], **with_interval(scores)}
+    return ScoreOnTest(list(scored), [each[2] for each in scored.values()], **asdict(Mean.of(scores)))

@@ -5,105 +5,58 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from pydantic import ConfigDict, Field
+import msgspec
+from msgspec import Struct
 
-from scenarios.run.run_records import Count, Number, Record, read_json
-
-
-class _Chance(Record):
-    than: str
-    probability: Number | None
-    low: Number | None
-    high: Number | None
-    by_seed: list[Number]
-    draws: Count
+from scenarios.run.run_records import read_json
+from scenarios.studies.decide.answer import Change, Findings, Place, Point
+from scenarios.studies.decide.objective import Objective
 
 
-class _Figure(Record):
-    row: str
-    figure: str
-    basis: str
-    share: Number
+class Asked(Struct, frozen=True):
+    """All that an analysis is made of."""
+
+    format: int
+    objective: Objective
+    draws: int
+    models: dict[str, list[str]]
+    """Finalist -> hash of the last model, by seed"""
+    rounds: dict[int, int]
+    """Seed -> until the model that is scored"""
 
 
-class _Choice(Record):
-    chosen: str | None
-    unknown: list[str]
-
-
-class _Point(_Choice):
-    at: Number
-    values: dict[str, Number | None]
-
-
-class _Axis(Record):
-    words: str
-    points: list[_Point]
-
-
-class _Place(_Choice):
-    links: Number
-    devices: Number
-
-
-class _Change(_Point):
-    change: str
-    how: str
-
-
-class _OnTest(Record):
-    seeds: list[Count]
-    rounds: list[Count]
-    values: list[Number | None]
-    mean: Number | None
-    deviation: Number | None
-    half_width: Number | None
-
-
-class _Findings(Record):
-    """What `Analysis.found` and `on_test` give."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    not_replayed: dict[str, str]
-    test: _OnTest
-    probability: _Chance | None = None
-    rests_on: list[_Figure] = Field(default_factory=list)
-    flips: dict[str, _Axis] = Field(default_factory=dict)
-    map: list[_Place] = Field(default_factory=list)
-    robust: list[_Change] = Field(default_factory=list)
-
-    @property
-    def names(self) -> set[str]:
-        """Names of finalists in it."""
-        points = [*self.map, *self.robust, *(point for axis in self.flips.values() for point in axis.points)]
-        valued = [point for point in points if isinstance(point, _Point)]
-        chosen = {each.chosen for each in points if each.chosen is not None}
-        others = {name for each in points for name in each.unknown} | {name for each in valued for name in each.values}
-        than = set[str]() if self.probability is None else {self.probability.than}
-        return chosen | others | than | self.not_replayed.keys()
-
-
-class AnalysisRecord(Record):
+class AnalysisRecord(Struct, frozen=True):
     """The file of an analysis."""
 
-    of: dict[str, Any]
-    """What it was made of"""
-    found: _Findings
+    of: Asked
+    found: Findings
 
 
-def findings(file: Path, finalists: Sequence[str]) -> dict[str, Any]:
-    """Those of the analysis of these finalists; nothing without its file, or where no decision has written it."""
+def findings(file: Path, finalists: Sequence[str]) -> Findings | None:
+    """Those of the analysis of these finalists; None without its file, or where no decision has written it."""
     with suppress(ValueError, OSError):
-        return dict(read(file, finalists)["found"])
-    return {}
+        return read(file, finalists).found
+    return None
 
 
-def read(file: Path, finalists: Sequence[str]) -> dict[str, Any]:
-    """The file's tables. ValueError, with the key, for values that no decision writes, and for other finalists."""
-    tables = read_json(file, AnalysisRecord)
-    if others := _Findings.model_validate(tables["found"]).names - {*finalists}:
+def read(file: Path, finalists: Sequence[str]) -> AnalysisRecord:
+    """The file. ValueError, with the key, for values that no decision writes, and for other finalists."""
+    record = msgspec.convert(read_json(file), AnalysisRecord, str_keys=True)
+    if record.found.test is None:
+        raise ValueError("found: has no score on test examples")
+    if others := _names(record.found) - {*finalists}:
         raise ValueError(f"found: names other candidates: {', '.join(sorted(others))}")
-    return tables
+    return record
+
+
+def _names(found: Findings) -> set[str]:
+    """Names of finalists in it."""
+    axes = (found.flips or {}).values()
+    points: list[Point | Change] = [*(found.robust or []), *(point for axis in axes for point in axis.points)]
+    places: list[Point | Change | Place] = [*(found.map or []), *points]
+    names = {place.chosen for place in places if place.chosen is not None}
+    names |= {name for place in places for name in place.unknown}
+    names |= {name for point in points for name in point.values}
+    than = set() if found.probability is None else {found.probability.than}
+    return names | than | found.not_replayed.keys()

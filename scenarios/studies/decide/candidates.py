@@ -7,7 +7,6 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from coordinator.rounds.amounts import BY_NAME
 from coordinator.workers.launcher import WorkerLauncher
@@ -15,6 +14,7 @@ from edge.protocol.config import CPU
 from edge.protocol.plugins import display_name
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded
+from scenarios.config.overrides import KeyValues
 from scenarios.config.quantities import scenario_text
 from scenarios.experiment.experiment import ExperimentRow
 from scenarios.experiment.grid import Grid, Point
@@ -40,7 +40,7 @@ class Candidate:
     """Name of the candidate whose training it shares: its own, or that of one which differs in time alone"""
     refusal: str = ""
     """Why it is not trained at all, if it is not"""
-    overrides: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    overrides: Mapping[int, KeyValues] = field(default_factory=dict)
     """Seed -> with which a run of ``like`` is replayed as one of its own; none where it is trained itself"""
 
     @property
@@ -73,7 +73,7 @@ def training_of(loaded: Loaded) -> str:
     return json.dumps(keys, sort_keys=True, default=str)
 
 
-def overrides_of(loaded: Loaded, trained: Loaded) -> dict[str, Any]:
+def overrides_of(loaded: Loaded, trained: Loaded) -> KeyValues:
     """Key -> value with which a run of ``trained`` is replayed as one of ``loaded``: what differs between them."""
     now, before = resolved_keys(loaded.scenario), resolved_keys(trained.scenario)
     differing = {key for key in {*now, *before} if now.get(key) != before.get(key)}

@@ -16,27 +16,39 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from coordinator.rounds.amounts import BY_NAME
+import msgspec
+
+from coordinator.rounds.amounts import BY_NAME, BYTES, ENERGY, PRICE, ROUNDS, VIRTUAL_SECONDS, WAN_BYTES, of
 from coordinator.rounds.budget import EARLY
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.files import write_text
 from scenarios.config import fleet_files
 from scenarios.config.errors import ScenarioError, one_paragraph
 from scenarios.config.load import Loaded
-from scenarios.config.overrides import shown, words
+from scenarios.config.overrides import KeyValues, shown, words
 from scenarios.config.quantities import scenario_text
 from scenarios.config.tables import set_value
-from scenarios.experiment import statistics
+from scenarios.experiment import at_amounts, statistics
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result, Stopped
 from scenarios.experiment.grid import Grid, cell_name, folder_name, label
+from scenarios.experiment.judged import on_validation
 from scenarios.experiment.run_set import BUDGETS, PlannedRun, RunSet, folder_of
-from scenarios.experiment.tune import on_validation
 from scenarios.run.host import Host
-from scenarios.run.progress import TARGET, ProgressPoint, Trail, with_interval
+from scenarios.run.progress import TARGET, Mean, ProgressPoint, Trail
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.setup import RunInputs, on_device
 from scenarios.studies.decide import analysis, analysis_file, evidence, halving, pages, variations
 from scenarios.studies.decide.analysis import Finalist
+from scenarios.studies.decide.answer import (
+    CandidateRow,
+    Change,
+    DecisionAnswer,
+    Effort,
+    FinalistComparison,
+    FinalistDifference,
+    Nearest,
+    Sought,
+)
 from scenarios.studies.decide.candidates import Candidate, forecasts, overrides_of, share_training
 from scenarios.studies.decide.halving import Rung
 from scenarios.studies.decide.objective import Objective, amount_at
@@ -49,6 +61,8 @@ SEEDS, FINALISTS, DRAWS = 3, 3, 50
 VALIDATION = "data.validation"
 HELD_OUT = 0.2
 """Share of each client's examples to decide by, where the scenario holds out none"""
+SPENT = tuple(amount.name for amount in (VIRTUAL_SECONDS, BYTES, ENERGY, *of("devices")))
+"""Names of the amounts that every candidate's row has, beside those of the budgets"""
 COMMON = ("data", "stop")
 """Tables of a scenario in which candidates do not differ, but for ``data.augment``"""
 LEVEL = 0.05
@@ -85,10 +99,10 @@ class Walk(NamedTuple):
 @dataclass(frozen=True)
 class Decision(Experiment):
     candidates: tuple[Candidate, ...] = ()
-    objective: Objective = field(default_factory=lambda: Objective(None, "rounds", {"rounds": 1}))
+    objective: Objective = field(default_factory=lambda: Objective(None, ROUNDS.name, {ROUNDS.name: 1}))
     grid: Grid = field(default_factory=lambda: Grid(""))
     """The user's grid, without what deciding adds"""
-    held_out: Mapping[str, Any] = field(default_factory=dict)
+    held_out: Mapping[str, float] = field(default_factory=dict)
     """Keys that deciding adds to all scenarios: a share of validation examples, if they have none"""
     is_robust: bool = False
     """Whether the two best are also trained on changed fleets"""
@@ -185,7 +199,7 @@ class Decision(Experiment):
     def _scored_name(self, row: ExperimentRow, seed: int) -> str:
         return f"{self.run_name(row, seed)}-scored"
 
-    def _changes(self, candidate: Candidate, walk: Walk, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _changes(self, candidate: Candidate, walk: Walk, folder: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
         """(change, settings) of each that has to be trained."""
         trained, overrides = self._judged_by(candidate, walk.apart, self.seeds[0])
         path, scale = folder / self.run_name(trained.row, self.seeds[0]), candidate.loaded.scenario.fleet.scale
@@ -271,7 +285,7 @@ class Decision(Experiment):
             return candidate
         return next(other for other in self.candidates if other.row.name == candidate.like)
 
-    def _judged_by(self, candidate: Candidate, apart: frozenset[str], seed: int) -> tuple[Candidate, Mapping[str, Any]]:
+    def _judged_by(self, candidate: Candidate, apart: frozenset[str], seed: int) -> tuple[Candidate, KeyValues]:
         """The candidate that was trained, and the overrides with which its run is replayed; none for its own."""
         trained = self._trained(candidate, apart)
         return trained, {} if trained is candidate else candidate.overrides[seed]
@@ -294,13 +308,13 @@ class Decision(Experiment):
         if shares > 1:  # others may spend less by the same round
             return target
         limits = self._limits(trained)
-        return target | {"time" if name == "seconds" else name: limit for name, limit in limits.items()}
+        return target | {BY_NAME[name].kind: limit for name, limit in limits.items()}
 
     def _limits(self, candidate: Candidate) -> dict[str, float]:
         """Name of a budget -> its limit. Without aggregators all bytes are WAN bytes."""
         limits = dict(self.objective.budgets)
-        if not candidate.loaded.scenario.fleet.tiers.count and (limit := limits.pop("wan_bytes", None)):
-            limits["bytes"] = min(limit, limits.get("bytes", limit))
+        if not candidate.loaded.scenario.fleet.tiers.count and (limit := limits.pop(WAN_BYTES.name, None)):
+            limits[BYTES.name] = min(limit, limits.get(BYTES.name, limit))
         return limits
 
     def _evidence(
@@ -332,35 +346,48 @@ class Decision(Experiment):
         return halving.final_order(self.objective, trails)
 
     def result(self, done: Result) -> dict[str, Any]:
-        """The keys of ``decide --json``; without ``chosen`` if the decision was interrupted."""
+        """The keys of ``decide --json``."""
+        return {**msgspec.to_builtins(self.answer(done)), **done}
+
+    def answer(self, done: Result) -> DecisionAnswer:
+        """The answer of these runs."""
         walk = self.walk(done)
         order, objective = self.finalists(walk), self.objective
-        result = {
-            "scenario": self.scenario,
-            "overrides": words({**self.overrides, **self.held_out}),
-            "objective": {"text": objective.text, **objective.plain},
-            "seeds": list(self.seeds),
-            "candidates": [self._row(standing) for standing in walk.standings.values()],
-            "runs_of": {
+        answer = DecisionAnswer(
+            scenario=self.scenario,
+            overrides=words({**self.overrides, **self.held_out}),
+            objective=Sought(objective.text, objective.target, objective.cost, dict(objective.budgets)),
+            seeds=list(self.seeds),
+            candidates=[self._row(standing) for standing in walk.standings.values()],
+            runs_of={
                 name: [
                     self.run_name(self._trained(standing.candidate, walk.apart).row, seed) for seed in standing.trails
                 ]
                 for name, standing in walk.standings.items()
             },
-            "effort": self._effort(done, walk),
-        }
-        if order and not walk.needed:
-            result |= self._answer(order, walk)
-            result["seconds_by_basis"] = self._by_basis(order[0], walk, done)
-            result |= analysis_file.findings(folder_of(done) / ANALYSIS, order)
-            replayed: Any = result.pop("robust", [])
-            if robust := list(self._after_changes(order[:2], walk, done, replayed)):
-                result["robust"] = robust
-        return {**result, **done}
+            effort=self._effort(done, walk),
+        )
+        if not order or walk.needed:
+            return answer
+        found = analysis_file.findings(folder_of(done) / ANALYSIS, order)
+        if found is not None:
+            answer = msgspec.structs.replace(answer, **msgspec.structs.asdict(found))
+        robust = list(self._after_changes(order[:2], walk, done, answer.robust or ()))
+        tests, best = self._tests(order, walk), walk.standings[order[0]].trails.values()
+        return msgspec.structs.replace(
+            answer,
+            chosen=order[0],
+            finalists=list(order),
+            tests=tests,
+            ties=[test.name for test in tests if test.is_tie],
+            nearest=None if any(objective.value(trail) is not None for trail in best) else self._nearest(walk),
+            seconds_by_basis=self._by_basis(order[0], walk, done),
+            robust=robust or None,
+        )
 
     def _after_changes(
-        self, names: Sequence[str], walk: Walk, done: Result, replayed: Sequence[Mapping[str, Any]]
-    ) -> Iterator[Mapping[str, Any]]:
+        self, names: Sequence[str], walk: Walk, done: Result, replayed: Sequence[Change]
+    ) -> Iterator[Change]:
         """The results of replays on changed fleets; where they leave it open, or say nothing, which of the two best is
         better with the first seed, trained there, as of `Analysis.best_on`.
 
@@ -368,13 +395,13 @@ class Decision(Experiment):
         """
         seed, planned = self.seeds[0], {run.name for run in self.run_set.runs} | self.lost.keys()
         ended = {run["name"] for run in done["runs"] if run["stopped_by"] not in EARLY}
-        known = {row["change"]: row for row in replayed}
+        known = {each.change: each for each in replayed}
         for change in [*variations.REPLAYED, *variations.ABSENCES]:
             entry = known.get(change)
             is_asked = self.is_robust and len(names) == 2 and change in variations.TRAINED
             runs = {name: self._run_of(walk.standings[name].candidate, change) for name in names if is_asked}
             trained = {name: run for name, run in runs.items() if run in planned}
-            is_open = bool(trained) if entry is None else bool(entry["unknown"])
+            is_open = bool(trained) if entry is None else bool(entry.unknown)
             if is_asked and is_open and ended.issuperset(trained.values()):
                 trails = {}
                 for name in names:
@@ -388,39 +415,38 @@ class Decision(Experiment):
                         trail = again[: len(trail)]
                     trails[name] = {seed: trail}
                 how = f"seed {seed}, {'trained' if trained else 'replayed'}"
-                yield {"change": change, "how": how, **analysis.best_of(self.objective, trails)}
+                best = analysis.best_of(self.objective, trails)
+                yield Change(change=change, how=how, chosen=best.chosen, values=best.values, unknown=best.unknown)
             elif entry is not None:
                 yield entry
 
-    def _row(self, standing: Standing) -> dict[str, Any]:
-        """One candidate: what it has reached for what, over the seeds that it was judged by."""
+    def _row(self, standing: Standing) -> CandidateRow:
+        """One candidate over the seeds that it was judged by."""
         candidate, objective = standing.candidate, self.objective
         trails = [objective.kept(trail) for trail in standing.trails.values()]
         last = [trail[-1] for trail in trails if trail]
         known = [next((p.accuracy for p in reversed(trail) if p.accuracy is not None), None) for trail in trails]
-        return {
-            "name": candidate.row.name,
-            "method": candidate.row.method,
-            "settings": {key: _short(value) for key, value in candidate.row.settings.items()},
-            "trained_as": candidate.like,
-            "state": standing.state,
-            "why": one_paragraph(standing.why),
-            "rung": standing.rung,
-            "seeds": list(standing.trails),
-            "rounds": [point.rounds for point in last],
-            "accuracy": with_interval(known),
-            "reached": sum(objective.reached(trail) is not None for trail in standing.trails.values()),
-            "value": with_interval([objective.value(trail) for trail in standing.trails.values()]),
-            "spent": {
-                name: with_interval([amount_at(name, point) for point in last])
-                for name in dict.fromkeys(
-                    ["seconds", "bytes", "joules", "joules_per_device", "bytes_per_device", *objective.budgets]
-                )
+        return CandidateRow(
+            name=candidate.row.name,
+            method=candidate.row.method,
+            settings={key: _short(value) for key, value in candidate.row.settings.items()},
+            trained_as=candidate.like,
+            state=standing.state,
+            why=one_paragraph(standing.why),
+            rung=standing.rung,
+            seeds=list(standing.trails),
+            rounds=[point.rounds for point in last],
+            accuracy=Mean.of(known),
+            reached=sum(objective.reached(trail) is not None for trail in standing.trails.values()),
+            value=Mean.of([objective.value(trail) for trail in standing.trails.values()]),
+            spent={
+                name: Mean.of([amount_at(name, point) for point in last])
+                for name in dict.fromkeys([*SPENT, *objective.budgets])
             },
-        }
+        )
 
-    def _answer(self, order: Sequence[str], walk: Walk) -> dict[str, Any]:
-        """``chosen``, the finalists in order, how sure their order is, and what is needed if none has the target."""
+    def _tests(self, order: Sequence[str], walk: Walk) -> list[FinalistComparison]:
+        """The other finalists against the first one."""
         objective = self.objective
         by_name = {
             name: {seed: objective.value(trail) for seed, trail in walk.standings[name].trails.items()}
@@ -433,23 +459,16 @@ class Decision(Experiment):
         for name in order[1:]:
             pair, p = against[name], against[name]["p_holm"]
             tests.append(
-                {
-                    "name": name,
-                    "difference": {key: pair[key] for key in ("seeds", "mean", "deviation", "half_width", "values")},
-                    "reached": sum(value is not None for value in by_name[name].values()),
-                    "p": pair["p"],
-                    "p_corrected": p,
-                    "is_tie": p is None or p >= LEVEL,
-                }
+                FinalistComparison(
+                    name=name,
+                    difference=FinalistDifference(**{key: pair[key] for key in FinalistDifference.__struct_fields__}),
+                    reached=sum(value is not None for value in by_name[name].values()),
+                    p=pair["p"],
+                    p_corrected=p,
+                    is_tie=p is None or p >= LEVEL,
+                )
             )
-        reached = [value for value in by_name[order[0]].values() if value is not None]
-        answer = {
-            "chosen": order[0],
-            "finalists": list(order),
-            "tests": tests,
-            "ties": [test["name"] for test in tests if test["is_tie"]],
-        }
-        return answer if reached else answer | {"nearest": self._nearest(walk)}
+        return tests
 
     def _by_basis(self, name: str, walk: Walk, done: Result) -> dict[str, float]:
         """Basis of figures -> virtual seconds that rest on it, in the runs that say what a candidate does."""
@@ -460,7 +479,7 @@ class Decision(Experiment):
                 totals[basis] = totals.get(basis, 0.0) + float(seconds)
         return totals
 
-    def _nearest(self, walk: Walk) -> dict[str, Any]:
+    def _nearest(self, walk: Walk) -> Nearest:
         """Without a candidate that reaches the target, or is evaluated, within the budgets: who gets nearest, None if
         nobody is evaluated, and what each would need."""
         best: dict[str, float] = {}
@@ -478,27 +497,27 @@ class Decision(Experiment):
                     for budget in self.objective.budgets
                 }
         nearest = max(best, key=lambda name: best[name], default=None)
-        return {"name": nearest, "accuracy": best.get(nearest or ""), "budgets_needed": needed}
+        return Nearest(nearest, best.get(nearest or ""), needed)
 
-    def _effort(self, done: Result, walk: Walk) -> dict[str, Any]:
+    def _effort(self, done: Result, walk: Walk) -> Effort:
         """The training of the decision, and at most that of an exhaustive grid."""
         changed = {self._run_of(candidate, change) for candidate in self.candidates for change in variations.TRAINED}
         after = [run for run in done["runs"] if run["name"] in changed]
         runs = [run for run in done["runs"] if run["name"] not in changed]
         names = {self._trained(candidate, walk.apart).row.name for candidate in self.candidates}
-        return {
-            "candidates": len(self.candidates),
-            "trainings": len(names),
-            "runs": len(runs),
-            "seeds": len(self.seeds),
-            "rounds": sum(int(run["rounds"]) for run in runs),
-            "flops": sum(float(run["flops"]) for run in runs),
-            "changed_runs": len(after),
-            "changed_rounds": sum(int(run["rounds"]) for run in after),
-            "changed_flops": sum(float(run["flops"]) for run in after),
-            "exhaustive_runs": len(self.candidates) * len(self.seeds),
-            "exhaustive_rounds": sum(candidate.rounds for candidate in self.candidates) * len(self.seeds),
-        }
+        return Effort(
+            candidates=len(self.candidates),
+            trainings=len(names),
+            runs=len(runs),
+            seeds=len(self.seeds),
+            rounds=sum(int(run["rounds"]) for run in runs),
+            flops=sum(float(run["flops"]) for run in runs),
+            changed_runs=len(after),
+            changed_rounds=sum(int(run["rounds"]) for run in after),
+            changed_flops=sum(float(run["flops"]) for run in after),
+            exhaustive_runs=len(self.candidates) * len(self.seeds),
+            exhaustive_rounds=sum(candidate.rounds for candidate in self.candidates) * len(self.seeds),
+        )
 
     def complete(self, done: Result, host: Host, launcher: WorkerLauncher, stopped: Stopped) -> None:
         """Write the recommended scenario, and what replays and the test examples say of the answer."""
@@ -536,14 +555,14 @@ class Decision(Experiment):
         return f"# {self.objective.text}: {label(candidate.row.settings)}\n\n{scenario_text(scenario)}"
 
     def page(self, result: Result) -> ExperimentPage:
-        return pages.page(f"{self.run_set.name}: decision", result)
+        return pages.page(f"{self.run_set.name}: decision", pages.read(result))
 
     def files(self, result: Result, folder: Path) -> dict[str, str]:
         """``decision.md``."""
-        return {"decision.md": pages.markdown(result)}
+        return {"decision.md": pages.markdown(pages.read(result))}
 
     def show(self, result: Result, page: Path) -> None:
-        pages.show(result, page)
+        pages.show(pages.read(result), page)
 
 
 def _enough_for(objective: Objective, trail: Trail) -> ProgressPoint | None:
@@ -553,7 +572,7 @@ def _enough_for(objective: Objective, trail: Trail) -> ProgressPoint | None:
     return next((point for point in trail if point.accuracy is not None), None)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """A value as tables have it; stages of a codec as ``quantize(bits=4)``, several with + between them."""
     if isinstance(value, list):
         return "+".join(map(_short, value))
@@ -582,10 +601,9 @@ def plan(
     for key in sorted({key for row in rows for key in row.settings}):
         if key.split(".")[0] in COMMON and key != "data.augment":
             raise ScenarioError(f"{key}: all candidates have the same data and target; name one value for all")
-    if "price" in (objective.cost, *objective.budgets):
+    if PRICE.name in (objective.cost, *objective.budgets):
         for row, loaded in zip(rows, scenarios, strict=True):
-            fleet = loaded.scenario.fleet
-            if not (fleet.tiers.count or fleet.price.are_known):
+            if not at_amounts.spends(loaded.scenario.fleet, PRICE):
                 raise ScenarioError(
                     f"{row.name}: has no price: choose fleet.price.gb, fleet.price.kwh or, of aggregators, "
                     "fleet.tiers.price"
@@ -656,5 +674,5 @@ def _asks(rows: Sequence[ExperimentRow], scenarios: Sequence[Loaded], objective:
 def _run_id(grid: Grid, rows: Sequence[ExperimentRow], objective: Objective) -> str:
     """``decide-3fa9c1``: a hash of the candidates, of what they have in common, and of the objective."""
     names = sorted(row.name for row in rows)
-    text = json.dumps([words(grid.overrides), names, objective.plain], default=str)
+    text = json.dumps([words(grid.overrides), names, msgspec.to_builtins(objective)], default=str)
     return folder_name([KIND, hashlib.sha256(text.encode()).hexdigest()[:6]])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
+from costmodel.fleet.fleet import Fleet
 from scenarios.config.errors import ScenarioError
+from scenarios.config.overrides import KeyValues
 from scenarios.run import aggregators
 from scenarios.run.progress import Trail, accumulated, with_devices
 from scenarios.run.run_folder import RunFolder
@@ -26,7 +26,7 @@ def _recorded(folder: Path, completed: int) -> Trail:
     return tuple(point for point in RunFolder(folder).device_trail if point.rounds <= max(1, completed))
 
 
-def replayed(folder: Path, overrides: Mapping[str, Any], rounds: int) -> Trail:
+def replayed(folder: Path, overrides: KeyValues, rounds: int) -> Trail:
     """The progress of a run on another fleet, until so many rounds have ended. Errors as of `replay.replay`."""
     return _within(_replayed(folder, json.dumps(overrides), RunFolder(folder).completed), rounds)
 
@@ -36,7 +36,7 @@ def _replayed(folder: Path, overrides: str, completed: int) -> Trail:
     return played(prepared(folder, json.loads(overrides)))
 
 
-def changed(folder: Path, overrides: Mapping[str, Any], change: str) -> Trail | None:
+def changed(folder: Path, overrides: KeyValues, change: str) -> Trail | None:
     """The progress of a run on a fleet that is changed (`variations.REPLAYED`); None if other visits would be trained,
     or it cannot be replayed."""
     return _changed(folder, json.dumps(overrides), RunFolder(folder).completed, change)
@@ -52,7 +52,7 @@ def _changed(folder: Path, overrides: str, completed: int, change: str) -> Trail
         return None
 
 
-def played(ready: Prepared, fleet: Any = None) -> Trail:
+def played(ready: Prepared, fleet: Fleet | None = None) -> Trail:
     """The progress of a run that is replayed, on its own fleet or another one. OtherVisits."""
     new = ready.play(ready.fleet if fleet is None else fleet, may_end_elsewhere=True)
     above = aggregators.of_messages(new.messages_done) if new.loaded.scenario.fleet.tiers.count else None

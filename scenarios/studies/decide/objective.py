@@ -6,11 +6,11 @@ and budgets, the target counts where it is reached within them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from coordinator.rounds.amounts import BY_NAME as AMOUNTS
+from coordinator.rounds.amounts import BY_NAME, NOMINAL_BYTES, VIRTUAL_SECONDS, WAN_BYTES
 from costmodel import units
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
@@ -18,6 +18,8 @@ from scenarios.config.schema import fraction
 from scenarios.run.progress import ProgressPoint, Trail
 
 BUDGET = 'bytes="2 GB"'
+AMOUNTS = {name: amount for name, amount in BY_NAME.items() if amount is not NOMINAL_BYTES}
+"""Those that decisions weigh: nobody pays for nominal bytes"""
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,6 @@ class Objective:
         return one > other if self.target is None else one < other
 
     @property
-    def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {"target": self.target, "cost": self.cost, "budgets": dict(self.budgets)}
-
-    @property
     def text(self) -> str:
         """In words: ``lowest virtual time to 90 % within 5 MB bytes``."""
         budgets = ", ".join(f"{AMOUNTS[name].heading} {shown(name, limit)}" for name, limit in self.budgets.items())
@@ -90,10 +87,11 @@ def amount_at(name: str, point: ProgressPoint) -> float:
 
     Without aggregators all bytes go the whole way to the server, so that all of them are WAN bytes.
     """
-    spent = getattr(point, AMOUNTS[name].field)
-    if name == "wan_bytes" and spent is None:
-        spent = point.nbytes
-    return 0.0 if spent is None else float(spent)
+    amount = AMOUNTS[name]
+    spent = amount.at(point)
+    if not math.isnan(spent):
+        return spent
+    return float(point.nbytes) if amount is WAN_BYTES else 0.0
 
 
 def shown(name: str, amount: float) -> str:
@@ -133,7 +131,7 @@ def objective_of(target: float | str | None, cost: str | None, budgets: Mapping[
             raise ScenarioError(argument, f": {error}") from None
         if not limits[name] > 0:
             raise ScenarioError(argument, ": a budget must be above 0")
-    chosen = cost or next(iter(limits), "seconds")
+    chosen = cost or next(iter(limits), VIRTUAL_SECONDS.name)
     if chosen not in AMOUNTS:
         raise ScenarioError(
             Argument("cost", repr(chosen)), f": unknown amount {chosen!r}, {nearest(chosen, list(AMOUNTS))}"

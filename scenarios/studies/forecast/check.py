@@ -9,11 +9,12 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
+from msgspec import Struct, to_builtins
 
 from coordinator.records.kept_checkpoints import BEST, EVERY, NEWEST
 from coordinator.rounds.budget import BYTES, SECONDS
@@ -58,7 +59,53 @@ COORDINATOR_MODELS = 4
 """Copies of the models that the coordinator holds: the current ones, the next ones, an update, and a checkpoint"""
 ANY = 0
 """Any client, where all are alike"""
-Row = dict[str, Any]
+
+
+class BlockRow(Struct, frozen=True):
+    """A block of the model; FLOPs are those of an example, by pass."""
+
+    name: str
+    params: int
+    buffers: int
+    nbytes: int
+    share: float
+    """Of the model's bytes"""
+    flops_forward: float
+    flops_weight_gradient: float
+    flops_input_gradient: float
+
+
+class AlphaRow(Struct, frozen=True):
+    """The last alpha blocks: their bytes, and the FLOPs of a step with alpha pathways."""
+
+    alpha: int
+    payload_nbytes: int
+    message_nbytes: int
+    share: float
+    """Of the model's bytes"""
+    nominal_share: float
+    flops_ratio: float
+    """Executed FLOPs, relative to a plain step, which computes no gradient for the images"""
+    ratio_3f: float
+    """Relative to three forward passes, as papers count"""
+    eq2: float
+    """FedBR's Eq. 2"""
+
+
+class PartRow(Struct, frozen=True):
+    """A part of the model that clients hold."""
+
+    rate: float
+    clients: int | None
+    """None where it is drawn for each round"""
+    params: int
+    mib: float
+    message_down_nbytes: int
+    message_up_nbytes: int
+    flops_per_example: float
+    """Of a training step"""
+    training_nbytes: int
+    """Memory of a visit"""
 
 
 @dataclass(frozen=True)
@@ -94,11 +141,11 @@ class MachineCosts:
 class Check:
     """The result of ``fedbr check``. Without the data set, figures that need it are None."""
 
-    scenario: Mapping[str, Any]
-    blocks: list[Row]
-    alphas: list[Row]
+    scenario: Mapping[str, object]
+    blocks: list[BlockRow]
+    alphas: list[AlphaRow]
     """Rows for the last alpha blocks; none for methods without an option ``alpha``"""
-    submodels: list[Row]
+    submodels: list[PartRow]
     """Parts of the model that clients have, the largest first; none where all hold the whole model"""
     notes: list[str]
     estimate: Forecast
@@ -115,7 +162,7 @@ class Check:
 
     def plain(self) -> dict[str, Any]:
         """The result that ``check --json`` prints."""
-        result: dict[str, Any] = _plain(self)
+        result: dict[str, Any] = _listed(to_builtins(self))
         costs = result["estimate"]
         if costs["wan_bytes"] is None:
             del costs["wan_bytes"], costs["price"]
@@ -125,13 +172,11 @@ class Check:
         return result
 
 
-def _plain(value: Any) -> Any:
-    """Records as dicts in the order of their fields, and sequences as lists; anything else as it is."""
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+def _listed(value: Any) -> Any:
+    """A value with lists in place of tuples."""
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    return [_listed(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def run_check(loaded: Loaded, out: Path) -> Check:
@@ -208,30 +253,26 @@ def data_source(setup: Setup, source: str | None) -> DataSource:
     return DataSource(None, description.data_sha256 or None, warning, get)
 
 
-def blocks(description: ModelProfile) -> list[Row]:
+def blocks(description: ModelProfile) -> list[BlockRow]:
     """Per block: parameters, bytes and share of the model, FLOPs per example of each pass."""
     layout = description.layout
     return [
-        {
-            "name": block.name,
-            "params": block.params,
-            "buffers": block.buffers,
-            "nbytes": layout.nbytes(layout.keys([block.name])),
-            "share": layout.nbytes(layout.keys([block.name])) / layout.nbytes(),
-            "flops_forward": float(flops[FORWARD]),
-            "flops_weight_gradient": float(flops[WEIGHT_GRADIENT]),
-            "flops_input_gradient": float(flops[INNER_GRADIENT] + flops[INPUT_GRADIENT]),
-        }
+        BlockRow(
+            name=block.name,
+            params=block.params,
+            buffers=block.buffers,
+            nbytes=layout.nbytes(layout.keys([block.name])),
+            share=layout.nbytes(layout.keys([block.name])) / layout.nbytes(),
+            flops_forward=float(flops[FORWARD]),
+            flops_weight_gradient=float(flops[WEIGHT_GRADIENT]),
+            flops_input_gradient=float(flops[INNER_GRADIENT] + flops[INPUT_GRADIENT]),
+        )
         for block, flops in zip(layout.blocks, description.flops, strict=True)
     ]
 
 
-def alphas(setup: Setup) -> list[Row]:
-    """The bytes of the last alpha blocks, and the FLOPs of a step with alpha pathways, for alpha = 1..M-1.
-
-    ``flops_ratio`` is that of executed FLOPs to a plain step (which computes no gradient for the images); ``ratio_3f``
-    is relative to three forward passes, as papers count; ``eq2`` is FedBR's Eq. 2.
-    """
+def alphas(setup: Setup) -> list[AlphaRow]:
+    """The rows of alpha = 1..M-1."""
     layout, flops = setup.description.layout, setup.description.flops
     choice, whole_step = setup.loaded.method.objective.traffic.choices or ("alpha", "full"), step_flops(flops)
     rows = []
@@ -241,22 +282,22 @@ def alphas(setup: Setup) -> list[Row]:
         extra = sum(float(flops[m:, [FORWARD, INNER_GRADIENT, INPUT_GRADIENT]].sum()) for m in pathways)
         forward_only = sum(float(flops[m:, FORWARD].sum()) for m in pathways)
         rows.append(
-            {
-                "alpha": alpha,
-                "payload_nbytes": layout.nbytes(keys),
-                "message_nbytes": serialization.train_nbytes(setup.job.run_id, choice, {MODEL: layout.shapes(keys)}),
-                "share": layout.nbytes(keys) / layout.nbytes(),
-                "nominal_share": alpha / len(layout),
-                "flops_ratio": (whole_step + extra) / whole_step,
-                "ratio_3f": 1 + 2 * forward_only / (3 * float(flops[:, FORWARD].sum())),
-                "eq2": 1 + alpha * (alpha + 1) / (2 * len(layout)),
-            }
+            AlphaRow(
+                alpha=alpha,
+                payload_nbytes=layout.nbytes(keys),
+                message_nbytes=serialization.train_nbytes(setup.job.run_id, choice, {MODEL: layout.shapes(keys)}),
+                share=layout.nbytes(keys) / layout.nbytes(),
+                nominal_share=alpha / len(layout),
+                flops_ratio=(whole_step + extra) / whole_step,
+                ratio_3f=1 + 2 * forward_only / (3 * float(flops[:, FORWARD].sum())),
+                eq2=1 + alpha * (alpha + 1) / (2 * len(layout)),
+            )
         )
     return rows
 
 
-def parts(played: PlayedRounds) -> list[Row]:
-    """Per rate: clients, numbers and MiB of the part, bytes of its messages, FLOPs of a step, memory of a visit."""
+def parts(played: PlayedRounds) -> list[PartRow]:
+    """A row per rate."""
     setup, server, pricing = played.setup, played.run.server_side, played.run.run.pricing
     submodels, loaded, description = server.setup.submodels, setup.loaded, setup.description
     if submodels is None:
@@ -270,16 +311,16 @@ def parts(played: PlayedRounds) -> list[Row]:
         params = sum(block.params for block in part.layout.blocks)
         is_drawn = loaded.scenario.submodel.rate == "round"
         rows.append(
-            {
-                "rate": variant.share,
-                "clients": None if is_drawn else sum(submodels.own_rate(client) == variant.share for client in clients),
-                "params": params,
-                "mib": params * ITEM_NBYTES / 2**20,
-                "message_down_nbytes": price.work.bytes_down,
-                "message_up_nbytes": price.work.bytes_up,
-                "flops_per_example": step_flops(part.flops),
-                "training_nbytes": setup.training_nbytes(variant.share),
-            }
+            PartRow(
+                rate=variant.share,
+                clients=None if is_drawn else sum(submodels.own_rate(each) == variant.share for each in clients),
+                params=params,
+                mib=params * ITEM_NBYTES / 2**20,
+                message_down_nbytes=price.work.bytes_down,
+                message_up_nbytes=price.work.bytes_up,
+                flops_per_example=step_flops(part.flops),
+                training_nbytes=setup.training_nbytes(variant.share),
+            )
         )
     return rows
 

@@ -11,11 +11,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace as replace_fields
 
 from coordinator.rounds import amounts
 from coordinator.rounds.budget import BYTES, SECONDS, RunLimits
@@ -298,62 +301,82 @@ def forecast(
     run_set: RunSet, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool], tell: Callable[[str], None]
 ) -> list[RunDuration]:
     """The expected duration of each run of a run set: as its folder records it for this machine, or as measured now."""
-    folder, here = known_folder(run_set, host.out), _conditions(host)
-    earlier = {} if folder is None else read_json(folder / run_set.mark)
-    if "estimate" in earlier and {key: earlier["estimate"][key] for key in here} == here:
-        recorded = {duration.name: duration for duration in durations(earlier)}
+    folder = known_folder(run_set, host.out)
+    earlier = None if folder is None else msgspec.convert(read_json(folder / run_set.mark), _Recorded).estimate
+    if earlier is not None and replace_fields(earlier, runs=[]) == _conditions(host):
+        recorded = {duration.name: duration for duration in earlier.durations}
         if {run.name for run in run_set.runs} <= recorded.keys():
             return [recorded[run.name] for run in run_set.runs]
     return list(map(Durations(host, launcher, stopped, tell).of, run_set.runs))
 
 
-def _conditions(host: Host) -> dict[str, Any]:
-    """The conditions that durations depend on beside the run set."""
-    return {"workers": host.workers, "device": host.device, "machine": fingerprint(host.device)}
+class EstimatedRun(Struct, frozen=True):
+    """A whole run, as `RunDuration`."""
+
+    name: str
+    rounds: int
+    seconds_per_round: float
+    nbytes: float
+    seconds: float
 
 
-def result(run_set: RunSet, host: Host, expected: Sequence[RunDuration]) -> dict[str, Any]:
-    """The result that ``--estimate --json`` prints: each whole run, and the seconds of the rounds that are left."""
+class Estimate(Struct, frozen=True):
+    """The expected duration of whole runs, and the conditions that it depends on beside the run set."""
+
+    workers: int
+    device: str
+    machine: dict[str, str]
+    runs: list[EstimatedRun]
+
+    @property
+    def durations(self) -> list[RunDuration]:
+        """Those of its runs."""
+        return [RunDuration(run.name, run.rounds, run.seconds_per_round, run.nbytes) for run in self.runs]
+
+
+class _Recorded(Struct, frozen=True):
+    """The file of a study's result."""
+
+    estimate: Estimate | None = None
+
+
+class StudyDuration(Struct, frozen=True):
+    """The result that ``--estimate --json`` prints."""
+
+    name: str
+    estimate: Estimate
+    left: RunsLeft
+    estimated_seconds: float | None
+    """Of the rounds that are left"""
+
+
+def _conditions(host: Host) -> Estimate:
+    """The estimate without its runs."""
+    return Estimate(host.workers, host.device, fingerprint(host.device), [])
+
+
+def result(run_set: RunSet, host: Host, expected: Sequence[RunDuration]) -> StudyDuration:
+    """The result for a run set whose runs are expected to take so long."""
     rest = runs_left(run_set, host.out, host.device, expected)
-    runs = [{**asdict(one), "seconds": one.seconds} for one in expected]
-    return {
-        "name": run_set.name,
-        "estimate": {**_conditions(host), "runs": runs},
-        "left": asdict(rest),
-        "estimated_seconds": rest.seconds_left,
-    }
+    runs = [EstimatedRun(one.name, one.rounds, one.seconds_per_round, one.nbytes, one.seconds) for one in expected]
+    return StudyDuration(run_set.name, replace_fields(_conditions(host), runs=runs), rest, rest.seconds_left)
 
 
-def durations(result: Mapping[str, Any]) -> list[RunDuration]:
-    """Durations that the result of a study keeps under ``estimate``; none if they were not measured."""
-    rows = result.get("estimate", {}).get("runs", [])
-    return [RunDuration(row["name"], row["rounds"], row["seconds_per_round"], row.get("nbytes", 0.0)) for row in rows]
-
-
-def table(result: Mapping[str, Any]) -> Table:
+def table(result: StudyDuration) -> Table:
     """`result` for people."""
-    estimate = result["estimate"]
+    estimate = result.estimate
     rows = [
-        [
-            run["name"],
-            f"{run['rounds']:,}",
-            about(run["seconds_per_round"]),
-            about(run["seconds"]),
-            format_bytes(run["nbytes"]),
-        ]
-        for run in estimate["runs"]
+        [run.name, f"{run.rounds:,}", about(run.seconds_per_round), about(run.seconds), format_bytes(run.nbytes)]
+        for run in estimate.runs
     ]
-    workers = f"{estimate['workers']} worker{'s' if estimate['workers'] > 1 else ''} ({estimate['device']})"
+    workers = f"{estimate.workers} worker{'s' if estimate.workers > 1 else ''} ({estimate.device})"
+    left = "an unknown time" if result.estimated_seconds is None else about(result.estimated_seconds)
     return of_texts(
-        f"{len(rows)} runs, about {about(result['estimated_seconds'])} left on {workers}",
+        f"{len(rows)} runs, about {left} left on {workers}",
         ["run", "rounds", "a round", "in all", "bytes"],
         rows,
         ["Measured in a few rounds of each kind. A run that has to reach an accuracy counts with all its rounds."],
     )
-
-
-def _moved(run: Mapping[str, Any]) -> str:
-    return format_bytes(run.get("nbytes", 0.0))
 
 
 MOST_LOOKED_UP = 8

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from coordinator.records.schema import TRAINED
 from edge.runtime.numerics import processor
@@ -118,12 +117,12 @@ class EarlierRun:
     workers: int
 
 
-def pace_keys(loaded: Loaded, device: str) -> dict[str, Any]:
+def pace_keys(loaded: Loaded, device: str) -> dict[str, object]:
     """The keys of a run on a device that decide how long a round takes."""
     return _of_pace(resolved_keys(on_device(loaded, device).scenario))
 
 
-def _of_pace(keys: Mapping[str, Any]) -> dict[str, Any]:
+def _of_pace(keys: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in keys.items() if not key.startswith(WITHOUT_EFFECT)}
 
 

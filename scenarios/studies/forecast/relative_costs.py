@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -84,7 +83,7 @@ class MethodCosts:
     stored_on_client: int
     """Numbers that a client keeps between visits"""
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """For ``--json``."""
         sizes = {"model_bytes": LAYOUT.nbytes(), "model_numbers": sum(LAYOUT.sizes.values())}
         return {"model": MODEL_NAME, **sizes, **asdict(self)}

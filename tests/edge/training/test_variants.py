@@ -45,7 +45,7 @@ def test_a_run_with_variants_is_replayed_from_its_records(tmp_path: Path, traine
     )
     gradaug = ("method=gradaug", "method_options.multiple=2", "train.local_steps=2")
     folder = undisturbed(tmp_path, trainers, *gradaug, *brief)
-    assert replay(folder, parsed(["fleet.server.down=3 Mbit/s"]))["rounds"] == 2
+    assert replay(folder, parsed(["fleet.server.down=3 Mbit/s"])).rounds == 2
 
 
 def test_a_model_for_images_of_one_size_has_no_variant_of_another(tmp_path: Path, trainers: WorkerLauncher) -> None:

@@ -39,10 +39,10 @@ def test_help_has_every_command_under_a_heading_and_cuts_none(
         assert all(any(line.startswith(f"  {name} ") for line in lines) for name in commands)
     assert "Commands:" not in lines
     assert "..." not in text.partition("Runs:")[2]
-    assert "..." not in told(capsys, "study", "-h").partition("Commands:")[2]
+    assert "..." not in told(capsys, "flower", "-h").partition("Commands:")[2]
     assert max(map(len, lines)) <= 80
     assert told(capsys, "help") == text
-    assert told(capsys, "help", "study", "budget") == told(capsys, "study", "budget", "-h")
+    assert told(capsys, "help", "flower", "run") == told(capsys, "flower", "run", "-h")
 
 
 def test_the_version_is_that_of_product_python_and_torch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,9 +56,7 @@ def test_usage_and_options_have_words_for_what_is_to_be_written(capsys: pytest.C
     assert told(capsys, "report", "-h").startswith("Usage: fedbr report [OPTIONS] FOLDER...\n")
     assert told(capsys, "list", "-h").startswith("Usage: fedbr list [OPTIONS] [WHAT]\n")
     assert told(capsys, "reproduce", "-h").startswith("Usage: fedbr reproduce [OPTIONS] [NAME] [KEY=V1,V2,..]...\n")
-    tune = told(capsys, "study", "tune", "-h")
-    assert tune.startswith("Usage: fedbr study tune [OPTIONS] SCENARIO [KEY=V1,V2,..]...\n")
-    for name in (*(name for commands in main.COMMANDS.values() for name in commands), "study budget"):
+    for name in (name for commands in main.COMMANDS.values() for name in commands):
         text = told(capsys, *name.split(), "-h")
         assert re.search("<[a-z]|[{}]|x>=|<=x", text) is None, name
     assert "--workers N " in told(capsys, "run", "-h")
@@ -78,11 +76,11 @@ def test_every_command_takes_v_and_those_with_progress_q(capsys: pytest.CaptureF
 
 def test_q_and_v_may_stand_before_the_command() -> None:
     group: Any = typer.main.get_command(main.app)
-    with group.make_context("fedbr", ["-q", "-v", "study", "tune"]) as whole:
+    with group.make_context("fedbr", ["-q", "-v", "flower", "run"]) as whole:
         main.options_of_all(whole, quiet=True, verbose=True)
         asked = whole.command.commands["run"].make_context("run", ["digits"], parent=whole).params
         assert (asked["scenario"], asked["quiet"], asked["verbose"]) == ("digits", True, True)
-        assert whole.default_map["study"]["budget"] == {"quiet": True, "verbose": True}
+        assert whole.default_map["flower"]["run"] == {"quiet": True, "verbose": True}
         assert whole.command.commands["explain"].make_context("explain", ["sync"], parent=whole).params["verbose"]
 
 
@@ -202,3 +200,11 @@ def test_a_wrong_option_is_answered_in_plain_words(
 ) -> None:
     assert main.run_command(["run", "digits", *word]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_words_of_earlier_versions_name_what_is_in_their_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run_command(["study", "tune", "digits", "train.lr=0.1,0.2"]) == 2
+    now = "sweep: budgets are its --at NAME=AMOUNTS, and tuning its --judge validation"
+    assert capsys.readouterr() == ("", f"fedbr: study: is now {now}\n")
+    with pytest.raises(AttributeError, match=r"it is now fedbr\.sweep\(\.\., judge=\"validation\"\)"):
+        fedbr.tune  # noqa: B018

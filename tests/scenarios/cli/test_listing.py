@@ -235,7 +235,13 @@ def test_the_doctor_says_what_a_run_needs_and_names_a_folder_too_deep_for_a_sock
     assert found["versions"]["torch"][0].isdigit()
     assert found["data"]["digits"] is not None
     assert found["sockets"]["problem"] is None
-    assert {name for name, _ in doctor.rows(found)} >= {"cores", "memory", "GPUs", "free disk here", "open files"}
+    assert {name for name, _ in doctor.rows(doctor.examine())} >= {
+        "cores",
+        "memory",
+        "GPUs",
+        "free disk here",
+        "open files",
+    }
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     assert doctor.socket_problem(deep) == "its path is too long for a socket; set TMPDIR to a shorter folder"

@@ -59,21 +59,21 @@ def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
 
 
 def test_the_final_tables_say_what_was_wasted_and_what_held_rounds_up() -> None:
-    known: dict[str, Any] = dict.fromkeys(RUN_KEYS, 0) | {"target_accuracy": None, "bytes_down": 6_000_000}
+    known: dict[str, Any] = {"rounds": 14, "stopped_by": "rounds", "run_dir": "nowhere", "bytes_down": 6_000_000}
     known |= {"bytes_up": 2_000_000, "bottlenecks": {"own link": 12, "waiting": 0, "compute": 2}}
-    known["run_dir"] = "nowhere"
     wasteful, thrifty = (
         known | {"wasted_bytes": 1_000_000},
         known | {"bottlenecks": {"own link": 0}, "seconds_by_basis": None},
     )
     wasteful |= {"seconds_by_basis": {"assumed": 3.0, "derived": 1.0, "inference": 0.0, "read": 4.0}}
-    alone = dict(terminal.run_rows([wasteful], {}))
+    alone = dict(terminal.run_rows([wasteful]))
     assert alone["waste"] == ["1 MB, 12.50 %"]
     assert alone["bottleneck"] == ["own link 12, compute 2"]
-    classes = {"phone": {"clients": 2, "mean": 0.5}, "watch": {"clients": 3, "mean": 0.375}}
-    parts = dict(terminal.run_rows([wasteful | {"evaluation": {"by_device": classes}}, thrifty], {}))
+    means = {"phone": 0.5, "watch": 0.375}
+    classes = {kind: {"clients": 2, "mean": mean, "worst_decile": 0.0, "spread": 0.0} for kind, mean in means.items()}
+    parts = dict(terminal.run_rows([wasteful | {"evaluation": {"by_device": classes}}, thrifty]))
     assert (parts["clients, phone"], parts["clients, watch"]) == (["50.00 %", "-"], ["37.50 %", "-"])
-    beside = dict(terminal.run_rows([wasteful, thrifty], {}))
+    beside = dict(terminal.run_rows([wasteful, thrifty]))
     # A summary of an earlier version does not say what its times rest on.
     assert beside["time on assumed figures"] == ["37.50 %", "unknown"]
     assert beside["waste"] == ["1 MB,\n12.50 %", "0 MB"]
@@ -96,7 +96,6 @@ WORDS = [
     "report",
     "list",
     "doctor",
-    "study budget",
     "reproduce",
     "audit",
     "replay",

@@ -18,11 +18,10 @@ from coordinator.rounds.run import RunFailed
 from scenarios.cli import main
 from scenarios.cluster import ray_engine
 from scenarios.config.errors import ScenarioError
-from scenarios.experiment import budget, compare, executors, sweep, tune
+from scenarios.experiment import compare, executors, sweep
 from scenarios.experiment.experiment import Experiment
 from scenarios.experiment.grid import grid_of
 from scenarios.papers import reproduce
-from scenarios.papers.trial.plan import plan as plan_trial
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.setup import RunInputs
 from tests.brief import brief_figures
@@ -55,8 +54,11 @@ class Kind:
 
 EVERY = frozenset({"study", "folder", "runs", "warnings"})
 SHORT = ("rounds.max=2", "train.local_steps=2")
+HELD_OUT = ("data.validation=0.2",)
+FEDAVG_RATES = ("method=fedavg", "train.lr=0.05,0.1")
 COMPARED = ("digits", "method=fedavg,fedprox", *SHORT)
 TWO = ("fedavg-seed0", "fedprox-seed0")
+SWEPT = frozenset({"scenario", "overrides", "axes", "seeds", "targets", "rows", "tests"})
 KINDS = {
     "compare": Kind(
         ("compare", *COMPARED),
@@ -66,32 +68,31 @@ KINDS = {
         result="compare.json",
     ),
     "sweep": Kind(
-        ("sweep", *COMPARED, "--seeds", "1"),
+        ("sweep", *COMPARED, "--seeds", "1", "--at", "bytes=1 MB,1 GB", "--at", "seconds=1 h"),
         TWO,
-        frozenset({"scenario", "overrides", "axes", "seeds", "targets", "rows", "tests"}),
-        {"sweep.csv": 2, "pairs.csv": 5, "runs.csv": 2},  # a pair in two accuracies, and in three amounts to a target
-        ("report.html", "sweep.md", "sweep.tex"),
+        SWEPT | {"at"},
+        # a pair in two accuracies, and in three amounts to a target; two methods at three amounts
+        {"sweep.csv": 2, "pairs.csv": 5, "runs.csv": 2, "at.csv": 2 * 3},
+        ("report.html", "sweep.md", "sweep.tex", "curves.csv"),
     ),
-    "budget": Kind(
-        ("study", "budget", *COMPARED, "--seeds", "1", "--bytes", "1 MB,1 GB", "--time", "1 h"),
-        TWO,
-        frozenset({"methods", "seeds", "bytes", "time"}),
-        {"table.csv": 2 * 3},
-        ("report.html", "curves.csv"),
-    ),
-    "tune": Kind(
-        ("study", "tune", "digits", "data.validation=0.2", "train.lr=0.05,0.1", *SHORT),
+    "judged": Kind(
+        (
+            "sweep",
+            "digits",
+            "method=fedavg",
+            *HELD_OUT,
+            "train.lr=0.05,0.1",
+            *SHORT,
+            "--judge",
+            "validation",
+            "--seeds",
+            "1",
+        ),
         ("fedavg-lr-0.05-seed0", "fedavg-lr-0.1-seed0"),
-        frozenset({"scenario", "overrides", "seeds", "settings", "chosen"}),
-        {"table.csv": 2},
-    ),
-    "trial": Kind(
-        ("study", "trial", "digits", "variant=fedavg,fedbr-alpha-2", *SHORT, "--seeds", "1"),
-        ("dir0.3-fedavg-seed0", "dir0.3-fedbr-alpha-2-seed0"),
-        frozenset({"part", "scenario", "seeds", "target", "targets", "left_out", "variants"}),
-        {"details.csv": 2, "details-targets.csv": 2 * 5},  # the scenario's target and four of the part
-        ("details.html", "study.json", "figures"),
-        result="details.json",
+        SWEPT | {"judge", "settings", "chosen"},
+        {"sweep.csv": 2, "pairs.csv": 6, "runs.csv": 2},
+        ("report.html", "sweep.md", "sweep.tex"),
+        study="sweep",
     ),
     "reproduce": Kind(
         ("reproduce", "fedbr:fig3", "row=FedAvg,FedBR", "panel=c", *SHORT),
@@ -286,13 +287,13 @@ def test_a_folder_of_other_runs_or_of_no_such_experiment_is_refused(
 
 # --- seeds ------------------------------------------------------------------------------------------------------------
 
-FEDAVG, HELD_OUT = "method=fedavg", "data.validation=0.2"
+FEDAVG = "method=fedavg"
 PLANS: dict[str, Callable[[Sequence[str]], Experiment]] = {
     "sweep": lambda words: sweep.plan(grid_of("digits", [FEDAVG, *words]), seeds=3),
     "compare": lambda words: compare.plan(grid_of("digits", [FEDAVG, *words]), seeds=3),
-    "budget": lambda words: budget.plan(grid_of("digits", [FEDAVG, *words]), {"bytes": [1e6]}, seeds=3),
-    "tune": lambda words: tune.plan(grid_of("digits", [HELD_OUT, "train.lr=0.1,1", *words]), seeds=3),
-    "trial": lambda words: plan_trial(grid_of("digits", ["variant=fedbr", *words]), "bandit", seeds=3),
+    "judged": lambda words: sweep.plan(
+        grid_of("digits", [*HELD_OUT, "train.lr=0.1,1", *words]), seeds=3, judge="validation"
+    ),
     "reproduce": lambda words: reproduce.plan(
         "fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=FedAvg", "panel=a", *words]), seeds=3
     ),

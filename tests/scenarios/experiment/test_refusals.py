@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.config.errors import ScenarioError
-from scenarios.experiment import budget, compare, sweep, tune
+from scenarios.experiment import compare, sweep
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep_file import requested
 
@@ -20,9 +20,9 @@ PLANS: dict[str, Callable[[Sequence[str]], object]] = {
     "targets": lambda words: sweep.plan(grid_of("digits", words), targets=[1.5]),
     "baseline": lambda words: sweep.plan(grid_of("digits", words), 2).with_baseline("fedavg lr=0.2"),
     "compare": lambda words: compare.plan(grid_of("digits", words)),
-    "tune": lambda words: tune.plan(grid_of("digits", words)),
-    "bytes": lambda words: budget.budgets_of(words[0], None),
-    "time": lambda words: budget.budgets_of(None, words[0] if words else None),
+    "judged": lambda words: sweep.plan(grid_of("digits", words), judge="validation"),
+    "judge": lambda words: sweep.plan(grid_of("digits", ["train.lr=0.1,1"]), judge=words[0]),
+    "at": lambda words: sweep.plan(grid_of("digits", ["train.lr=0.1,1"]), at=words),
 }
 UNKNOWN = "unknown key method_options.mo: none of fedavg, fedprox has it; did you mean 'method_options.mu'?"
 LINE, SAME = "command line: ", "method=fedprox and method=fedavg + fedprox are the same runs; name each value once"
@@ -57,16 +57,25 @@ REFUSALS = (
     ("sweep seed=1,-1", "seed = 1, -1: must be integers from 0 on"),
     ("targets method=fedavg", "--target 1.5: must be an accuracy above 0 and at most 1, for example 0.9"),
     ("baseline train.lr=0.05,0.1", "--baseline 'fedavg lr=0.2': no row of this sweep is called so, "),
-    ("tune train.lr=0.1,1", "data.validation = 0: settings are chosen on validation examples; set data.validation=0.2"),
-    ("tune data.validation=0.2 eval.split=test train.lr=0.1,1", "eval.split: tuning evaluates"),
-    ("tune data.validation=0.2", "name values to choose from, such as train.lr=0.05,0.1"),
-    ("tune data.validation=0.2 method_options.mu=0,1", f"{LINE}unknown key method_options.mu: none of fedavg has it"),
-    ("time", 'name budgets with --bytes "1 MB,2 MB", --time "5 min,15 min", or both'),
-    ("bytes '1 mB'", "--bytes: '1 mB' is not bytes: unknown unit 'mB', did you mean 'MB'?"),
-    ("time 5", "--time: '5' is a duration without a unit: add one of us, ms, s, min, h, d"),
-    ("bytes '1 MB,'", "--bytes '1 MB,': write amounts separated by commas, for example \"1 MB,2 MB\""),
-    ("bytes '0 B'", "--bytes: '0 B': a budget must be above 0"),
-    ("bytes '1 MB,1000 kB'", "--bytes: '1 MB' is named twice"),
+    ("judge tests", "--judge 'tests': no examples are called so, did you mean 'test'?"),
+    (
+        "judged train.lr=0.1,1",
+        "data.validation = 0: settings are chosen on validation examples; set data.validation=0.2",
+    ),
+    ("judged data.validation=0,0.2", "data.validation = 0: settings are chosen on validation examples; set data."),
+    (
+        "judged data.validation=0.2 eval.split=test train.lr=0.1,1",
+        "--judge validation: evaluates clients' models on their validation examples alone; leave out eval.split",
+    ),
+    ("at bytes", "--at 'bytes': write an amount and its values, for example bytes=\"1 MB,2 MB\""),
+    ("at 'byte=1 MB'", "--at: unknown amount 'byte', did you mean 'bytes'?"),
+    ("at 'bytes=1 mB'", "--at: bytes: '1 mB' is not bytes: unknown unit 'mB', did you mean 'MB'?"),
+    ("at seconds=5", "--at: seconds: '5' is a duration without a unit: add one of us, ms, s, min, h, d"),
+    ("at price=1", "--at: price: no run has any; choose fleet.price.gb, fleet.price.kwh or fleet.tiers"),
+    ("at 'wan_bytes=1 MB'", "--at: wan_bytes: no run has any; choose fleet.tiers"),
+    ("at 'bytes=0 B'", "--at: bytes = '0 B': must be above 0"),
+    ("at 'bytes=1 MB,1000 kB'", "--at: bytes = '1000 kB': is named twice"),
+    ("at 'bytes=1 MB' 'bytes=2 MB'", "--at: bytes is named twice; write all its values as one list, --at bytes="),
 )
 FILES = (
     ("sead = 1", "unknown key sead, did you mean 'seeds'?"),
@@ -74,6 +83,8 @@ FILES = (
     ("parallel = true", "parallel = true: must be an integer above 0"),
     ("targets = 0.9", "targets = 0.9: must be a list"),
     ('targets = ["a"]', 'targets = ["a"]: must be a list of accuracies, such as [0.9]'),
+    ("rows = [1]", 'rows = [1]: must be a list of tables, such as [{ method = "fedavg" }]'),
+    ("judge = 1", "judge = 1: must be text"),
     ("grid = 1", "grid = 1: must be a table"),
     ("[grid]\n[zip]", "grid, zip: name one of the two"),
     ("[grid]\ntrain.lr = 0.1", "train.lr = 0.1: must be a list; one value goes to [overrides]"),

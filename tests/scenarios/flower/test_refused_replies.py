@@ -143,7 +143,7 @@ def test_a_run_goes_on_with_an_app_whose_client_was_mended(apps: Apps, wrong: st
     assert runner.resume(loaded, Host(folder.parent, 2, device), folder, apps.launcher, never)["rounds"] == 2
     assert rows(folder) == rows(Path(whole["run_dir"]))
     # it is that app's run from now on
-    assert replay(folder, allow_code=True)["rounds"] == 2
+    assert replay(folder, allow_code=True).rounds == 2
 
 
 def rows(folder: Path) -> list[tuple[object, ...]]:

@@ -63,10 +63,10 @@ def test_an_app_that_draws_from_elsewhere_is_found_out_by_its_recorded_replies(a
 def test_a_replay_has_other_times_and_the_same_bytes(apps: Apps) -> None:
     folder = Path(apps.play("data.clients=2")["run_dir"])
     again = replay(folder, {"fleet.server.up": "10 kbit/s"}, allow_code=True)
-    before, after = again["virtual_seconds"]
+    before, after = again.virtual_seconds
     assert after > 2 * before
-    assert again["rounds"] == 1 and again["other_end"] is None
-    assert replay(folder, allow_code=True)["virtual_seconds"] == [before, before]
+    assert again.rounds == 1 and again.other_end is None
+    assert replay(folder, allow_code=True).virtual_seconds == [before, before]
 
 
 def test_a_replay_in_which_a_reply_comes_too_late_is_refused(apps: Apps) -> None:
@@ -74,7 +74,7 @@ def test_a_replay_in_which_a_reply_comes_too_late_is_refused(apps: Apps) -> None
     client = client.replace("from flwr.app", "import numpy as np\nfrom flwr.app", 1)
     server = SERVER.replace("FedAvg().start(", "FedAvg().start(timeout=5.0, ")
     folder = Path(apps.play(TWO, "data.clients=2", client=client, server=server)["run_dir"])
-    assert replay(folder, allow_code=True)["rounds"] == 2
+    assert replay(folder, allow_code=True).rounds == 2
     with pytest.raises(OtherVisits, match="round 1: the app would get other replies in time"):
         replay(folder, {"fleet.server.up": "300 bit/s"}, allow_code=True)
 

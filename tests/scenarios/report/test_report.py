@@ -15,6 +15,7 @@ import matplotlib
 import numpy as np
 import pyarrow.parquet
 import pytest
+from msgspec import to_builtins
 
 from coordinator.methods.gmbs import CHOICES, ChoiceRow
 from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, VisitRow
@@ -30,6 +31,7 @@ from scenarios.run.environment import Environment
 from scenarios.run.progress import to_target
 from scenarios.run.run_finder import found
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.run_records import SummaryRecord
 from tests.brief import brief_figures
 
 BLOCKS = [
@@ -297,7 +299,7 @@ def test_the_accuracies_of_clients_have_columns_figures_and_files(tmp_path: Path
     assert page.rows[header + 2][0] != "fedprox", "it has no such values"
     assert {"client_values-caption", "class_accuracy-caption"} <= set(page.ids)
     assert client_values.class_accuracy(open_runs([with_values])[0].evaluations) == {0: 0.875, 1: 0.75}
-    assert client_values.summary(values) == {
+    assert to_builtins(client_values.summary(values)) == {
         "clients_accuracy": 0.45, "worst_decile": 0.0, "spread": pytest.approx(0.0825**0.5)
     }  # fmt: skip
     assert client_values.over_clients([0.3, 0.1, *[0.5] * 18]).worst_decile == 0.2
@@ -433,7 +435,8 @@ def test_the_best_validation_round_is_in_the_report_and_in_the_final_table(tmp_p
 
     best = RunFolder(with_all).best_round
     assert best is not None
-    assert dict(terminal.best_round_rows([{"best_round": vars(best)}, {}])) == {
+    ended = SummaryRecord.model_validate({"rounds": 2, "stopped_by": "rounds", "best_round": vars(best)})
+    assert dict(terminal.best_round_rows([ended, ended.model_copy(update={"best_round": None})])) == {
         "best validation round": ["2", "-"],
         "accuracy then, validation": ["62.50 %", "-"],
         "accuracy then, clients": ["75.00 %", "-"],

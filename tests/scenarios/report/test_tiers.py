@@ -192,16 +192,16 @@ def test_the_terminal_has_a_line_of_what_is_above_clients_and_what_the_target_to
         "wall_seconds": 3.0, "stopped_by": "rounds", "model_sha256": "ab", "nominal_bytes": 0, "nominal_flops": 0,
         "aggregators": aggregators.summary(run.links, run.trail[1]),
     }  # fmt: skip
-    alone = dict(terminal.run_rows([summary], {}))
+    alone = dict(terminal.run_rows([summary]))
     assert alone["above clients (WAN)"] == ["7.5 kB, 30 J, price 0.0075"]
     assert (alone["WAN bytes to it"], alone["price to it"]) == (["7.5 kB"], ["0.0075"])
     slow = summary | {"aggregators": aggregators.summary(run.links, None)}
-    beside = dict(terminal.run_rows([summary, slow, summary | {"aggregators": None}], {}))
+    beside = dict(terminal.run_rows([summary, slow, summary | {"aggregators": None}]))
     assert beside["above clients (WAN)"] == [*["7.5 kB,\n30 J,\nprice 0.0075"] * 2, "-"]
     assert beside["WAN bytes to it"] == ["7.5 kB", "not reached", "-"]
-    assert not [name for name in dict(terminal.run_rows([summary | {"aggregators": None}], {})) if "WAN" in name]
+    assert not [name for name in dict(terminal.run_rows([summary | {"aggregators": None}])) if "WAN" in name]
     own = aggregators.summary(run.links, None, {1: client_values.over_clients([0.2, 0.6])})
-    evaluated = dict(terminal.run_rows([summary | {"aggregators": own}, summary], {}))
+    evaluated = dict(terminal.run_rows([summary | {"aggregators": own}, summary]))
     assert evaluated["aggregators, mean"] == ["40.00 %", "-"]
     assert evaluated["aggregators, lowest"] == ["20.00 %", "-"]
 

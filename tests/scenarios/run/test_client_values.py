@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.records.schema import EvaluationRow, RoundRow
-from scenarios.run.client_values import BestRound, at_round, before_and_after, best_round, by_device, by_rate, summary
+from scenarios.run.client_values import (
+    BestRound,
+    ClientSummary,
+    DeviceSummary,
+    at_round,
+    before_and_after,
+    best_round,
+    by_device,
+    by_rate,
+    summary,
+)
 
 
 def round_row(number: int, accuracy: float | None) -> RoundRow:
@@ -73,16 +83,10 @@ def test_accuracies_of_clients_are_grouped_by_their_devices_at_any_round() -> No
     assert list(at_round(found, 0)) == list(at_round(found)) == ["phone", "watch"]
     assert at_round(found)["watch"].mean == 0.375
     assert at_round(found, 7) == at_round({}) == {}
-    assert summary(rows, found) == {
-        "clients_accuracy": 0.4375,
-        "worst_decile": 0.25,
-        "spread": ((0.3125**2 + 0.0625**2 + 2 * 0.1875**2) / 4) ** 0.5,
-        "by_device": {
-            "phone": {"clients": 2, "mean": 0.5, "worst_decile": 0.25, "spread": 0.25},
-            "watch": {"clients": 2, "mean": 0.375, "worst_decile": 0.25, "spread": 0.125},
-        },
-    }
-    assert "by_device" not in (summary(rows) or {})
+    spread = ((0.3125**2 + 0.0625**2 + 2 * 0.1875**2) / 4) ** 0.5
+    kinds = {"phone": DeviceSummary(2, 0.5, 0.25, 0.25), "watch": DeviceSummary(2, 0.375, 0.25, 0.125)}
+    assert summary(rows, found) == ClientSummary(0.4375, 0.25, spread, kinds)
+    assert summary(rows) == ClientSummary(0.4375, 0.25, spread)
 
 
 def test_the_last_evaluation_is_that_of_all_kinds_of_devices() -> None:

@@ -75,7 +75,7 @@ def test_a_run_that_ended_by_its_rounds_goes_on_as_if_it_had_never_ended(ended: 
     loaded, device = opened(ended)
     with WorkerLauncher() as launcher:
         again = verify(loaded, ended, Host(tmp_path, 1, device), launcher, lambda: False)
-    assert (again["rounds"], again["same"]) == (4, True)
+    assert (again.rounds, again.same) == (4, True)
 
 
 def test_only_limits_are_changed_and_none_that_rounds_would_have_noticed(ended: Path) -> None:
@@ -199,4 +199,4 @@ def test_a_constant_schedule_spans_the_new_rounds_and_the_chain_still_begins_wit
     assert RunInputs(longer).identity == RunInputs(again).identity
     with WorkerLauncher() as launcher:
         checked = verify(longer, folder, Host(tmp_path, 1, device), launcher, lambda: False)
-    assert (checked["rounds"], checked["same"]) == (4, True)
+    assert (checked.rounds, checked.same) == (4, True)

@@ -14,6 +14,7 @@ from scenarios.report.result_tables import results
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.terminal import _paid
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.run_records import SummaryRecord
 from scenarios.studies.decide import evidence
 from scenarios.studies.replay import prepared
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -60,7 +61,7 @@ def test_a_run_says_what_it_has_cost_and_what_a_month_of_it_costs(tmp_path: Path
     assert paid["plan_used"] == pytest.approx(9.87568)
     assert paid["month"]["data"] == pytest.approx(5 * (24.6892 - 3) / 1000)
     assert (paid["month"]["plans"], paid["month"]["runs"]) == (60.0, 5.0)
-    assert _paid(result).endswith("a month of 5 runs, 988 % of the plan of 0")
+    assert _paid(SummaryRecord.model_validate(result)).endswith("a month of 5 runs, 988 % of the plan of 0")
     table = results([RecordedRun(tmp_path / "digits" / "a")], None, {}, nominal=False)
     place = [column.key for column in table.columns].index("paid")
     assert [table.columns[place].over, table.rows[0][place], table.rows[0][place + 1]] == [

@@ -15,6 +15,7 @@ from scenarios.config.overrides import parse_all, parsed
 from scenarios.report import terminal
 from scenarios.report.run_reader import open_runs
 from scenarios.run import run_problems
+from scenarios.run.run_records import SummaryRecord
 from scenarios.run.setup import Setup
 from tests.observers import Listener
 from tests.scenarios.in_this_process import pool_in_this_process, summary_of_run
@@ -111,7 +112,7 @@ def test_a_last_round_that_a_budget_has_cut_is_marked_in_warning_summary_labels_
         f"budget.bytes cut round 2, the last: 2 clients have made it (rounds.min_fraction), and gave "
         f"{100 * accuracy:.2f} %"
     ]
-    assert terminal.method_name(cut) == "fedavg\nround 2 cut"
+    assert terminal.method_name(SummaryRecord.model_validate(cut)) == "fedavg\nround 2 cut"
     labels = [run.label for run in open_runs([Path(whole["run_dir"]), Path(cut["run_dir"])])]
     assert [label.endswith(", last round cut") for label in labels] == [False, True]
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ from scenarios.config.errors import ReportError
 from scenarios.report import stages
 from scenarios.report.run_reader import open_runs
 from scenarios.run.setup import RUN_ID_BYTES
-from scenarios.studies.audit import audit, spent_by
+from scenarios.studies.audit import Means, audit, spent_by
 from tests import warm
 from tests.edge.protocol.mutations import DESCRIPTION
 from tests.ledgers import visit_row
@@ -141,8 +140,8 @@ def made(
 QUANTIZED = 'method = "fedavg"\n[codec]\nup = [{ kind = "quantize", bits = 4 }]\ndown = [{ kind = "fp16" }]'
 
 
-def values(means: dict[str, Any], *keys: str) -> list[Any]:
-    return [means[key]["mean"] for key in keys]
+def values(means: Means, *keys: str) -> list[float | None]:
+    return [means[key].mean for key in keys]
 
 
 def test_a_run_with_codecs_is_compared_with_its_twin_at_the_best_accuracy_of_both(tmp_path: Path) -> None:
@@ -150,17 +149,19 @@ def test_a_run_with_codecs_is_compared_with_its_twin_at_the_best_accuracy_of_bot
     plain = made(tmp_path / "plain", (0.4, 0.6, 0.8))
     made(tmp_path / "other", (0.9,), 'method = "fedavg"\n[train]\nlr = 0.5')
     result = audit([tmp_path]).result()
-    rows = {Path(row["runs"][0]): row for row in result["rows"]}
-    whole = rows[coded]["whole"]
+    rows = {Path(row.runs[0]): row for row in result.rows}
+    whole = rows[coded].whole
     keys = ("nominal_bytes", "payload_bytes", "encoded_bytes", "message_bytes", "wasted_bytes")
     assert values(whole, *keys) == [4 * 800, 4 * 800, 4 * 200, 4 * 300, 4 * 30]
     assert values(whole, "visit_seconds", "computing_seconds", "contention_seconds") == [44.0, 12.0, 8.0]
-    assert rows[plain]["reference"]["is_twin"] is False  # that is the FedAvg of another step size
-    pair = rows[coded]["reference"]
-    assert (pair["is_twin"], pair["seeds"], pair["accuracy"]) == (True, [0], 0.7)
-    assert set(pair["differing"]) == {"codec.up", "codec.down"}
+    other, pair = rows[plain].reference, rows[coded].reference
+    assert other is not None
+    assert pair is not None
+    assert not other.is_twin  # that is the FedAvg of another step size
+    assert (pair.is_twin, pair.seeds, pair.accuracy) == (True, [0], 0.7)
+    assert set(pair.differing) == {"codec.up", "codec.down"}
     # 70 %: 4 rounds with codecs, 3 without, in bytes 4 * 800, 4 * 200, 4 * 300 against 3 * 800, 3 * 800, 3 * 900
-    factors = values(pair["factors"], *keys[:4], "virtual_seconds", "joules")
+    factors = values(pair.factors, *keys[:4], "virtual_seconds", "joules")
     assert factors == pytest.approx([0.75, 0.75, 3.0, 2.25, 0.75, 0.75])
 
 
@@ -169,12 +170,13 @@ def test_pairs_are_made_seed_by_seed_and_factors_have_intervals(tmp_path: Path) 
         made(tmp_path / f"coded-{seed}", (*[0.1] * (rounds - 1), 0.5), QUANTIZED, nbytes=100, seed=seed)
         made(tmp_path / f"plain-{seed}", (0.2, 0.5), seed=seed)
     made(tmp_path / "plain-2", (0.2, 0.6), seed=2)
-    pair = next(row["reference"] for row in audit([tmp_path]).result()["rows"] if row["reference"])
-    assert (pair["seeds"], pair["accuracy"]) == ([0, 1], 0.5)
-    factor = pair["factors"]["encoded_bytes"]
-    assert factor["values"] == [4.0, 2.0]
+    pair = next(row.reference for row in audit([tmp_path]).result().rows if row.reference)
+    assert (pair.seeds, pair.accuracy) == ([0, 1], 0.5)
+    factor = pair.factors["encoded_bytes"]
+    assert factor.values == [4.0, 2.0]
     # of two values, 12.706 * sqrt(2) / sqrt(2)
-    assert (factor["mean"], factor["half_width"]) == (3.0, pytest.approx(12.706, abs=1e-3))
+    assert factor.mean == 3.0
+    assert factor.half_width == pytest.approx(12.706, abs=1e-3)
 
 
 def test_without_a_twin_fedavg_is_the_reference_and_without_that_the_amounts_stand_alone(
@@ -211,9 +213,9 @@ def test_a_named_twin_is_the_reference_of_all_others_and_python_has_the_same_num
 def test_a_target_that_one_of_two_has_not_reached_gives_no_factor(tmp_path: Path) -> None:
     made(tmp_path / "a", (0.5,), 'method = "fedbr"')
     made(tmp_path / "b", (0.9,))
-    pair = next(row["reference"] for row in audit([tmp_path], target=0.8).result()["rows"] if row["reference"])
-    assert pair["factors"]["message_bytes"]["mean"] is None
-    assert pair["reference_spent"]["message_bytes"]["mean"] == 900
+    pair = next(row.reference for row in audit([tmp_path], target=0.8).result().rows if row.reference)
+    assert pair.factors["message_bytes"].mean is None
+    assert pair.reference_spent["message_bytes"].mean == 900
 
 
 def test_runs_that_were_not_evaluated_have_amounts_and_no_factor(

@@ -16,6 +16,9 @@ from typing import Any
 
 import psutil
 import pytest
+from msgspec import convert, to_builtins
+from msgspec.structs import asdict as fields_of
+from msgspec.structs import replace
 
 from coordinator.workers.task import PoolError
 from costmodel.fleet.codec_costs import reference_rates
@@ -32,7 +35,7 @@ def measurement(model: str, width: int | None, batch: int, seconds: float, *, fi
     return row | {"seconds": seconds, "spread": 0.04 if batch == 16 else 0.06, "operations": operations}
 
 
-MEASURED: dict[str, Any] = {
+OUTPUT: dict[str, Any] = {
     "step_seconds": 0.00123611,
     "flops_per_second": {"conv": 80e9, "attention": 50e9},
     "operations_per_second": {"conv.w16": 40e9, "calls": 1 / 0.0008764},
@@ -47,6 +50,7 @@ MEASURED: dict[str, Any] = {
         measurement("cnn", None, 32, 0.60),
     ],
 }
+MEASURED = convert(OUTPUT, doctor.Measured)
 """A step takes 1.236 + 8.764 = 10 ms and 20 ms per example: 330 ms with 16 and 650 ms with 32. Encoding takes twice as
 long as on the reference host, and decoding eight times: four times in the geometric mean."""
 
@@ -73,7 +77,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_measure", lambda quick, passes: MEASURED)
+    monkeypatch.setattr(doctor, "_measure", lambda quick, passes: json.dumps(OUTPUT).encode())
 
 
 def python_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -88,28 +92,28 @@ def test_this_machine_becomes_a_device_that_reads_back(cache: Path) -> None:
     made = doctor.calibrate("my-host", quick=True)
     device = own_rows(cache / "devices" / "my-host.toml", Device)["my-host"]
 
-    assert made["file"] == str(cache / "devices" / "my-host.toml")
-    assert [(row["batch"], row["fitted"]) for row in made["measurements"]] == [
+    assert made.file == str(cache / "devices" / "my-host.toml")
+    assert [(row.batch, row.fitted) for row in made.measurements] == [
         *((16, True), (32, True)),
         *((16, False), (32, False)),
     ]
     assert [(step.model, step.batch, step.width) for step in device.measurements] == [
-        (row["model"], row["batch"], row["width"]) for row in made["measurements"]
+        (row.model, row.batch, row.width) for row in made.measurements
     ]
     assert [step.predicted_seconds for step in device.measurements] == [
-        row["predicted_seconds"] for row in made["measurements"]
+        row.predicted_seconds for row in made.measurements
     ]
     # How well it fits depends on who else is on this machine; the fit itself is tested with made-up times.
-    assert 0 <= made["step_seconds"] <= 2 * min(row["seconds"] for row in made["measurements"])
+    assert 0 <= made.step_seconds <= 2 * min(row.seconds for row in made.measurements)
     assert 1e7 < device.throughput("digits-cnn", "conv") < 1e13
-    assert device.step_seconds == made["step_seconds"] < 1
-    assert device.flops_per_second == made["flops_per_second"]
-    assert device.operations_per_second == made["operations_per_second"]
+    assert device.step_seconds == made.step_seconds < 1
+    assert device.flops_per_second == made.flops_per_second
+    assert device.operations_per_second == made.operations_per_second
     assert {kind: asdict(rates) for kind, rates in device.codecs.items()} == {
-        kind: {way: tuple(figures) for way, figures in both.items()} for kind, both in made["codecs"].items()
+        kind: {way: tuple(figures) for way, figures in both.items()} for kind, both in made.codecs.items()
     }
     assert set(device.codecs) == set(CODECS) == set(reference_rates())
-    assert device.codec_slowdown == made["codec_slowdown"] > 0
+    assert device.codec_slowdown == made.codec_slowdown > 0
     # Which classes come out as the limit of a short trial varies.
     assert any(kind.startswith("conv.w") for kind in device.operations_per_second)
     assert set(device.flops_per_second) == {*devices()["laptop-cpu"].flops_per_second}
@@ -117,7 +121,7 @@ def test_this_machine_becomes_a_device_that_reads_back(cache: Path) -> None:
     known = {"step_seconds", "memory_bytes", "flops_per_second.conv"}
     assert {"train_watts", "idle_watts"} <= set(device.assumed) <= {*figures(asdict(device))} - known
     assert "training 1 reference networks with torch" in device.source
-    assert json.loads(json.dumps(made)) == made
+    assert convert(json.loads(json.dumps(to_builtins(made))), doctor.Calibration) == made
 
 
 def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,39 +130,39 @@ def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch
     made = doctor.profile(MEASURED, LIKE)
 
     # Depthwise: 80 GFLOP/s, what conv reaches here, times 40/100. Attention was measured.
-    assert made["flops_per_second"] == MEASURED["flops_per_second"] | {"depthwise": 32e9}
-    assert made["step_seconds"] == 0.001236
-    assert made["operations_per_second"] == {"conv.w16": 40e9, "calls": 1141.0}
-    assert made["codec_slowdown"] == pytest.approx(4.0, rel=1e-3)
-    few = {kind: {way: figures[:1] for way, figures in both.items()} for kind, both in MEASURED["codecs"].items()}
-    quick = doctor.profile({**MEASURED, "codecs": few}, LIKE)["codecs"]["zstd"]["encode"]
-    assert quick == made["codecs"]["zstd"]["encode"][:1] * 3
-    assert (made["train_watts"], made["idle_watts"], made["clock_hz"]) == (25.0, 6.0, 2.5e9)
-    assert made["source"] == (
+    assert made.flops_per_second == MEASURED.flops_per_second | {"depthwise": 32e9}
+    assert made.step_seconds == 0.001236
+    assert made.operations_per_second == {"conv.w16": 40e9, "calls": 1141.0}
+    assert made.codec_slowdown == pytest.approx(4.0, rel=1e-3)
+    few = {kind: {way: figures[:1] for way, figures in both.items()} for kind, both in MEASURED.codecs.items()}
+    quick = doctor.profile(replace(MEASURED, codecs=few), LIKE).codecs["zstd"]["encode"]
+    assert quick == made.codecs["zstd"]["encode"][:1] * 3
+    assert (made.train_watts, made.idle_watts, made.clock_hz) == (25.0, 6.0, 2.5e9)
+    assert made.source == (
         "rates by kind of operation, throughputs and step overhead: CPU time of one core (a processor) "
         "in training 1 reference networks with torch 2.99, by fedbr doctor --calibrate; codecs: likewise, in coding "
         "random numbers; memory: as the system tells; "
         "of a-laptop: throughput of depthwise (conv times its ratio), both powers"
     )
-    assert made["assumed"] == ["flops_per_second.depthwise", "train_watts", "idle_watts", "clock_hz"]
-    assert set(made) == set(asdict(LIKE)) - {"name", "inference", "derived", "measurements"}
+    assert made.assumed == ["flops_per_second.depthwise", "train_watts", "idle_watts", "clock_hz"]
+    assert set(made.__struct_fields__) == set(asdict(LIKE)) - {"name", "inference", "derived", "measurements"}
     monkeypatch.setattr("psutil.cpu_freq", lambda: SimpleNamespace(max=3100.0))  # which the system tells
     made = doctor.profile(MEASURED, LIKE)
-    assert made["assumed"] == ["flops_per_second.depthwise", "train_watts", "idle_watts"]
-    assert "; memory and clock: as the system tells; " in made["source"]
+    assert made.assumed == ["flops_per_second.depthwise", "train_watts", "idle_watts"]
+    assert "; memory and clock: as the system tells; " in made.source
 
 
 def test_it_checks_itself_on_what_was_not_fitted() -> None:
-    device = Device(name="board", **doctor.profile(MEASURED, LIKE))
-    rows = doctor.predicted(device, MEASURED["measurements"])
-    assert [row["predicted_seconds"] for row in rows] == pytest.approx([0.65, 0.33, 0.65], rel=1e-4)
-    assert [row["relative_error"] for row in rows] == pytest.approx([0, 1 / 32, 1 / 12], abs=1e-4)
-    found = doctor.errors([row for row in rows if not row["fitted"]])
-    assert (found["count"], found["spread"]) == (2, 0.05)
-    assert (found["median"], found["worst"]) == pytest.approx(((1 / 32 + 1 / 12) / 2, 1 / 12), abs=1e-4)
-    off = [{"relative_error": error, "spread": 0.0} for error in (-0.3, 0.1, -0.05)]
-    assert doctor.errors(off) == {"count": 3, "within_bar": 2, "median": 0.1, "worst": 0.3, "spread": 0.0}
-    assert doctor.errors([]) == {"count": 0, "within_bar": 0, "median": None, "worst": None, "spread": None}
+    device = Device(name="board", **fields_of(doctor.profile(MEASURED, LIKE)))
+    rows = doctor.predicted(device, MEASURED.measurements)
+    assert [row.predicted_seconds for row in rows] == pytest.approx([0.65, 0.33, 0.65], rel=1e-4)
+    assert [row.relative_error for row in rows] == pytest.approx([0, 1 / 32, 1 / 12], abs=1e-4)
+    found = doctor.errors([row for row in rows if not row.fitted])
+    assert (found.count, found.spread) == (2, 0.05)
+    assert (found.median, found.worst) == pytest.approx(((1 / 32 + 1 / 12) / 2, 1 / 12), abs=1e-4)
+    off = [replace(rows[0], relative_error=error, spread=0.0) for error in (-0.3, 0.1, -0.05)]
+    assert doctor.errors(off) == doctor.PredictionErrors(3, 2, 0.1, 0.3, 0.0)
+    assert doctor.errors([]) == doctor.PredictionErrors(0, 0, None, None, None)
 
 
 @pytest.mark.usefixtures("measured")
@@ -230,7 +234,7 @@ def test_it_runs_as_workers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     answer = '{"words": "%s", "threads": %s, "mmap": %s}'
     python_is(tmp_path, monkeypatch, f"printf '{answer}' \"$*\" $OMP_NUM_THREADS $MALLOC_MMAP_THRESHOLD_")
 
-    assert doctor._measure(quick=True, passes=5) == {
+    assert json.loads(doctor._measure(quick=True, passes=5)) == {
         "words": "-P -m edge.protocol.interpreter edge.profile.calibrate --quick --passes 5 --codec-sizes 10000",
         "threads": 1,
         "mmap": 1 << 30,

@@ -37,7 +37,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def measured(
     folder: Path, metrics: str = "accuracy", *overrides: str, round: int | None = None, clients: str | None = None
-) -> dict[str, Any]:
+) -> measure.MeasuredModels:
     loaded, device = opened(folder)
     asked = measure.plan(loaded, folder, metrics, parse_all(overrides), round, clients)
     told: list[tuple[int, int]] = []
@@ -54,12 +54,12 @@ def test_the_local_model_of_a_lone_client_is_the_next_global_model(tmp_path: Pat
     folder = run(tmp_path, *ALONE, *how, *mixing)
     ledger = (folder / "ledger.sqlite").read_bytes()
     first, last = measured(folder, round=1), measured(folder, clients="none")
-    assert (first["round"], first["clients"], last["round"], last["by_client"]) == (1, "local", 2, {})
+    assert (first.round, first.clients, last.round, last.by_client) == (1, "local", 2, {})
     # The server of fedasync adds the difference of both models.
-    assert first["by_client"]["0"] == pytest.approx(last["models"]["global"], rel=1e-8 if mixing else 0, abs=0)
-    assert first["models"]["global"] != last["models"]["global"]
+    assert first.by_client["0"] == pytest.approx(last.models["global"], rel=1e-8 if mixing else 0, abs=0)
+    assert first.models["global"] != last.models["global"]
     losses = [row["test_loss"] for row in read(folder / "ledger.sqlite", "SELECT test_loss FROM rounds ORDER BY round")]
-    assert [found["models"]["global"]["loss"] for found in (first, last)] == losses[:2]
+    assert [found.models["global"]["loss"] for found in (first, last)] == losses[:2]
     assert (folder / "ledger.sqlite").read_bytes() == ledger
 
 
@@ -69,11 +69,11 @@ def test_hessians_of_a_checkpoint_are_those_of_the_runs_evaluation(tmp_path: Pat
     meta = read(folder / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")[0]["value"]
     values = json.loads(meta)["evaluation"]["values"]
     found = measured(folder, "hessian", "eval.metric_options.hessian.pairs=distinct")
-    assert {name: found["models"]["global"][name] for name in values} == values
-    assert found["over_clients"]["hessian/H_N"] > 0
-    assert -1 <= found["over_clients"]["hessian/H_D"] < 1, "local models differ"
+    assert {name: found.models["global"][name] for name in values} == values
+    assert (found.over_clients["hessian/H_N"] or 0) > 0
+    assert -1 <= (found.over_clients["hessian/H_D"] or 0) < 1, "local models differ"
     again = measured(folder, "hessian", "eval.metric_options.hessian.diag=per_parameter", clients="evaluated")
-    assert again["over_clients"] == {"hessian/H_N": 0.0, "hessian/H_D": pytest.approx(1)}, "the global model's"
+    assert again.over_clients == {"hessian/H_N": 0.0, "hessian/H_D": pytest.approx(1)}, "the global model's"
 
 
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
@@ -85,17 +85,17 @@ def test_parts_of_the_model_are_those_of_the_runs_evaluation(tmp_path: Path, met
     for row in map(EvaluationRow._make, read(folder / "ledger.sqlite", sql)):
         of_run.setdefault(row.client, {})[row.quantity.name] = row.value
     found = measured(folder, clients="evaluated")
-    assert found["by_client"] == {str(client): of_run[client] for client in range(3)}
-    assert {name: found["models"]["global"][name] for name in of_run[-1]} == of_run[-1]
-    assert {*measured(folder)["by_client"]} == {"0", "1", "2"}  # local models of parts have the size of their parts
+    assert found.by_client == {str(client): of_run[client] for client in range(3)}
+    assert {name: found.models["global"][name] for name in of_run[-1]} == of_run[-1]
+    assert {*measured(folder).by_client} == {"0", "1", "2"}  # local models of parts have the size of their parts
 
 
 def test_personalised_models_are_measured_with_their_states(tmp_path: Path) -> None:
     folder = run(tmp_path, *SMALL, "method=fedper", "data.clients=3", "rounds.participants=3")
     found = measured(folder, round=1)
     rows = read(folder / "ledger.sqlite", "SELECT accuracy FROM rounds ORDER BY round")
-    assert (found["clients"], found["models"]) == ("evaluated", {})
-    mean = sum(values["accuracy"] for values in found["by_client"].values()) / 3
+    assert (found.clients, found.models) == ("evaluated", {})
+    mean = sum(values["accuracy"] or 0 for values in found.by_client.values()) / 3
     assert mean == pytest.approx(rows[0]["accuracy"])
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import to_builtins
 
 from coordinator.methods import fedper
 from coordinator.records.schema import RoundRow, VisitRow
@@ -175,20 +176,20 @@ def test_the_result_puts_both_side_by_side(plain: Path, tmp_path: Path) -> None:
     result = replay(plain, parse_all([*SLOW_LINK, "stop.target_accuracy=0.05"]))
     before, after = (read(folder / "ledger.sqlite", "SELECT * FROM rounds") for folder in (plain, fresh))
 
-    assert (result["run_dir"], result["method"], result["rounds"]) == (str(plain), "fedavg", 4)
-    assert result["virtual_seconds"] == [before[3]["end_s"], after[3]["end_s"]]
-    assert result["time_to_target_s"] == [before[0]["end_s"], after[0]["end_s"]]
-    assert result["joules"] == [sum(row["joules"] for row in side) for side in (before, after)]
+    assert (result.run_dir, result.method, result.rounds) == (str(plain), "fedavg", 4)
+    assert result.virtual_seconds == [before[3]["end_s"], after[3]["end_s"]]
+    assert result.time_to_target_s == [before[0]["end_s"], after[0]["end_s"]]
+    assert result.joules == [sum(row["joules"] for row in side) for side in (before, after)]
     none = {"own link": 0, "server link": 0, "compute": 0, "waiting": 0, "round trips": 0}
-    assert result["bottlenecks"]["before"] == none | {"round trips": 4}
-    assert result["bottlenecks"]["after"] == none | {"server link": 4}
-    assert result["wasted_bytes"] == [0, 0]
-    assert [entry["end_s"] for entry in result["per_round"]] == [
+    assert result.bottlenecks.before == none | {"round trips": 4}
+    assert result.bottlenecks.after == none | {"server link": 4}
+    assert result.wasted_bytes == [0, 0]
+    assert [entry.end_s for entry in result.per_round] == [
         [old["end_s"], new["end_s"]] for old, new in zip(before, after, strict=True)
     ]
     seconds = [[row["end_s"] - row["start_s"] for row in side] for side in (before, after)]
-    assert result["slowest_round"] == [int(np.argmax(side)) for side in seconds]
-    assert result["slowest_round_s"] == [max(side) for side in seconds]
+    assert result.slowest_round == [int(np.argmax(side)) for side in seconds]
+    assert result.slowest_round_s == [max(side) for side in seconds]
 
 
 def test_an_unfinished_run_is_replayed_as_far_as_it_got_and_left_as_it_is(tmp_path: Path) -> None:
@@ -200,12 +201,12 @@ def test_an_unfinished_run_is_replayed_as_far_as_it_got_and_left_as_it_is(tmp_pa
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     assert_same(folder, replayed(folder))
-    assert replay(folder, parse_all(SLOW_LINK))["rounds"] == 2
+    assert replay(folder, parse_all(SLOW_LINK)).rounds == 2
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_beyond_its_target_a_run_of_a_comparison_is_replayed_to_its_end(tmp_path: Path) -> None:
-    assert replay(run(tmp_path, "stop.target_accuracy=0.05", stop_at_target=False))["rounds"] == 4
+    assert replay(run(tmp_path, "stop.target_accuracy=0.05", stop_at_target=False)).rounds == 4
 
 
 def test_a_run_keeps_what_its_workers_have_described(plain: Path) -> None:
@@ -268,7 +269,7 @@ def test_other_meetings_of_aggregators_are_refused(tmp_path: Path) -> None:
     assert refusal(folder, "fleet.tiers.down=1 Mbit/s") == (
         "round 1: aggregators would meet what is above them in other rounds or another order"
     )
-    assert replay(folder, parse_all(["fleet.tiers.networks={lte=1.0}"]))["rounds"] == 8
+    assert replay(folder, parse_all(["fleet.tiers.networks={lte=1.0}"])).rounds == 8
 
 
 def test_aggregators_that_would_average_other_clients_are_refused(tmp_path: Path) -> None:
@@ -314,7 +315,7 @@ def test_a_battery_that_waiting_empties_is_a_reason(tmp_path: Path) -> None:
     networks = f"fleet.networks={json.dumps(['lte-m'] + 9 * ['wifi-4'])}"
     devices = f"fleet.devices={json.dumps(['meizu-16t'] + 9 * ['raspberry-pi-4'])}"
 
-    assert replay(folder, parse_all([networks, devices]))["rounds"] == 4
+    assert replay(folder, parse_all([networks, devices])).rounds == 4
     assert refusal(folder, networks, devices, "fleet.battery=4 J") == (
         "round 2: client 1 took part, but its battery would be empty"
     )
@@ -328,11 +329,11 @@ def test_a_budget_may_end_a_replay_before_the_record(plain: Path, budget: str, r
     fresh, result = run(tmp_path, budget), replay(plain, parse_all([budget]))
     assert_same(fresh, replayed(plain, parse_all([budget])))
     rule = budget.partition("=")[0]
-    assert (result["rounds"], result["other_end"]) == (
+    assert (result.rounds, result.other_end) == (
         rounds,
         f"round {rounds + 1}: {rule} would end the run, which lasted to round 4",
     )
-    assert len(result["per_round"]) == len(rows(fresh, "rounds", "round"))
+    assert len(result.per_round) == len(rows(fresh, "rounds", "round"))
     stream = io.StringIO()
     study.show(result, stream)
     assert f"of the rounds that both have; round {rounds + 1}: {rule} would end" in stream.getvalue()
@@ -353,9 +354,9 @@ def test_a_run_that_a_budget_ended_is_replayed_to_its_end_on_a_fleet_that_needs_
     fresh = run(tmp_path / "fresh", *overrides, f"rounds.max={rounds}", *([budget] if "bytes" not in budget else []))
     again, result = replayed(folder, parse_all(overrides)), replay(folder, parse_all(overrides))
     rule = budget.partition("=")[0]
-    assert result["other_end"] == f"round {rounds + 1}: the run ended here ({rule}), but would continue"
+    assert result.other_end == f"round {rounds + 1}: the run ended here ({rule}), but would continue"
     assert [tuple(row) for row in again.rounds_done] == rows(fresh, "rounds", "round")
-    assert (result["rounds"], len(result["per_round"])) == (rounds, rounds)
+    assert (result.rounds, len(result.per_round)) == (rounds, rounds)
 
 
 def test_a_bandit_that_would_choose_otherwise_is_refused_when_it_does(bandit: Path, tmp_path: Path) -> None:
@@ -403,7 +404,7 @@ def test_the_command_prints_one_object_or_ends_with_code_2(
     plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run_command(["replay", str(plain), *SLOW_LINK, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == replay(plain, parse_all(SLOW_LINK))
+    assert json.loads(capsys.readouterr().out) == to_builtins(replay(plain, parse_all(SLOW_LINK)))
     assert main.run_command(["replay", str(plain), "rounds.policy=over_select"]) == 2
     assert capsys.readouterr().err.startswith("fedbr: round 1: client 1 would take part")
     with pytest.raises(ReportError, match="is not a run folder"):

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import asdict
 
 import fedbr
 from coordinator.records.store import read
@@ -90,16 +92,16 @@ def by_hand(folder: Path, draws: int, sigma: dict[str, float]) -> list[float]:
 def test_the_times_of_one_client_are_those_of_its_steps_with_the_factors_of_each_draw(
     alone: Path, found: DrawnRuns
 ) -> None:
-    result = found.result()["runs"][0]
+    result = found.result().runs[0]
     expected = by_hand(alone, 20, {"assumed": 0.7})
-    assert result["values"]["virtual_seconds"] == pytest.approx(expected, rel=1e-6)
+    assert result.values.virtual_seconds == pytest.approx(expected, rel=1e-6)
     low, median, high = np.quantile(expected, [0.05, 0.5, 0.95])
-    assert result["virtual_seconds"] == pytest.approx({"low": low, "median": median, "high": high}, rel=1e-6)
-    assert (result["reached"], result["left_out"], result["time_to_target_s"]) == (0.0, 0, None)
-    (group,) = found.result()["groups"]
-    assert (group["label"], group["seeds"], group["scope"]) == ("fedavg", [0], "given this training")
-    assert group["virtual_seconds"] == result["virtual_seconds"]
-    assert found.result()["pairs"] == []
+    assert asdict(result.virtual_seconds) == pytest.approx({"low": low, "median": median, "high": high}, rel=1e-6)
+    assert (result.reached, result.left_out, result.time_to_target_s) == (0.0, 0, None)
+    (group,) = found.result().groups
+    assert (group.label, group.seeds, group.scope) == ("fedavg", [0], "given this training")
+    assert group.virtual_seconds == result.virtual_seconds
+    assert found.result().pairs == []
 
 
 def test_draws_are_a_function_of_the_seed_and_more_of_them_begin_with_the_same(alone: Path, found: DrawnRuns) -> None:
@@ -192,12 +194,12 @@ def test_draws_that_would_train_other_visits_are_left_out_and_too_many_of_them_r
     seconds = by_hand(alone, 20, {"assumed": 0.7})
     second, first = sorted(seconds)[-2:]
     policy = ["rounds.policy=deadline", f"rounds.deadline={(first + second) / 2 / 3} s"]
-    result = replay_in_draws([alone], parse_all(policy), DRAWS).result()["runs"][0]
-    assert result["left_out"] == 1
-    assert result["values"]["virtual_seconds"].index(None) == seconds.index(first)
-    assert result["reason"] == "round 1: client 0 took part, but its visit would be late or lost"
+    result = replay_in_draws([alone], parse_all(policy), DRAWS).result().runs[0]
+    assert result.left_out == 1
+    assert result.values.virtual_seconds.index(None) == seconds.index(first)
+    assert result.reason == "round 1: client 0 took part, but its visit would be late or lost"
     kept = sorted(seconds)[:-1]
-    assert result["virtual_seconds"]["median"] == pytest.approx(np.median(kept), rel=1e-6)
+    assert result.virtual_seconds.median == pytest.approx(np.median(kept), rel=1e-6)
     with pytest.raises(ScenarioError) as caught:
         replay_in_draws(
             [alone], parsed(["rounds.policy=deadline", f"rounds.deadline={np.median(seconds) / 3} s"]), DRAWS
@@ -240,9 +242,9 @@ def test_the_probability_counts_pairs_of_draws_and_ties_half() -> None:
 def test_repeats_of_a_run_have_the_same_draws_and_are_equally_fast(alone: Path, tmp_path: Path) -> None:
     again = shutil.copytree(alone, tmp_path / "again")
     result = replay_in_draws([alone, again], parsed(["stop.target_accuracy=0.01"]), DRAWS).result()
-    assert [(pair["probability"], pair["draws"]) for pair in result["pairs"]] == [(0.5, 20)]
-    assert result["runs"][0]["values"] == result["runs"][1]["values"]
-    assert result["runs"][0]["reached"] == 1.0
+    assert [(pair.probability, pair.draws) for pair in result.pairs] == [(0.5, 20)]
+    assert result.runs[0].values == result.runs[1].values
+    assert result.runs[0].reached == 1.0
 
 
 # --- seeds ------------------------------------------------------------------------------------------------------------
@@ -407,14 +409,14 @@ def test_the_command_keeps_the_times_for_reports_and_tables(
     assert {path.name for path in alone.iterdir()} == before
     assert main.run_command(["replay", str(alone), "--draws", "20", "--seed", "3", "--json"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert json.loads(printed[-1]) == found.result()
+    assert json.loads(printed[-1]) == to_builtins(found.result())
     assert {path.name for path in alone.iterdir()} - before == {"uncertainty.json"}
     summary = json.loads(read(alone / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")[0][0])
     times = drawn_times.read(alone, summary["model_sha256"])
     assert times is not None and times == found.times[0]
     around = over(times).to_end
     (text,) = with_intervals([summary["virtual_seconds"]], [around])
-    rows = dict(terminal.run_rows([summary], {}))
+    rows = dict(terminal.run_rows([summary]))
     assert (rows["virtual time"], rows["scope of intervals"]) == ([text], ["given this training"])
     page = html.build([alone], tmp_path / "page.html", "title").read_text()
     (text,) = with_intervals([around.median], [around])
@@ -436,12 +438,12 @@ def test_tables_of_several_runs_have_intervals_and_the_probability_that_the_fast
         drawn_times.write(tmp_path / method, drawn(values, [180.0] * 3, model_sha256=summary["model_sha256"]))
         changed = {"run_dir": str(tmp_path / method), "method": method, "time_to_target_s": min(values)}
         runs.append(summary | changed | {"target_accuracy": 0.8, "virtual_seconds": 180.0})
-    rows = dict(terminal.run_rows(runs, {}))
+    rows = dict(terminal.run_rows(runs))
     assert rows["P(fedmlb is faster)"] == ["67 %", "-"]
     assert rows["virtual time to 80 %"] == ["2.00 min\n(2.02 to 2.62)", "1.50 min\n(1.52 to 2.12)"]
     assert rows["virtual time"][0] == "3 min\n(3 to 3)"
     (tmp_path / "fedavg" / "uncertainty.json").write_text("{")
-    rows = dict(terminal.run_rows(runs, {}))
+    rows = dict(terminal.run_rows(runs))
     assert "P(fedmlb is faster)" not in rows
     assert rows["virtual time to 80 %"][0] == "2.00 min"
     assert "fedavg/uncertainty.json is damaged" in capsys.readouterr().err

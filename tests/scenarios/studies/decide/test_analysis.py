@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Any
 
 import pytest
 
@@ -28,10 +27,10 @@ def finalist(name: str, *trails: Trail, cut: Set[int] = frozenset()) -> Finalist
     return Finalist(name, None, {}, {}, dict(enumerate(trails)), MOST, cut)  # type: ignore[arg-type]
 
 
-def at(objective: Objective, *finalists: Finalist) -> dict[float, tuple[Any, list[str]]]:
+def at(objective: Objective, *finalists: Finalist) -> dict[float, tuple[str | None, list[str]]]:
     """Factor on the budgets -> (the chosen one, those that are unknown)."""
-    points = Analysis(objective, finalists).budget_flip()["points"]
-    return {point["at"]: (point["chosen"], point["unknown"]) for point in points}
+    points = Analysis(objective, finalists).budget_flip().points
+    return {point.at: (point.chosen, point.unknown) for point in points}
 
 
 def test_a_run_that_the_budget_has_ended_says_nothing_of_a_larger_one() -> None:
@@ -78,11 +77,11 @@ def test_with_the_target_in_more_seeds_than_the_others_can_have_it_is_chosen() -
         "both": {0: curve(0.9), 1: curve(0.5, 0.9)},
         "one": {0: curve(0.5, 0.6, 0.7), 1: curve(0.5, 0.6, 0.7)},
     }
-    assert best_of(CHEAPEST, trails, {"one": {0}})["chosen"] == "both"
+    assert best_of(CHEAPEST, trails, {"one": {0}}).chosen == "both"
     # With both seeds the other one would need at least 30 bytes, and this one needs 15 in the mean.
-    assert best_of(CHEAPEST, trails, {"one": {0, 1}})["chosen"] == "both"
+    assert best_of(CHEAPEST, trails, {"one": {0, 1}}).chosen == "both"
     dear = {**trails, "both": {0: curve(0.9, nbytes=40), 1: curve(0.9, nbytes=40)}}
-    assert best_of(CHEAPEST, dear, {"one": {0, 1}})["unknown"] == ["one"]
+    assert best_of(CHEAPEST, dear, {"one": {0, 1}}).unknown == ["one"]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -92,6 +91,6 @@ def test_the_probability_is_asked_of_the_seed_that_has_not_chosen(seed: int) -> 
     trails = [(one, other), (other, one)]
     analysis = Analysis(BEST, [finalist("a", *trails[seed]), finalist("b", *trails[1 - seed])])
     found = analysis.over_seeds()
-    assert (found["by_seed"], found["probability"]) == ([[1.0, 0.0], [0.0, 1.0]][seed], 0.0)
+    assert (found.by_seed, found.probability) == ([[1.0, 0.0], [0.0, 1.0]][seed], 0.0)
     alone = Analysis(BEST, [finalist("a", one), finalist("b", other)]).over_seeds()
-    assert (alone["by_seed"], alone["probability"], alone["low"]) == ([1.0], None, None)
+    assert (alone.by_seed, alone.probability, alone.low) == ([1.0], None, None)

@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
+from msgspec.structs import replace
+
+from scenarios.run.progress import Mean
 from scenarios.studies.decide import pages
+from scenarios.studies.decide.answer import CandidateRow, DecisionAnswer, Effort, Place, Sought
 
 
-def decided(**places: tuple[str | None, list[str]]) -> dict[str, Any]:
-    """A result with two candidates and a map of four places."""
+def decided(**places: tuple[str | None, list[str]]) -> DecisionAnswer:
+    """An answer with two candidates and a map of four places."""
     names = {"a": "method=fedavg", "b": "method=fedbr"}
-    rows = [{"name": name, "method": name[7:], "settings": {"method": name[7:]}} for name in names.values()]
     found = []
     for (links, devices), (chosen, unknown) in zip(product((0.5, 1.0), repeat=2), places.values(), strict=True):
         name = None if chosen is None else names[chosen]
-        found.append({"links": links, "devices": devices, "chosen": name, "unknown": [names[each] for each in unknown]})
-    return {"candidates": rows, "map": found}
+        found.append(Place(links, devices, name, [names[each] for each in unknown]))
+    return DecisionAnswer(
+        scenario="digits",
+        overrides=[],
+        objective=Sought("", 0.9, "bytes", {"bytes": 50e6}),
+        seeds=[0, 1],
+        candidates=[row(name, [], 0) for name in names.values()],
+        runs_of={},
+        effort=Effort(*[0] * 11),
+        map=found,
+    )
+
+
+def row(name: str, nbytes: list[float | None], reached: int) -> CandidateRow:
+    """A candidate that takes so many bytes to the target."""
+    return CandidateRow(
+        name=name,
+        method=name[7:],
+        settings={"method": name[7:]},
+        trained_as=name,
+        state="finalist",
+        why="",
+        rung=0,
+        seeds=[0, 1],
+        rounds=[],
+        accuracy=Mean.of([0.9, 0.9]),
+        reached=reached,
+        value=Mean.of(nbytes),
+        spent={"bytes": Mean.of(nbytes)},
+    )
 
 
 def test_a_map_tells_open_places_from_those_where_nothing_reaches_the_target() -> None:
@@ -32,14 +62,11 @@ def test_a_map_whose_own_place_alone_is_known_is_left_out() -> None:
     assert list(pages.figures(decided(w=opened, x=opened, y=opened, z=("b", [])), [])) == []
 
 
-def with_costs(fedavg_reached: int = 2) -> dict[str, Any]:
+def with_costs(fedavg_reached: int = 2) -> DecisionAnswer:
     """A decision between FedAvg at 40 MB and FedBR at 23 MB to 90 %."""
-    result = decided(w=("a", []), x=("a", []), y=("b", []), z=("b", []))
-    for row, nbytes, reached in zip(result["candidates"], (40e6, 22.8e6), (fedavg_reached, 2), strict=True):
-        row.update(seeds=[0, 1], reached=reached, accuracy={"mean": 0.9}, value={"mean": nbytes})
-        row["spent"] = {"bytes": {"mean": nbytes}}
-    objective = {"target": 0.9, "cost": "bytes", "budgets": {"bytes": 50e6}}
-    return {**result, "objective": objective, "chosen": "method=fedbr"}
+    rows = [row("method=fedavg", [40e6, 40e6], fedavg_reached), row("method=fedbr", [22.8e6, 22.8e6], 2)]
+    answer = decided(w=("a", []), x=("a", []), y=("b", []), z=("b", []))
+    return replace(answer, candidates=rows, chosen="method=fedbr")
 
 
 def test_a_decision_draws_cost_against_accuracy_of_all_candidates() -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from scenarios.experiment.grid import grid_of
 from scenarios.run.progress import ProgressPoint, Trail
 from scenarios.studies.decide import decision
 from scenarios.studies.decide.analysis import Analysis, Finalist
+from scenarios.studies.decide.answer import ChanceOfBetter, FinalistComparison
 from scenarios.studies.decide.candidates import Candidate
 from scenarios.studies.decide.decision import Decision
 from scenarios.studies.decide.halving import Rung
@@ -65,8 +66,15 @@ def planned(candidates: int, seeds: int) -> Decision:
     return decision.plan(grid_of("digits", [f"train.lr={rates}", f"rounds.max={ROUNDS}"]), TO_TARGET, seeds)
 
 
-def simulated(candidates: int, seeds: int, objective: Objective, draw: Draw, count: int) -> list[dict[str, Any]]:
-    """The answers of so many decisions, each with the ``chance`` that its choice is better than what comes second."""
+class Simulated(NamedTuple):
+    chosen: str
+    tests: list[FinalistComparison]
+    chance: ChanceOfBetter | None
+    """That the choice is better than what comes second"""
+
+
+def simulated(candidates: int, seeds: int, objective: Objective, draw: Draw, count: int) -> list[Simulated]:
+    """The answers of so many decisions."""
     like, answers = replace(planned(candidates, seeds), objective=objective), []
     names = [each.row.name for each in like.candidates]
     for number in range(count):
@@ -80,14 +88,14 @@ def simulated(candidates: int, seeds: int, objective: Objective, draw: Draw, cou
             Finalist(name, walk.standings[name].candidate.loaded, {}, {}, walk.standings[name].trails, ROUNDS, set())
             for name in order
         ]
-        chance = Analysis(objective, finalists).over_seeds() if len(finalists) > 1 else {}
-        answers.append({**made._answer(order, walk), "chance": chance})
+        chance = Analysis(objective, finalists).over_seeds() if len(finalists) > 1 else None
+        answers.append(Simulated(order[0], made._tests(order, walk), chance))
     return answers
 
 
-def false_winners(answers: Sequence[Mapping[str, Any]]) -> float:
+def false_winners(answers: Sequence[Simulated]) -> float:
     """Share of decisions that call any finalist worse than the chosen one."""
-    return float(np.mean([not all(each["is_tie"] for each in answer["tests"]) for answer in answers]))
+    return float(np.mean([not all(each.is_tie for each in answer.tests) for answer in answers]))
 
 
 def reaching(probability: float) -> Draw:
@@ -113,7 +121,7 @@ def ahead_by(deviations: float) -> Draw:
 @pytest.mark.parametrize(("candidates", "probability"), [(2, 0.15), (2, 0.3), (2, 0.7), (3, 0.3), (8, 0.3)])
 def test_equal_candidates_that_seldom_reach_the_target_are_not_told_apart(candidates: int, probability: float) -> None:
     answers = simulated(candidates, 3, TO_TARGET, reaching(probability), 60)
-    assert sum(answer["chosen"] is not None for answer in answers) == 60
+    assert len(answers) == 60
     assert false_winners(answers) == 0.0  # 1, 2 or 3 of three seeds against none: p is 0.1 or more
 
 
@@ -122,8 +130,9 @@ def test_how_many_of_six_seeds_reach_the_target_may_tell_two_candidates_apart() 
         return [0.95 if name == "train.lr=0.01" else 0.5] * ROUNDS
 
     (answer,) = simulated(2, 6, TO_TARGET, one_reaches, 1)
-    (test,) = answer["tests"]
-    assert (test["p"], test["reached"], answer["ties"]) == (pytest.approx(2 / 924), 0, [])  # 12 over 6: 924
+    (test,) = answer.tests
+    assert (test.reached, test.is_tie) == (0, False)
+    assert test.p == pytest.approx(2 / 924)  # 12 over 6: 924
 
 
 @pytest.mark.parametrize("candidates", [2, 3, 8])
@@ -143,7 +152,7 @@ def test_the_probability_is_that_with_which_the_choice_is_better_in_a_further_se
     deviations: float, better: float
 ) -> None:
     answers = simulated(2, 3, WITHIN, ahead_by(deviations), COUNT)
-    chosen = np.mean([answer["chosen"] == "train.lr=0.01" for answer in answers])
+    chosen = np.mean([answer.chosen == "train.lr=0.01" for answer in answers])
     # In a further seed the better one is ahead with the probability that a normal difference is positive.
     ahead = stats.norm.cdf(deviations / math.sqrt(2))
     truth = chosen * ahead + (1 - chosen) * (1 - ahead)
@@ -152,11 +161,13 @@ def test_the_probability_is_that_with_which_the_choice_is_better_in_a_further_se
     assert covered(answers, truth) >= 0.9 - 2 * math.sqrt(0.9 * 0.1 / COUNT)
 
 
-def mean_probability(answers: Sequence[Mapping[str, Any]]) -> float:
-    return float(np.mean([answer["chance"]["probability"] for answer in answers if answer["chance"]]))
+def mean_probability(answers: Sequence[Simulated]) -> float:
+    chances = [answer.chance for answer in answers if answer.chance is not None]
+    return float(np.mean([chance.probability for chance in chances if chance.probability is not None]))
 
 
-def covered(answers: Sequence[Mapping[str, Any]], truth: float) -> float:
+def covered(answers: Sequence[Simulated], truth: float) -> float:
     """Share of the 90 % intervals that hold the true probability."""
-    chances = [answer["chance"] for answer in answers if answer["chance"]]
-    return float(np.mean([chance["low"] <= truth <= chance["high"] for chance in chances]))
+    chances = [answer.chance for answer in answers if answer.chance is not None]
+    ends = [(each.low, each.high) for each in chances if each.low is not None and each.high is not None]
+    return float(np.mean([low <= truth <= high for low, high in ends]))

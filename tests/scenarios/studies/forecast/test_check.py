@@ -16,8 +16,8 @@ from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
 from scenarios.report import terminal
 from scenarios.run.setup import Setup
-from scenarios.studies.forecast import check
-from scenarios.studies.forecast.check import Check, DataSource, MachineCosts
+from scenarios.studies.forecast import check, check_text
+from scenarios.studies.forecast.check import AlphaRow, Check, DataSource, MachineCosts
 from scenarios.studies.forecast.forecast import Forecast, RefusedClients, forecast
 from tests.scenarios.studies.forecast.profiles import profile
 
@@ -46,10 +46,9 @@ def checked(*overrides: str, **changes: Any) -> Check:
 
 def texts(found: Check) -> tuple[dict[str, Any], list[str], dict[str, str]]:
     """(rows of costs, notes below them, rows of the estimate), as they are printed."""
-    result = found.plain()
-    rows = {name: (each, total) for name, each, total in terminal.cost_rows(result["costs"], result["estimate"])}
-    notes = list(terminal.cost_notes(result["costs"], result["estimate"]))
-    return rows, notes, dict(terminal.estimate_rows(result["estimate"]))
+    rows = {name: (each, total) for name, each, total in check_text.cost_rows(found.costs, found.estimate)}
+    notes = list(check_text.cost_notes(found.costs, found.estimate))
+    return rows, notes, dict(check_text.estimate_rows(found.estimate))
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +58,8 @@ def cifar100(tmp_path_factory: pytest.TempPathFactory) -> Check:
     return check.run_check(load("fedbr-cifar100", parse_all([f"data.root={root}", "model.norm=group"])), root)
 
 
-def column(rows: list[dict[str, Any]], name: str, digits: int = 4) -> list[float]:
-    return [round(row[name], digits) for row in rows]
+def column(rows: list[AlphaRow], name: str, digits: int = 4) -> list[float]:
+    return [round(getattr(row, name), digits) for row in rows]
 
 
 # --- blocks and alphas ------------------------------------------------------------------------------------------------
@@ -76,21 +75,21 @@ def test_the_blocks_of_resnet18_weigh_and_cost_what_its_shapes_say_and_a_message
     assert column(rows, "nominal_share") == [0.1667, 0.3333, 0.5, 0.6667, 0.8333]
     assert column(rows, "share") == [0.0046, 0.7527, 0.9398, 0.9866, 0.9998]
     for row in rows:
-        assert 0 < row["message_nbytes"] - row["payload_nbytes"] < 1000
-    assert [block["name"] for block in blocks] == ["stem", "stage1", "stage2", "stage3", "stage4", "head"]
-    assert sum(block["params"] for block in blocks) == 11_220_132
-    assert sum(block["nbytes"] for block in blocks) == 4 * 11_220_132
-    assert sum(block["flops_forward"] for block in blocks) == 2 * 555_468_800
+        assert 0 < row.message_nbytes - row.payload_nbytes < 1000
+    assert [block.name for block in blocks] == ["stem", "stage1", "stage2", "stage3", "stage4", "head"]
+    assert sum(block.params for block in blocks) == 11_220_132
+    assert sum(block.nbytes for block in blocks) == 4 * 11_220_132
+    assert sum(block.flops_forward for block in blocks) == 2 * 555_468_800
 
 
 def test_two_blocks_by_hand() -> None:
     (row,) = check.alphas(Setup.of(load("digits", parse_all(["model.blocks=balanced:2"])), profile()))
 
     # A plain step: 3 x 1200 less the first block's input gradient; the pathway adds 200 forward and 200 back.
-    assert row["flops_ratio"] == (2600 + 400) / 2600
-    assert row["ratio_3f"] == 1 + 2 * 200 / (3 * 1200)
-    assert row["payload_nbytes"] == 4 * 300
-    assert (row["share"], row["nominal_share"], row["eq2"]) == (0.75, 0.5, 1.5)
+    assert row.flops_ratio == (2600 + 400) / 2600
+    assert row.ratio_3f == 1 + 2 * 200 / (3 * 1200)
+    assert row.payload_nbytes == 4 * 300
+    assert (row.share, row.nominal_share, row.eq2) == (0.75, 0.5, 1.5)
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -131,8 +130,8 @@ def test_a_data_set_of_ones_own_is_looked_for_by_its_place_and_not_by_the_name_i
 
 def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that_are_too_small(cifar100: Check) -> None:
     refused = replace(cifar100.estimate, refused_clients=[RefusedClients(3, "board: 4 B x ...")])
-    result, stream = replace(cifar100, estimate=refused).plain(), io.StringIO()
-    terminal.print_check(result, stream)
+    found, stream = replace(cifar100, estimate=refused), io.StringIO()
+    check_text.print_check(found, stream)
     lines = stream.getvalue().splitlines()
 
     assert lines[1].startswith("costs, if the run lasts all its rounds"), "before all details"
@@ -144,7 +143,7 @@ def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that
     assert row in [" ".join(line.split()) for line in lines]
     assert any(line.startswith("warning: data set cifar100 was not found") for line in lines)
     assert "warning: 3 clients cannot take part: board: 4 B x ..." in lines[:20]
-    terminal.print_check(result, stream, keys=True)
+    check_text.print_check(found, stream, keys=True)
     assert 'name = "cifar100"' in stream.getvalue().splitlines()
 
 
@@ -296,21 +295,21 @@ def test_messages_of_aggregators_that_meet_otherwise_are_those_of_their_rounds(t
 
 def test_heterofls_parts_have_the_papers_numbers_without_the_data(tmp_path: Path) -> None:
     found = check.run_check(load("heterofl-mnist", parse_all([f"data.root={tmp_path}"])), tmp_path)
-    assert [(row["rate"], row["clients"], row["params"], round(row["mib"], 3)) for row in found.submodels] == [
+    assert [(row.rate, row.clients, row.params, round(row.mib, 3)) for row in found.submodels] == [
         (1.0, 20, 1_556_874, 5.939),
         (0.5, 20, 391_370, 1.493),
         (0.25, 20, 98_922, 0.377),
         (0.125, 20, 25_274, 0.096),
         (0.0625, 20, 6_594, 0.025),
     ]
-    assert found.submodels[0]["message_down_nbytes"] - 4 * 1_556_874 == 425  # header, slot and five names
-    assert found.submodels[0]["flops_per_example"] > 200 * found.submodels[-1]["flops_per_example"]
+    assert found.submodels[0].message_down_nbytes - 4 * 1_556_874 == 425  # header, slot and five names
+    assert found.submodels[0].flops_per_example > 200 * found.submodels[-1].flops_per_example
 
 
 def test_the_last_alpha_blocks_are_shown_of_methods_that_have_alpha_alone() -> None:
     names = ("fedavg", "fedbr")
     found = {name: check.run_check(load("digits", parse_all([f"method={name}"])), Path("runs")) for name in names}
-    assert {name: [row["alpha"] for row in each.alphas] for name, each in found.items()} == {
+    assert {name: [row.alpha for row in each.alphas] for name, each in found.items()} == {
         "fedavg": [],
         "fedbr": [1, 2, 3],
     }

@@ -1,0 +1,179 @@
+"""Accuracy at amounts that users name: what 50 GB or 15 minutes buy (``sweep --at``), read off the runs of each row.
+
+A run goes on until the largest amount of each kind is spent, or until rounds.max. Amounts do not cut a round short, so
+that all are read in the same way (`run.progress`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from coordinator.rounds.amounts import BY_NAME, PRICE, Amount
+from costmodel.config import FleetConfig
+from costmodel.units import Quantity
+from edge.protocol.spelling import nearest
+from scenarios.config.errors import Argument, ScenarioError
+from scenarios.experiment.experiment import ExperimentRow, Result
+from scenarios.experiment.run_set import missing_note
+from scenarios.report import bands
+from scenarios.report.columns import PERCENT
+from scenarios.report.run_reader import RunGroup
+from scenarios.report.tables import Cell, Number, Table, TableColumn, csv_text
+from scenarios.run.progress import Trail, at_budget, with_interval
+
+EXAMPLE = 'bytes="1 MB,2 MB"'
+AT = Argument("at")
+READ_AS = "accuracy when last evaluated within the amount, mean ± half of the 95 % interval over seeds"
+DRAWN = ("bytes", "seconds")
+"""Amounts whose curves are always drawn; others are where they are named"""
+At = Mapping[str, Sequence[float]]
+"""Name of an amount -> values in SI units, the smallest first"""
+Asked = Mapping[str, Quantity | Sequence[Quantity]] | Sequence[str]
+"""Name -> one value or several, as numbers in SI units or as text with a unit; or words such as `EXAMPLE`"""
+Trails = Mapping[str, Mapping[int, Trail]]
+"""Name of a row -> seed -> progress"""
+
+
+def at_of(asked: Asked) -> At:
+    """The amounts that are asked for; ScenarioError for a name or value that is none, or stands there twice."""
+    limits: dict[str, list[float]] = {}
+    for name, values in asked.items() if isinstance(asked, Mapping) else map(_split, asked):
+        if name not in BY_NAME:
+            raise ScenarioError(AT, f": unknown amount {name!r}, {nearest(name, list(BY_NAME))}")
+        if name in limits:
+            why = f": {name} is named twice; write all its values as one list, "
+            raise ScenarioError(AT, why, Argument("at", EXAMPLE))
+        limits[name] = _values(BY_NAME[name], values)
+    return limits
+
+
+def _split(word: str) -> tuple[str, str]:
+    name, equals, values = word.partition("=")
+    if not equals or not values:
+        raise ScenarioError(Argument("at", repr(word)), f": write an amount and its values, for example {EXAMPLE}")
+    return name, values
+
+
+def _values(amount: Amount, asked: Quantity | Sequence[Quantity]) -> list[float]:
+    several = asked.replace('"', "").split(",") if isinstance(asked, str) else asked
+    pieces = several if isinstance(several, Sequence) else [several]
+    values: list[float] = []
+    for piece in pieces:
+        try:
+            value = float(amount.parse(piece.strip() if isinstance(piece, str) else piece))
+        except (TypeError, ValueError) as error:
+            raise ScenarioError(AT, f": {amount.name}: {error}") from None
+        if not value > 0:
+            raise ScenarioError(AT, f": {amount.name} = {piece!r}: must be above 0")
+        if value in values:
+            raise ScenarioError(AT, f": {amount.name} = {piece!r}: is named twice")
+        values.append(value)
+    if not values:
+        raise ScenarioError(AT, f": {amount.name}: write values, for example {EXAMPLE}")
+    return sorted(values)
+
+
+def spends(fleet: FleetConfig, amount: Amount) -> bool:
+    """Whether runs on a fleet have such an amount."""
+    has_price = amount is PRICE and fleet.price.are_known
+    return amount.scope != "tiers" or fleet.tiers.count > 0 or has_price
+
+
+def check(at: At, fleets: Sequence[FleetConfig]) -> None:
+    """ScenarioError for an amount that runs on none of these fleets have."""
+    for name in at:
+        if not any(spends(fleet, BY_NAME[name]) for fleet in fleets):
+            keys = "fleet.price.gb, fleet.price.kwh or fleet.tiers" if BY_NAME[name] is PRICE else "fleet.tiers"
+            raise ScenarioError(AT, f": {name}: no run has any; choose {keys}")
+
+
+def needs(at: At) -> dict[str, float]:
+    """How far runs have to go, as `PlannedRun.needs`."""
+    return {BY_NAME[name].kind: values[-1] for name, values in at.items()}
+
+
+def are_of_devices(at: At) -> bool:
+    """Whether the progress of single clients is read."""
+    return any(BY_NAME[name].scope == "devices" for name in at)
+
+
+def readings(at: At, trails: Trails) -> dict[str, list[dict[str, Any]]]:
+    """Name of an amount -> a reading per value: ``amount``, and ``accuracy`` of each row over its seeds.
+
+    ``rounds``: the evaluated round of each seed; ``used_up``: whether its run came to the amount.
+    """
+
+    def reading(amount: Amount, limit: float) -> dict[str, Any]:
+        accuracy = {}
+        for row, by_seed in trails.items():
+            points = [at_budget(trail, amount, limit) for trail in by_seed.values()]
+            accuracy[row] = {
+                **with_interval([each.accuracy for each in points]),
+                "rounds": [each.point.rounds if each.point else None for each in points],
+                "used_up": [each.used_up for each in points],
+            }
+        return {"amount": limit, "accuracy": accuracy}
+
+    return {name: [reading(BY_NAME[name], limit) for limit in values] for name, values in at.items()}
+
+
+def tables(result: Result, labels: Mapping[str, str]) -> Iterator[Table]:
+    """A table per amount: a row per value, and a column per row of the sweep; a star where a run ended before.
+
+    ``labels``: name of a row -> its heading.
+    """
+    ends = sorted({str(run["stopped_by"]).replace("_", " ") for run in result["runs"]} - {"budgets"})
+    short = f"* not used up: a run ended before, by {' or '.join(ends)}; raise rounds.max or what else ended it"
+    for name, read in result["at"].items():
+        rows = list(read[0]["accuracy"])
+        columns = [TableColumn(name), *(TableColumn(labels[row], PERCENT, missing="-") for row in rows)]
+        cells: list[list[Cell]] = []
+        for each in read:
+            accuracies = [each["accuracy"][row] for row in rows]
+            marks = ["" if all(cell["used_up"]) else " *" for cell in accuracies]
+            numbers = (replace(Number.mean(cell), mark=mark) for cell, mark in zip(accuracies, marks, strict=True))
+            # Amounts name the rows, so each is written as a user writes it, in its own unit.
+            cells.append([BY_NAME[name].shown(each["amount"]), *numbers])
+        is_short = any(not all(cell["used_up"]) for each in read for cell in each["accuracy"].values())
+        notes = [READ_AS, *([short] if is_short else []), *missing_note(result)]
+        yield Table(f"accuracy at {BY_NAME[name].heading}", columns, cells, notes)
+
+
+def curves(at: At, rows: Sequence[ExperimentRow], trails: Trails, labels: Mapping[str, str]) -> list[bands.Band]:
+    """Mean accuracy of each row against each amount that is drawn."""
+    methods = {row.name: row.method for row in rows}
+    return [
+        bands.band(
+            methods[row], BY_NAME[name].kind, list(by_seed.values()), max(at.get(name, ()), default=None), labels[row]
+        )
+        for name in dict.fromkeys((*DRAWN, *at))
+        for row, by_seed in trails.items()
+    ]
+
+
+def figure(at: At, drawn: Sequence[bands.Band], runs: Sequence[RunGroup]) -> tuple[str, str, str]:
+    """(name, inline SVG, caption) of these curves."""
+    caption = (
+        "Accuracy when last evaluated, mean over seeds; the band is one sample deviation to either side. Dashed "
+        "lines are amounts that were reached. A curve ends where the first of its runs ends."
+    )
+    limits = {BY_NAME[name].kind: values for name, values in at.items()}
+    return "bands", bands.draw(drawn, limits, runs=runs), caption
+
+
+def files(result: Result, drawn: Sequence[bands.Band]) -> dict[str, str]:
+    """``at.csv``, a row per row, seed, amount and value, and ``curves.csv``, the points of the curves."""
+    seeds = {row["name"]: row["seeds"] for row in result["rows"]}
+    rows = [
+        [row, seed, name, each["amount"], accuracy, rounds, used_up]
+        for name, read in result["at"].items()
+        for each in read
+        for row, cell in each["accuracy"].items()
+        for seed, accuracy, rounds, used_up in zip(
+            seeds[row], cell["values"], cell["rounds"], cell["used_up"], strict=True
+        )
+    ]
+    head = ["row", "seed", "name", "amount", "accuracy", "round", "used_up"]
+    return {"at.csv": csv_text(head, rows), "curves.csv": bands.csv(drawn)}

@@ -1,0 +1,176 @@
+"""``fedbr sweep --at``: accuracy at amounts, read off one run per row and seed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.rounds.amounts import BYTES, NOMINAL_BYTES, VIRTUAL_SECONDS
+from scenarios.cli import main
+from scenarios.experiment.at_amounts import at_of
+from scenarios.experiment.grid import grid_of
+from scenarios.experiment.sweep import plan
+from scenarios.report import bands
+from scenarios.run.progress import ProgressPoint, Trail, at_budget, reached, spread, to_target
+from scenarios.run.run_folder import RunFolder
+from tests.brief import brief_figures
+from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
+
+# Three rounds of 100 bytes, of which the second was not evaluated and the third fell back.
+RUN: Trail = (
+    ProgressPoint(1, 2.0, 100, 90.0, 0.6, 0.6),
+    ProgressPoint(2, 3.0, 200, 160.0, None, 0.6),
+    ProgressPoint(3, 5.0, 300, 230.0, 0.5, 0.6),
+)
+
+
+# --- reading a run ----------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_gives_the_last_evaluated_round_within_it_if_there_is_one_and_says_if_it_is_used_up() -> None:
+    assert at_budget(RUN, BYTES, 300).accuracy == 0.5
+    assert at_budget(RUN, BYTES, 299).accuracy == 0.6
+    assert at_budget(RUN, VIRTUAL_SECONDS, 4.9).point == RUN[0]
+    assert at_budget(RUN, NOMINAL_BYTES, 230).accuracy == 0.5
+    assert at_budget(RUN, BYTES, 99).accuracy is None
+    assert at_budget((), BYTES, 99) == at_budget((), VIRTUAL_SECONDS, 1)
+    assert at_budget(RUN, BYTES, 300).used_up
+    assert not at_budget(RUN, BYTES, 301).used_up
+
+
+def test_a_run_is_long_enough_once_all_its_needs_are_met_and_a_target_is_one_by_the_first_round_as_good() -> None:
+    assert to_target(RUN, 0.5) == RUN[0]
+    assert to_target(RUN, 0.7) is None
+    assert reached(RUN, {"bytes": 300, "time": 5.0, "accuracy": 0.6})
+    assert not reached(RUN, {"bytes": 300, "time": 5.1})
+    assert not reached(RUN[:1], {"bytes": 300})
+    assert not reached((), {"rounds": 0})
+    assert not reached(RUN, {})
+
+
+def test_a_mean_is_over_all_seeds_or_none() -> None:
+    # Sample deviation of 0.5 and 0.7: sqrt(2 * 0.1^2 / 1).
+    assert spread([0.5, 0.7]) == {"mean": 0.6, "deviation": pytest.approx(0.02**0.5), "values": [0.5, 0.7]}
+    assert spread([0.5]) == {"mean": 0.5, "deviation": None, "values": [0.5]}
+    assert spread([0.5, None])["mean"] is None
+    assert spread([])["mean"] is None
+
+
+def test_a_band_steps_from_evaluation_to_evaluation_and_ends_with_its_shortest_run() -> None:
+    shorter: Trail = (ProgressPoint(1, 2.0, 100, 90.0, 0.8, 0.8), ProgressPoint(2, 4.0, 200, 160.0, 0.9, 0.9))
+    drawn = bands.band("fedavg", "bytes", [RUN, shorter])
+
+    assert drawn.amounts[[0, -1]].tolist() == [0.0, 200.0]
+    assert np.isnan(drawn.mean[:100]).all()  # up to 99 bytes
+    assert drawn.mean[100] == pytest.approx(0.7)
+    assert drawn.mean[199] == pytest.approx(0.7)
+    assert drawn.mean[200] == pytest.approx(0.75)
+    assert drawn.deviation[200] == pytest.approx(0.3 / 2**0.5)
+    assert bands.band("fedavg", "bytes", [RUN], 150.0).amounts[-1] == 150.0
+    assert bands.band("fedavg", "time", [RUN]).deviation[-1] == 0.0
+
+
+# --- the words --------------------------------------------------------------------------------------------------------
+
+
+def test_amounts_have_units_and_are_sorted() -> None:
+    assert at_of(["bytes=2 MB, 1 MiB", 'seconds="15 min"']) == {"bytes": [1_048_576, 2_000_000], "seconds": [900.0]}
+    assert at_of({"seconds": [2, "1 s"], "rounds": 5}) == {"seconds": [1.0, 2.0], "rounds": [5.0]}
+
+
+# --- a study ----------------------------------------------------------------------------------------------------------
+
+# A round of FedAvg moves 617,230 B: five visits, each a model of 61,352 B with its header down and up.
+WORDS = ["digits", "method=fedavg,fedbr", "--at", "bytes=700 kB,1.5 MB", "--seeds", "2", "--workers", "1", "--report"]
+
+
+def study(out: Path, *more: str) -> int:
+    return main.run_command(["sweep", *WORDS, "--out", str(out), "--run-id", "a", *more])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study of two methods and two seeds."""
+    out = tmp_path_factory.mktemp("runs")
+    with brief_figures():
+        assert study(out, "train.local_epochs=1", "--json") == 0
+    return out / "digits" / "a"
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "study.json").read_text()))
+
+
+def test_a_run_per_method_and_seed_ends_with_the_largest_budget(made: Path) -> None:
+    assert [run["name"] for run in result_of(made)["runs"]] == [
+        "fedavg-seed0", "fedbr-seed0", "fedavg-seed1", "fedbr-seed1",
+    ]  # fmt: skip
+    for run in result_of(made)["runs"]:
+        points = RunFolder(Path(run["run_dir"])).trail
+        assert run["stopped_by"] == "budgets"
+        assert points[-1].nbytes >= 1_500_000 > points[-2].nbytes
+
+
+def test_accuracies_are_those_of_the_ledger(made: Path) -> None:
+    result = result_of(made)
+    for at in result["at"]["bytes"]:
+        for row, cell in at["accuracy"].items():
+            method = row.removeprefix("method=")
+            for seed, value in enumerate(cell["values"]):
+                db = sqlite3.connect(made / f"{method}-seed{seed}" / "ledger.sqlite")
+                rows = db.execute(
+                    """SELECT accuracy FROM (SELECT round, accuracy, SUM(bytes_down + bytes_up) OVER (ORDER BY round)
+                    AS total FROM rounds) WHERE total <= ? ORDER BY round DESC LIMIT 1""",
+                    [at["amount"]],
+                ).fetchall()
+                db.close()
+                assert [(value,)] == rows
+            assert cell["mean"] == pytest.approx(sum(cell["values"]) / 2)
+            assert cell["used_up"] == [True, True]
+
+
+def test_the_tables_hold_every_reading_and_a_curve_per_method_and_axis_and_fit_a_terminal(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (made / "at.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    with (made / "curves.csv").open() as file:
+        points = list(csv.DictReader(file))
+    assert len(rows) == 2 * 2 * 2
+    assert rows[0] | {"accuracy": ""} == {
+        "row": "method=fedavg", "seed": "0", "name": "bytes", "amount": "700000.0", "accuracy": "", "round": "1",
+        "used_up": "True",
+    }  # fmt: skip
+    assert {(point["method"], point["kind"]) for point in points} == {
+        ("1 fedavg", "bytes"), ("2 fedbr", "bytes"), ("1 fedavg", "time"), ("2 fedbr", "time"),
+    }  # fmt: skip
+    assert "<svg" in (made / "report.html").read_text()
+    grid = grid_of("digits", ["method=fedavg,fedbr", "train.local_epochs=1"])
+    plan(grid, 2, at={"bytes": [7e5, 1.5e6]}).show(result_of(made), made / "report.html")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines if line.startswith(("700 kB", "1.5 MB"))] == ["700 kB", "1.5 MB"]
+    assert lines[-1] == f"report: {made / 'report.html'}"
+    answer = max(index for index, line in enumerate(lines) if not line)
+    assert max(len(line) for line in lines[:answer]) <= 80
+
+
+def test_a_budget_that_is_not_reached_is_marked_and_a_method_that_fails_is_named_and_costs_the_others_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["digits", "rounds.max=1", "method_options.lambda1=1e29", "method=fedmlb,fedavg", "--seeds", "1"]
+    words += ["--at", "seconds=1 us,1 h", "--out", str(tmp_path), "--run-id", "a", "--workers", "1", "--quiet"]
+    assert main.run_command(["sweep", *words]) == 3
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+
+    assert captured.err.startswith("fedbr: fedmlb-seed0 failed: ")
+    assert "without the runs that are missing: fedmlb-seed0" in lines
+    assert next(line for line in lines if line.startswith("1 us")).split()[-1] == "-"
+    assert next(line for line in lines if line.startswith("1 h")).endswith(" % *")
+    assert any(line.startswith("* not used up: a run ended before, by rounds") for line in lines)
