@@ -22,6 +22,7 @@ from tests.remains import kill_at_the_end
 
 HANG_SECONDS = 300
 """After the limit of a test"""
+LONGEST = ("tests/scenarios/", "tests/api/", "tests/test_docs")
 
 
 def pytest_configure() -> None:
@@ -41,6 +42,11 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         sys.dont_write_bytecode = written
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take longest first, so that all processes of a suite have work to its end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -76,6 +76,9 @@ from scenarios.run.setup import RunInputs, Setup
 from tests.observers import Listener
 
 CPU = torch.device("cpu")
+if not torch.cuda.is_available():
+    # Each visit seeds torch, which notes its caller for each kind of device that is not there: a tenth of a run.
+    torch.manual_seed = torch.default_generator.manual_seed
 TEMPORARY = tempfile.gettempdir()
 """Some tests have a folder of their own for temporary files."""
 TRAIN = TrainConfig(lr=0.1, batch=32)

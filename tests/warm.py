@@ -229,11 +229,11 @@ def _become_command(request: Request) -> NoReturn:
         try:
             main()
         except SystemExit as ended:
-            _exit(ended.code)
+            exit_quickly(ended.code)
     raise AssertionError("a command line ends with SystemExit")
 
 
-def _exit(code: str | int | None) -> NoReturn:
+def exit_quickly(code: str | int | None) -> NoReturn:
     """As the interpreter ends, but without taking all modules to pieces, which takes longer than most commands."""
     assert not isinstance(code, str)
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, and ends those of executors

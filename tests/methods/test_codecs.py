@@ -14,6 +14,7 @@ from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from edge.protocol import client_state
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.payload import MODEL, vectors
+from tests.crossed import crossed, every
 from tests.ledgers import virtual_rows
 from tests.toy import Run, broken_off, federation, model_sha256, play, resumed, state_file, store, unsteady_world
 
@@ -42,15 +43,13 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "fedgkd": {},
 }
 each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-each_method = pytest.mark.parametrize("method", METHODS)
 
 
 def start(folder: Path, method: str, codec: Mapping[str, Any], **how: Any) -> Run:
     return play(folder, method, **{"train": BRIEF, "codec": codec, "rounds": 3, **METHODS[method], **how})
 
 
-@each_codec
-@each_method
+@pytest.mark.parametrize(("method", "codec"), crossed(tuple(METHODS), tuple(CODECS.values())))
 def test_the_frames_that_travel_are_charged_and_order_and_workers_change_nothing(
     method: str, codec: Mapping[str, Any], tmp_path: Path
 ) -> None:
@@ -77,7 +76,7 @@ def test_four_bits_a_number_and_a_norm_for_each_bucket_by_hand(tmp_path: Path) -
     assert run.rows(header) == start(tmp_path / "plain", "fedavg", {}, rounds=1).rows(header)
 
 
-@each_codec
+@pytest.mark.parametrize("codec", every(3, CODECS.values()), ids=CODECS)
 def test_it_learns_to_read_digits(codec: Mapping[str, Any], tmp_path: Path) -> None:
     how = {"train": THOROUGH, "partition": PartitionConfig("iid"), "clients": 3, "rounds": 15, "target": 0.9}
     run = start(tmp_path, "fedavg", codec, **how)
@@ -94,9 +93,10 @@ def test_partial_sums_have_the_updates_as_the_server_decodes_them(codec: Mapping
     assert summed[0].rows("SELECT bytes_up FROM visits") == ordered.rows("SELECT bytes_up FROM visits")
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("method", ["fedavg", "fedbr"])
-@pytest.mark.parametrize("name", ["topk, with residuals", "both ways", "powersgd, with residuals"])
+@pytest.mark.parametrize(
+    ("name", "method", "policy"),
+    crossed(("topk, with residuals", "both ways", "powersgd, with residuals"), ("fedavg", "fedbr"), tuple(POLICIES)),
+)
 def test_resumed_after_any_round_it_ends_as_if_it_had_not_stopped(
     name: str, method: str, policy: PolicyName, tmp_path: Path
 ) -> None:
@@ -184,7 +184,7 @@ def test_no_stage_is_no_codec_to_the_bit(tmp_path: Path) -> None:
 SHORTENED = {"up": ({"kind": "topk", "ratio": 0.05}, FOUR_BITS, {"kind": "elias"}), "error_feedback": True}
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", every(4, POLICIES))
 def test_with_an_entropy_coder_the_clock_has_the_real_lengths(policy: PolicyName, tmp_path: Path) -> None:
     how = unsteady_world(policy) | {"rounds": 6, "codec": SHORTENED}
     whole, folder = play(tmp_path / "whole", "fedavg", **how), tmp_path / "broken off"

@@ -15,19 +15,16 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-from coordinator.workers.launcher import WorkerLauncher, environment
-from edge.protocol.portable import NATIVE, trains_portably
+from coordinator.workers.launcher import environment
+from edge.protocol.portable import trains_portably
 from scenarios.cli import main
-from scenarios.run import runner
-from scenarios.studies import measure, stress
 from tests.scenarios.flower.apps import CLIENT, write_app
-from tests.scenarios.in_this_process import BOARDS, InThisProcess
+from tests.scenarios.in_this_process import BOARDS, training_here
 
 GOLDEN = Path(__file__).with_name("golden")
 SHORT = ("digits", "train.instructions=portable", "train.local_steps=16", "rounds.max=3", "fleet.jitter=0.2", BOARDS)
@@ -182,7 +179,7 @@ def outputs(out: Path) -> Iterator[tuple[str, str]]:
     write_app(out / "app", COUNTED)
     for name, words in APPS.items():
         yield from run_outputs(name, words, out)
-    with in_this_process():
+    with training_here():
         for name, scenario in RUNS.items():
             yield from run_outputs(name, ["run", *scenario], out)
         yield from report_outputs("report", [out / "digits" / name for name in JOINT], out)
@@ -216,19 +213,6 @@ def file_outputs(name: str, folder: Path, out: Path) -> Iterator[tuple[str, str]
         yield f"{name}.{file.name}", rounded(file.read_text(encoding="utf-8")).replace(str(out), "OUT")
     for page in sorted(folder.glob("*.html")):
         yield f"{name}.{page.stem}.outline.txt", outline(page)
-
-
-@contextmanager
-def in_this_process() -> Iterator[None]:
-    """Runs train in this process."""
-    with (
-        mock.patch.object(runner, "Pool", InThisProcess),
-        mock.patch.object(measure, "Pool", InThisProcess),
-        mock.patch.object(stress, "Pool", InThisProcess),
-        mock.patch.object(WorkerLauncher.__init__, "__defaults__", ((), NATIVE)),
-        mock.patch.object(WorkerLauncher, "adopt"),
-    ):
-        yield
 
 
 def printed(words: list[str], out: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.payload import Payload
-from edge.protocol.portable import NATIVE
 from edge.training.answering import AnsweringTrainer
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import Loaded, load
@@ -20,6 +20,7 @@ from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.observer import RunObserver
+from scenarios.studies import measure, stress
 from tests import toy
 
 BOARDS = "fleet.devices={raspberry-pi-4=0.4, jetson-nano=0.3, raspberry-pi-5=0.3}"
@@ -45,12 +46,22 @@ class InThisProcess(toy.Direct):
         return self.site.describe(data)
 
 
+@contextmanager
+def training_here() -> Iterator[None]:
+    """Runs have such a pool, and no fork server, whose imports take longer than they."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (runner, measure, stress):
+            patch.setattr(module, "Pool", InThisProcess)
+        patch.setattr(WorkerLauncher, "__enter__", lambda launcher: launcher)
+        for name in ("__exit__", "adopt"):
+            patch.setattr(WorkerLauncher, name, lambda *_: None)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def pool_in_this_process() -> Iterator[None]:
-    """Runs of a module that imports this have such a pool, and fork servers that import nothing for workers."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "Pool", InThisProcess)
-        patch.setattr(WorkerLauncher.__init__, "__defaults__", ((), NATIVE))
+    """For modules that import it: `training_here`."""
+    with training_here():
         yield
 
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,12 @@ def busy_host() -> Iterator[None]:
     ("policy", "method"),
     [
         ("sync", "fedbr+scaffold"),
-        ("sync", "fedmlb+feddyn"),
-        *((policy, "fedbr") for policy in list(POLICIES)[1:]),
-        *(pytest.param(policy, "fedavg", marks=pytest.mark.long) for policy in list(POLICIES)[1:]),
+        ("fedbuff", "fedbr"),
+        *(
+            pytest.param(policy, method, marks=pytest.mark.long)
+            for policy, method in (("sync", "fedmlb+feddyn"), *product(list(POLICIES)[1:], ("fedbr", "fedavg")))
+            if (policy, method) != ("fedbuff", "fedbr")
+        ),
     ],
 )
 def test_the_number_of_workers_and_a_busy_host_change_no_row(
@@ -117,7 +121,15 @@ CAMPUS = (
 
 
 @pytest.mark.parametrize(
-    "how", [("method=fedavg+scaffold",), ("aggregate.sum=fixed_point",), ("fleet.tiers.above.count=2",)], ids=str
+    "how",
+    [
+        ("fleet.tiers.above.count=2",),
+        *(
+            pytest.param((each,), marks=pytest.mark.long)
+            for each in ("method=fedavg+scaffold", "aggregate.sum=fixed_point")
+        ),
+    ],
+    ids=str,
 )
 def test_a_campus_with_aggregators_has_one_chain_for_any_workers_one_of_which_is_killed(
     how: tuple[str, ...], launcher: WorkerLauncher, tmp_path: Path

@@ -15,9 +15,8 @@ import pytest
 
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
 from scenarios.cli import main
-from scenarios.studies import measure
 from scenarios.studies.decide import analysis, variations
-from tests.scenarios.in_this_process import BOARDS, InThisProcess
+from tests.scenarios.in_this_process import BOARDS
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 BRIEF = (BOARDS, "fleet.jitter=0.2", "data.clients=6", "rounds.participants=3", "train.local_steps=2")
@@ -81,7 +80,6 @@ ROWS = [pytest.param(row, marks=() if row[0] in SHORT else pytest.mark.long) for
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch, brief_figures: None) -> None:
-    monkeypatch.setattr(measure, "Pool", InThisProcess)
     monkeypatch.setattr(variations, "AXES", {"links": (variations.with_links, (0.5, 1.0), "all links ×")})
     monkeypatch.setattr(variations, "REPLAYED", {})
     monkeypatch.setattr(analysis, "MAPPED", (1.0,))

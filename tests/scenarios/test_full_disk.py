@@ -63,7 +63,13 @@ KEEPING = ["method=scaffold", "faults.on_bad_client=skip"]
             marks=pytest.mark.long,
         ),
         pytest.param(
-            PLAIN, CHECKPOINT, "seal=checkpoints", 1, "round-000001.safetensors: Read-only file system", id="sealed"
+            PLAIN,
+            CHECKPOINT,
+            "seal=checkpoints",
+            1,
+            "round-000001.safetensors: Read-only file system",
+            id="sealed",
+            marks=pytest.mark.long,
         ),
         pytest.param(KEEPING, TRAINING, "seal=state", 0, "-0.safetensors: Read-only file system", id="state"),
         pytest.param(
@@ -133,7 +139,7 @@ def test_a_cache_that_can_only_be_read_is_used_as_far_as_it_goes(
     disk: Path, tmp_path: Path, launcher: WorkerLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made(name: str, *overrides: str) -> str:
-        loaded = load("digits", parse_all(["rounds.max=1", "method=fedavg", *overrides]))
+        loaded = load("digits", parse_all(["rounds.max=1", "method=fedavg", "train.local_steps=1", *overrides]))
         return str(runner.run(loaded, Host(tmp_path, 1, "cpu", name), launcher, never, True)["model_sha256"])
 
     expected = made("elsewhere", "data.clients=7")
@@ -154,7 +160,19 @@ def test_a_report_for_which_there_is_no_room_leaves_no_half_of_itself(
     disk: Path, watch: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = disk / "digits" / "a"
-    words = ["run", "digits", "rounds.max=1", "--workers", "1", "--out", str(disk), "--run-id", "a", "--json"]
+    words = [
+        "run",
+        "digits",
+        "rounds.max=1",
+        "train.local_steps=1",
+        "--workers",
+        "1",
+        "--out",
+        str(disk),
+        "--run-id",
+        "a",
+        "--json",
+    ]
     filling = (f"fill={disk}", "scenarios.report.html:write_text", "before", "1")
     ended = warm.run(words, meddler=filling, env=watch.environment)
     assert (ended.returncode, json.loads(ended.stdout)["stopped_by"]) == (0, "rounds")

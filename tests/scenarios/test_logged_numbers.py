@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,15 @@ def made(out: Path, launcher: WorkerLauncher, name: str, *overrides: str, worker
     return folder
 
 
+Once = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory, trainers: WorkerLauncher) -> Once:
+    """`made` with these overrides on one worker, for tests that only read it."""
+    return functools.cache(lambda *overrides: made(tmp_path_factory.mktemp("once"), trainers, "aa", *overrides))
+
+
 def rows(run: Path) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in logged(run / "ledger.sqlite")]
 
@@ -51,17 +62,17 @@ def column(run: Path, query: str) -> list[Any]:
 
 @pytest.mark.parametrize("policy", ["sync", "fedbuff"])
 def test_the_same_numbers_are_logged_by_any_workers_and_after_a_stop(
-    policy: str, tmp_path: Path, trainers: WorkerLauncher
+    policy: str, tmp_path: Path, trainers: WorkerLauncher, once: Once
 ) -> None:
-    first = made(tmp_path, trainers, "one", f"rounds.policy={policy}")
+    first = once() if policy == "sync" else made(tmp_path, trainers, "one", f"rounds.policy={policy}")
     found = rows(first)
     assert found == rows(made(tmp_path, trainers, "three", f"rounds.policy={policy}", workers=3))
     assert found == rows(made(tmp_path, trainers, "cut", f"rounds.policy={policy}", workers=2, rounds=2))
     assert {round for round, *_ in found} == {0, 1, 2, 3}
 
 
-def test_each_visit_and_each_step_log_what_they_say(tmp_path: Path, trainers: WorkerLauncher) -> None:
-    run = made(tmp_path, trainers, "run")
+def test_each_visit_and_each_step_log_what_they_say(once: Once) -> None:
+    run = once()
     found = rows(run)
     clients = column(run, "SELECT client FROM visits WHERE round = 1 ORDER BY visit")
     of_round = [row[1:] for row in found if row[0] == 1]
@@ -77,22 +88,22 @@ def test_each_visit_and_each_step_log_what_they_say(tmp_path: Path, trainers: Wo
     assert (None, "extension.blocks", 4.0) in of_round
 
 
-def test_workers_that_add_updates_up_send_what_was_logged(tmp_path: Path, trainers: WorkerLauncher) -> None:
+def test_workers_that_add_updates_up_send_what_was_logged(tmp_path: Path, trainers: WorkerLauncher, once: Once) -> None:
     one = made(tmp_path, trainers, "one", "aggregate.sum=fixed_point")
     assert rows(one) == rows(made(tmp_path, trainers, "three", "aggregate.sum=fixed_point", workers=3))
-    assert len(rows(one)) == len(rows(made(tmp_path, trainers, "whole")))
+    assert len(rows(one)) == len(rows(once()))
 
 
-def test_logging_costs_no_byte(tmp_path: Path, trainers: WorkerLauncher) -> None:
-    plain, talking = made(tmp_path, trainers, "aa", "method=fedavg"), made(tmp_path, trainers, "bb", TALKING)
+def test_logging_costs_no_byte(once: Once) -> None:
+    plain, talking = once("method=fedavg"), once()
     assert column(plain, "SELECT bytes_up FROM visits") == column(talking, "SELECT bytes_up FROM visits")
     down = column(plain, "SELECT MAX(bytes_down) FROM visits") + column(talking, "SELECT MAX(bytes_down) FROM visits")
     assert down[1] - down[0] == 3 + 10  # "mu", and the float that is chosen
     assert rows(plain) == []
 
 
-def test_a_report_draws_what_was_logged_and_has_it_as_a_table(tmp_path: Path, trainers: WorkerLauncher) -> None:
-    run = made(tmp_path, trainers, "run")
+def test_a_report_draws_what_was_logged_and_has_it_as_a_table(tmp_path: Path, once: Once) -> None:
+    run = once()
     with brief_figures("logged"):
         page = html.from_folder(run, tmp_path / "report.html").read_text()
     assert '<section id="logged">' in page
@@ -103,6 +114,7 @@ def test_a_report_draws_what_was_logged_and_has_it_as_a_table(tmp_path: Path, tr
         table = list(csv.DictReader(file))
     assert len(table) == len(open_runs([run])[0].logged) == len(rows(run))
     assert [row["value"] for row in table if row["name"] == "unknown"] == [""] * 4
-    plain = made(tmp_path, trainers, "plain", "method=fedavg")
     with brief_figures("curves", "logged"):
-        assert '<section id="logged">' not in html.from_folder(plain, tmp_path / "plain.html").read_text()
+        assert (
+            '<section id="logged">' not in html.from_folder(once("method=fedavg"), tmp_path / "plain.html").read_text()
+        )

@@ -21,6 +21,7 @@ from edge.protocol.payload import MODEL, Payload, Vector
 from scenarios.cli import main
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
+from tests.crossed import every
 from tests.ledgers import virtual_rows
 from tests.plugins.peers import PeerServer
 from tests.scenarios.runs import (
@@ -82,7 +83,7 @@ def test_one_cluster_is_fedavg(tmp_path: Path, launcher: WorkerLauncher) -> None
     assert np.array_equal(of[0]["model cluster0|head"], of[1]["model|head"])
 
 
-@pytest.mark.parametrize("policy", ["fedasync", "fedbuff"])
+@pytest.mark.parametrize("policy", every(2, ["fedbuff", "fedasync"]))
 def test_asynchronous_policies_rebase_the_model_that_was_trained(
     policy: str, tmp_path: Path, launcher: WorkerLauncher
 ) -> None:
@@ -131,7 +132,7 @@ def test_vectors_per_client_are_written_once_and_resumed(tmp_path: Path, launche
     assert {path.name for path in (cut / "vectors").iterdir()} == {path.name for path in (whole / "vectors").iterdir()}
 
 
-@pytest.mark.parametrize("policy", ["fedasync", "fedbuff"])
+@pytest.mark.parametrize("policy", every(2, ["fedasync", "fedbuff"]))
 def test_vectors_per_client_outlive_a_kill_in_asynchronous_policies(
     policy: str, tmp_path: Path, launcher: WorkerLauncher
 ) -> None:

@@ -22,6 +22,7 @@ from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
 from tests.coordinator.rounds.clockwork import EVER, windows
 from tests.coordinator.rounds.tier_clockwork import CYCLE, DOWN_NBYTES, SMALL, UP_NBYTES, Wan, chain, ran, rounds
+from tests.crossed import crossed
 from tests.methods.cases import CASES, Case
 from tests.toy import Run, broken_off, play, resumed
 
@@ -251,18 +252,20 @@ def test_staleness_is_the_number_of_models_mixed_in_since_its_own_came_down(
 
 
 @pytest.mark.parametrize(
-    "how",
-    [
-        {"schedule": {"interval": 2}},
-        {"sum": "fixed_point"},
-        {"method": "fedbr", "schedule": {"interval": "0.2 s"}},
-        {"method": "pfedmb"},
-        {"method": "fedavg+scaffold", "evaluation": {"aggregators": True}},
-        {"codec": {"wan": [{"kind": "fp16"}]}, "server": "fedavgm"},
-        {"schedule": {"interval": "0.2 s", "upwards": "synchronous"}},
-    ],
+    ("how", "after"),
+    crossed(
+        (
+            {"schedule": {"interval": 2}},
+            {"sum": "fixed_point"},
+            {"method": "fedbr", "schedule": {"interval": "0.2 s"}},
+            {"method": "pfedmb"},
+            {"method": "fedavg+scaffold", "evaluation": {"aggregators": True}},
+            {"codec": {"wan": [{"kind": "fp16"}]}, "server": "fedavgm"},
+            {"schedule": {"interval": "0.2 s", "upwards": "synchronous"}},
+        ),
+        (1, 3, 4),
+    ),
 )
-@pytest.mark.parametrize("after", [1, 3, 4])
 def test_a_run_that_is_killed_while_models_are_on_their_way_goes_on_to_the_bit(
     how: dict[str, Any], after: int, tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ from edge.protocol.payload import Floats
 from tests.coordinator.rounds.clockwork import EVER, FOUR, evaluation_ends, windows
 from tests.coordinator.rounds.clockwork import UP_NBYTES as UP_OF_CLIENTS
 from tests.coordinator.rounds.tier_clockwork import CYCLE, DOWN_NBYTES, SMALL, TWO, UP_NBYTES, chain, ran, rounds
+from tests.crossed import crossed, every
 from tests.methods.cases import CASES, Case
 from tests.toy import Run, broken_off, federation, model_sha256, play, resumed, store, trained_models
 
@@ -258,7 +259,7 @@ def has_tiers(case: Case) -> bool:
     return not sees_all and not any(part.refusals.tiers for part in method.parts) and method.objective.submodels is None
 
 
-@pytest.mark.parametrize("case", [*filter(has_tiers, CASES)], ids=str)
+@pytest.mark.parametrize("case", every(3, filter(has_tiers, CASES)), ids=str)
 def test_with_one_aggregator_a_method_has_its_models_to_the_bit(case: Case, tmp_path: Path) -> None:
     flat, one = (
         case.play_real(partial(play, tmp_path / name), aggregators={"count": count})
@@ -381,13 +382,15 @@ def test_aggregators_below_one_that_they_have_met_have_its_values(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "how",
-    [
-        *({}, {"sum": "fixed_point"}, {"method": "fedbr"}, {"method": "pfedmb"}, {"method": "fedavg+scaffold"}),
-        EVALUATED,
-    ],
+    ("how", "after"),
+    crossed(
+        (
+            *({}, {"sum": "fixed_point"}, {"method": "fedbr"}, {"method": "pfedmb"}, {"method": "fedavg+scaffold"}),
+            EVALUATED,
+        ),
+        (1, 2, 3),
+    ),
 )
-@pytest.mark.parametrize("after", [1, 2, 3])
 def test_a_run_that_is_killed_between_two_meetings_goes_on_to_the_bit(
     how: dict[str, Any], after: int, tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ def checked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[
     return code, findings
 
 
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("trained_here")
 def test_a_method_with_two_models_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     code, findings = checked(capsys, "coordinator.methods.ifca:SPEC")
     assert code == 0
@@ -51,7 +51,7 @@ def test_a_client_side_that_depends_on_its_process_is_found(capsys: pytest.Captu
     assert findings["resume"] == (False, "round 1 differs if the run is stopped after each round")
 
 
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("trained_here")
 def test_a_lost_state_is_found_that_is_back_at_its_start_after_half_of_the_rounds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -61,12 +61,13 @@ def test_a_lost_state_is_found_that_is_back_at_its_start_after_half_of_the_round
     assert all(holds for name, (holds, _) in findings.items() if name != "resume")
 
 
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("trained_here")
 def test_runs_have_the_options_of_the_plug_in_that_are_given(capsys: pytest.CaptureFixture[str]) -> None:
     code, findings = checked(capsys, "tests.plugins.forgetful:SPEC", "method_options.amount=0")
     assert (code, findings["resume"][0]) == (0, True)  # nothing is lost by a state of no effect
 
 
+@pytest.mark.usefixtures("trained_here")
 @pytest.mark.parametrize(
     ("row", "key"),
     [
@@ -101,7 +102,7 @@ def test_the_options_of_every_plug_in_point_may_be_given(
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("trained_here")
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
@@ -119,19 +120,20 @@ def test_other_bytes_or_flops_than_priced_are_found(
     assert problem in detail
 
 
-@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.usefixtures("trained_here")
 def test_a_codec_is_tried_by_its_frames_before_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    code, findings = checked(capsys, "tests.plugins.optioned:CODEC")
+    code, findings = checked(capsys, "tests.plugins.optioned:CODEC", "rounds.max=2")
     assert code == 0
     assert list(findings)[:4] == ["frames", "malformed", "mean", "1 worker"]
     # sign: a mean magnitude and a bit a number, of 3,112 of them
     assert findings["frames"] == (True, "9 vectors come back finite, and the same; 393 bytes for 3,112 numbers")
-    assert findings["absence"] == (True, "states of 6 clients change with visits alone"), "residuals"
+    assert findings["absence"] == (True, "states of 5 clients change with visits alone"), "residuals"
     code, findings = checked(capsys, "tests.scenarios.studies.test_codec_conformance:DISHONEST")
     assert (code, list(findings)) == (3, ["frames", "malformed", "mean"])
 
 
-def test_a_user_who_stops_it_gets_no_verdict(tmp_path: Path, launcher: WorkerLauncher) -> None:
+@pytest.mark.usefixtures("trained_here")
+def test_a_user_who_stops_it_gets_no_verdict(tmp_path: Path) -> None:
     calls: list[None] = []
 
     def stopped() -> bool:
@@ -139,4 +141,4 @@ def test_a_user_who_stops_it_gets_no_verdict(tmp_path: Path, launcher: WorkerLau
         return len(calls) > 40  # in one of the runs
 
     with pytest.raises(Stopped):
-        check_plugin("tests.plugins.own_slot:SPEC", {}, Host(tmp_path, 1, "cpu"), launcher, stopped)
+        check_plugin("tests.plugins.own_slot:SPEC", {}, Host(tmp_path, 1, "cpu"), WorkerLauncher(), stopped)

@@ -51,9 +51,9 @@ def run(words: list[str], output: int, errors: Path) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        ("list methods", 0),
+        ("list servers", 0),
         ("list keys", 0),
-        ("list methods --json", 0),
+        ("list servers --json", 0),
         ("explain train.lr", 0),
         ("check digits", 0),
         ("explain --schema", 0),
@@ -88,7 +88,7 @@ def test_the_first_line_of_a_list_is_enough() -> None:
 @pytest.mark.parametrize(
     ("words", "place"),
     [
-        pytest.param(RUN, "digits/a", id="run"),
+        pytest.param(RUN, "digits/a", id="run", marks=pytest.mark.long),
         pytest.param([*RUN, "--json"], "digits/a", id="run --json"),
         pytest.param([*COMPARE, "--run-id", "a"], "digits/a/fedprox", id="compare"),
         pytest.param(
@@ -150,7 +150,7 @@ def test_streams_that_were_closed_before_the_start_are_no_failure_and_no_file_ta
     shell = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *fedbr(*RUN, "--out", str(tmp_path), "--json")]
     assert subprocess.run(shell, check=False).returncode == 0
     assert committed(tmp_path / "digits" / "a") == 2
-    shell = ["sh", "-c", '"$@" >&-', "sh", *fedbr("list", "methods")]
+    shell = ["sh", "-c", '"$@" >&-', "sh", *fedbr("list", "servers")]
     ended = subprocess.run(shell, stderr=subprocess.PIPE, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
 

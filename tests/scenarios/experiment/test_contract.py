@@ -252,7 +252,23 @@ def test_a_run_that_fails_is_named_and_costs_the_others_nothing(
     assert list((tmp_path / made.kind.place).glob("*.html"))
 
 
-@pytest.mark.parametrize("place", ["--parallel 2", "--on auto --workers 1"], ids=["processes", "cluster"])
+PROCESSES, CLUSTER = "--parallel 2", "--on auto --workers 1"
+PAIRS = (("compare", PROCESSES), ("sweep", CLUSTER), ("reproduce", PROCESSES))
+
+
+@pytest.mark.parametrize(
+    ("made", "place"),
+    [
+        *PAIRS,
+        *(
+            pytest.param(kind, place, marks=pytest.mark.long)
+            for kind in KINDS
+            for place in (PROCESSES, CLUSTER)
+            if (kind, place) not in PAIRS
+        ),
+    ],
+    indirect=["made"],
+)
 def test_runs_that_are_made_at_the_same_time_have_the_scenarios_of_the_plan(
     place: str, made: Made, copies: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

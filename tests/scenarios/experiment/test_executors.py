@@ -38,7 +38,6 @@ from tests.scenarios.experiment import fake_runs
 from tests.scenarios.runs import QUICK, never
 
 IN_TURN, PROCESSES, CLUSTER = "in turn", "processes", "cluster"
-ALL = (IN_TURN, PROCESSES, CLUSTER)
 Chosen = Callable[[str], RunExecutor]
 
 
@@ -89,7 +88,12 @@ def made(
 
 
 @pytest.mark.parametrize(
-    ("kind", "processes", "workers"), [(IN_TURN, 1, [3, 3, 3, 3]), (PROCESSES, 2, [2, 1]), (CLUSTER, 4, [1, 1, 1, 1])]
+    ("kind", "processes", "workers"),
+    [
+        (IN_TURN, 1, [3, 3, 3, 3]),
+        (PROCESSES, 2, [2, 1]),
+        pytest.param(CLUSTER, 4, [1, 1, 1, 1], marks=pytest.mark.long),
+    ],
 )
 def test_results_are_in_the_order_of_the_plan_whoever_makes_the_runs(
     kind: str, processes: int, workers: list[int], tmp_path: Path, choose: Chosen
@@ -144,7 +148,9 @@ def test_a_run_that_fails_or_whose_process_is_killed_costs_the_others_nothing(
     assert ended == sorted([*failures, "a", "b", "broken", "lost", "wrong"])
 
 
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize(
+    "kind", [IN_TURN, *(pytest.param(kind, marks=pytest.mark.long) for kind in (PROCESSES, CLUSTER))]
+)
 def test_if_no_run_is_made_the_reason_is_the_users_error_or_the_failures(
     kind: str, tmp_path: Path, choose: Chosen
 ) -> None:
@@ -155,7 +161,9 @@ def test_if_no_run_is_made_the_reason_is_the_users_error_or_the_failures(
         made(choose(kind), tmp_path, "wrong", "broken")
 
 
-@pytest.mark.parametrize(("kind", "at_work"), [(IN_TURN, 1), (PROCESSES, 2), (CLUSTER, 2)])
+@pytest.mark.parametrize(
+    ("kind", "at_work"), [(IN_TURN, 1), (PROCESSES, 2), pytest.param(CLUSTER, 2, marks=pytest.mark.long)]
+)
 def test_when_the_user_stops_the_runs_at_work_end_and_no_other_begins(
     kind: str, at_work: int, tmp_path: Path, choose: Chosen
 ) -> None:
@@ -172,7 +180,9 @@ def test_when_the_user_stops_the_runs_at_work_end_and_no_other_begins(
     assert folders(tmp_path / "none") == []
 
 
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize(
+    "kind", [IN_TURN, *(pytest.param(kind, marks=pytest.mark.long) for kind in (PROCESSES, CLUSTER))]
+)
 def test_a_run_that_is_interrupted_goes_on_to_the_same_result(
     kind: str, tmp_path: Path, trainers: WorkerLauncher, whole: dict[str, Any]
 ) -> None:

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from scenarios.flower import server_process
 from scenarios.run.child_process import Channel
+from tests.warm import exit_quickly
 
 IMPORTED = (
     "edge.flower.wire",
@@ -95,4 +96,8 @@ if __name__ == "__main__":
         importlib.import_module(imported)
     with socket.socket(fileno=int(sys.argv[1])) as opened:
         serve(opened)
-    server_process.main()
+    try:
+        server_process.main()
+    except SystemExit as ended:
+        exit_quickly(ended.code)
+    exit_quickly(0)

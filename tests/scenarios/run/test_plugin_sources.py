@@ -64,7 +64,7 @@ def smooth_loss(logits, y, amount):
 }
 FOUND = {"source_pkg", "source_pkg.my_method", "source_pkg.options", "my_client", "my_helper"}
 COPIES = ["my_client.py", "my_helper.py", "source_pkg/__init__.py", "source_pkg/my_method.py", "source_pkg/options.py"]
-RUN = ("run", "digits", "method=source_pkg.my_method:SPEC", "rounds.max=2", "train.local_epochs=1")
+RUN = ("run", "digits", "method=source_pkg.my_method:SPEC", "rounds.max=2", "train.local_steps=1")
 KILLED = ("kill", "coordinator.records.store:Ledger.commit", "after", "1")
 
 

@@ -19,7 +19,7 @@ from scenarios.config.load import ScenarioError
 from scenarios.config.overrides import parse_all
 from scenarios.run.host import Host
 from scenarios.studies import measure
-from tests.scenarios.in_this_process import InThisProcess, pool_in_this_process, run
+from tests.scenarios.in_this_process import pool_in_this_process, run
 from tests.scenarios.runs import opened
 
 __all__ = ["pool_in_this_process"]
@@ -27,12 +27,6 @@ OPTIONS = "eval.metric_options."
 BRIEF = [f"{OPTIONS}hessian.{key}" for key in ("examples=20", "batch=20", "iterations=2", "probes=2")]
 SMALL = ("model.width=4", "rounds.max=2", "checkpoints.keep=every:1")
 ALONE = (*SMALL, "data.clients=1", "rounds.participants=1")
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "Pool", InThisProcess)
-    monkeypatch.setattr(WorkerLauncher, "adopt", lambda launcher, folder: None)
 
 
 def measured(

@@ -34,6 +34,7 @@ from scenarios.studies.stress import (
     stress,
     write_page,
 )
+from tests.crossed import every
 from tests.edge.protocol.mutations import DESCRIPTION
 from tests.scenarios.runs import check_message, never, refused
 
@@ -52,7 +53,7 @@ def stressed(
     return stress(plan, out, Host(Path(), workers, "cpu"), launcher, never)
 
 
-@pytest.mark.parametrize("method", JOINED)
+@pytest.mark.parametrize("method", every(4, JOINED))
 def test_workers_answer_the_visits_of_every_method(method: str, launcher: WorkerLauncher) -> None:
     result = stressed(launcher, f"method={method}", *NEEDS.get(method, ()))
 

@@ -21,12 +21,11 @@ from scenarios.config.overrides import parsed
 from scenarios.experiment.grid import grid_of
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.setup import RunInputs
-from scenarios.studies import measure
 from scenarios.studies.decide import analysis, analysis_file, decision, evidence, variations
 from scenarios.studies.decide.candidates import starter
 from scenarios.studies.decide.objective import AMOUNTS, Objective
 from scenarios.studies.replay import prepared
-from tests.scenarios.in_this_process import SMALL, InThisProcess, summary_of_run
+from tests.scenarios.in_this_process import SMALL, summary_of_run
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 GRID = ("digits", "method=fedavg,fedprox", "fleet.networks={wifi-4=1},{lte=1}", *SMALL)
@@ -45,7 +44,6 @@ def less_varied(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def in_this_process_on_few_fleets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "Pool", InThisProcess)
     less_varied(monkeypatch)
 
 
@@ -62,7 +60,6 @@ BRIEF = ("--seeds", "1", "--draws", "0")
 def whole(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> dict[str, Any]:
     """The result of a decision with all its parts, for tests that only read it."""
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as output:
-        patch.setattr(measure, "Pool", InThisProcess)
         less_varied(patch)
         options = ("--run-id", "d", "--json", "--seeds", "2", "--draws", "2", "--budget", "seconds=1 h", "--robust")
         assert main.run_command(["decide", *GRID, "--out", str(tmp_path_factory.mktemp("whole")), *options]) == 0
