@@ -124,7 +124,7 @@ def test_names_and_keys_are_looked_up_from_python() -> None:
     assert "fedbr" in [row["name"] for row in fedbr.list("methods")]
     assert {"name": "devices", "key": "fleet.devices"} in fedbr.list()
     assert (fedbr.explain("train.lr")["kind"], fedbr.explain("sync")["kind"]) == ("key", "row")
-    with pytest.raises(ScenarioError, match="did you mean 'train.lr'"):
+    with pytest.raises(ScenarioError, match=r"did you mean 'train\.lr'"):
         fedbr.explain("train.lrr")
 
 
