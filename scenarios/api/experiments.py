@@ -241,7 +241,7 @@ def open_folder(folder: Folder) -> Run | RunCollection:
             caller.note(f"left out: {reason}")
         if runs.comparison is None and list(runs.folders) == [path]:
             return Run(path)
-        result = dict(runs.comparison or {})
+        result = {} if runs.comparison is None else runs.comparison.model_dump()
         if runs.comparison is None:
             with suppress(ValueError):  # a folder of runs that no study made
                 result = read_json(path / run_set.MARK)

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from coordinator.workers.launcher import how_ended
 from edge.protocol import interpreter
@@ -32,6 +32,7 @@ from edge.protocol.scratch import PREFIX, SUFFIX, scratch
 from edge.runtime.keys import KeyPair, write_pair, write_public
 from scenarios.cluster import supervisor
 from scenarios.config.tables import TomlValue, value_at
+from scenarios.experiment.executors import ProcessRun
 from scenarios.run.child_process import ChildProcess, Message
 
 AGENT_END_SECONDS = 2 * supervisor.GRACE_SECONDS
@@ -152,7 +153,7 @@ class AgentKeeper:
 
 @dataclass(frozen=True)
 class RunOrder:
-    request: dict[str, Any]
+    request: ProcessRun
     """As `scenarios.experiment.run_process` receives it, with the paths of the machine that asks"""
     token: str
     """The name of a file beside the folder of the run set, by which its files are recognized"""

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import ray
 from ray.exceptions import ActorDiedError, RayError
@@ -53,10 +53,32 @@ class PlacedAgent:
     """The run has ended, or the agent failed too often"""
 
 
+class ClusterRun(TypedDict):
+    """What `scenarios.cluster.ray_engine` says of the run that is to be served."""
+
+    device: str
+    keys: list[tuple[str, str]]
+    """(public, secret) of agents"""
+    workers: int | None
+    token: str
+    endpoint: str
+    server: str
+    wait_seconds: float
+
+
+class RayNode(TypedDict):
+    """What is read of an entry of `ray.nodes`."""
+
+    NodeID: str
+    NodeManagerAddress: str
+    Alive: bool
+    Resources: dict[str, float]
+
+
 class NodeAgents:
     """All agents of one run; `turn` is to be called every second or so."""
 
-    def __init__(self, request: Mapping[str, Any], channel: Channel) -> None:
+    def __init__(self, request: ClusterRun, channel: Channel) -> None:
         """``request``: of the run, see `scenarios.cluster.ray_driver`."""
         self._request, self._channel = request, channel
         self._kind = str(request["device"]).partition(":")[0]
@@ -92,7 +114,7 @@ class NodeAgents:
 
     # --- one node -------------------------------------------------------------------------------------------------
 
-    def _place(self, node: Mapping[str, Any]) -> None:
+    def _place(self, node: RayNode) -> None:
         if not self._keys:
             if not self._has_no_keys:
                 self._channel.send(
@@ -190,7 +212,7 @@ def _keeper(group: Any, resources: Mapping[str, float], order: AgentOrder) -> An
     )
 
 
-def resources_of(nodes: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def resources_of(nodes: Iterable[RayNode]) -> dict[str, float]:
     """Nodes, processors and GPUs of a cluster."""
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     return {

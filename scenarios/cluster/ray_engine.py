@@ -27,6 +27,7 @@ from coordinator.workers.task import PoolError
 from edge.runtime.keys import new_pair
 from scenarios.cluster.keepers import agent_environment
 from scenarios.config.errors import Argument, ScenarioError
+from scenarios.experiment.executors import ProcessRun
 from scenarios.run.child_process import ChildProcess, Message
 from scenarios.run.host import Host
 
@@ -249,7 +250,7 @@ class RayRuns(RayConnection):
         """Open a place for one run after another; each is made on a node of its own choice."""
         self._listeners[slot] = on_message
 
-    def begin(self, slot: int, request: Message | None) -> None:
+    def begin(self, slot: int, request: ProcessRun | None) -> None:
         """Have a run made, as `scenarios.experiment.run_process` receives it; None: there are no more."""
         if request is not None:
             places = {name: str(Path(request[name]).resolve()) for name in ("out", "path")}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from ray.exceptions import RayActorError, RayError
 
 from edge.protocol.files import write_text
 from scenarios.cluster.keepers import RunKeeper, RunNews, RunOrder, packed_folder, unpack
-from scenarios.run.child_process import Channel
+from scenarios.experiment.executors import ProcessRun
+from scenarios.run.child_process import Channel, Message
 
 MOST_TRIES = 3
 END_SECONDS = 10.0
@@ -31,7 +31,7 @@ NEWS_AND_STOP = 2
 @dataclass
 class PlacedRun:
     slot: int
-    request: dict[str, Any]
+    request: ProcessRun
     """As `scenarios.experiment.run_process` receives it"""
     keeper: Any
     news: Any
@@ -48,7 +48,7 @@ class ClusterRuns:
         self._token = f".seen-{secrets.token_hex(8)}"
         self._folders: set[Path] = set()
 
-    def handle(self, request: Mapping[str, Any]) -> None:
+    def handle(self, request: Message) -> None:
         """Begin, stop or drop the run of a slot."""
         slot = request["slot"]
         if "run" in request:
@@ -82,7 +82,7 @@ class ClusterRuns:
         for folder in self._folders:
             (folder / self._token).unlink(missing_ok=True)
 
-    def _placed(self, run: dict[str, Any]) -> tuple[Any, Any]:
+    def _placed(self, run: ProcessRun) -> tuple[Any, Any]:
         """The keeper of a run, and its first news."""
         order = RunOrder(run, self._token, packed_folder(Path(run["path"])))
         gpus = 0 if run["device"] == "cpu" else 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any
+from typing import Any, TypedDict
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -22,12 +22,37 @@ from scenarios.config.schema import fraction
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,2})?"
-OWN_NAMES = {"type": "string", "pattern": "[:+]"}
+Schema = TypedDict(
+    "Schema",
+    {
+        "$schema": str,
+        "$defs": "dict[str, Schema]",
+        "$ref": str,
+        "title": str,
+        "description": str,
+        "type": str,
+        "properties": "dict[str, Schema]",
+        "additionalProperties": "bool | Schema",
+        "required": list[str],
+        "items": "Schema",
+        "maxItems": int,
+        "anyOf": "list[Schema]",
+        "enum": list[str],
+        "const": "str | int",
+        "pattern": str,
+        "exclusiveMinimum": float,
+        "default": object,
+    },
+    total=False,
+)
+"""The keywords that are written here; pydantic gives further ones for single values"""
+OWN_NAMES: Schema = {"type": "string", "pattern": "[:+]"}
 """``module:ROW``, and methods joined by ``+``"""
-STAGE, CHAIN = {"$ref": "#/$defs/stage"}, {"$ref": "#/$defs/chain"}
+STAGE: Schema = {"$ref": "#/$defs/stage"}
+CHAIN: Schema = {"$ref": "#/$defs/chain"}
 
 
-def scenario_schema() -> dict[str, Any]:
+def scenario_schema() -> Schema:
     """The schema of a whole file."""
     root = _table("A scenario of fedbr")
     root = {"$schema": DRAFT, "title": "fedbr scenario", **root}
@@ -46,27 +71,27 @@ def scenario_schema() -> dict[str, Any]:
             _place(root, entry.key, _described(entry, values))
             continue
         if entry.key in BY_KEY:
-            names = {"anyOf": [{"enum": list(entry.choices)}, OWN_NAMES]}
+            names: Schema = {"anyOf": [{"enum": list(entry.choices)}, OWN_NAMES]}
             values = {"type": "array", "items": names} if values.get("type") == "array" else names
         _place(root, entry.key, _options(entry) if entry.key in BY_OPTIONS else _described(entry, values))
     return root
 
 
-def _table(meaning: str) -> dict[str, Any]:
+def _table(meaning: str) -> Schema:
     return {"description": meaning, "type": "object", "properties": {}, "additionalProperties": False}
 
 
-def _place(root: dict[str, Any], key: str, schema: dict[str, Any]) -> None:
+def _place(root: Schema, key: str, schema: Schema) -> None:
     *tables, last = key.split(".")
     for table in tables:
         root = root["properties"][table]
     root["properties"][last] = schema
 
 
-def _stage() -> dict[str, Any]:
+def _stage() -> Schema:
     """A stage of a codec: of a shipped kind with its options, or of a user's own with any."""
-    own = {"type": "object", "properties": {"kind": OWN_NAMES}, "required": ["kind"]}
-    kinds: list[dict[str, Any]] = []
+    own: Schema = {"type": "object", "properties": {"kind": OWN_NAMES}, "required": ["kind"]}
+    kinds: list[Schema] = []
     for name, row in BY_KEY["codec.up"].shipped.items():
         table = _table(row.title)
         table["properties"]["kind"] = {"const": name}
@@ -76,18 +101,18 @@ def _stage() -> dict[str, Any]:
     return {"anyOf": [*kinds, own]}
 
 
-def _described(entry: ScenarioKey, values: dict[str, Any]) -> dict[str, Any]:
+def _described(entry: ScenarioKey, values: Schema) -> Schema:
     meaning = entry.meaning.replace("``", "`")
     notes = [f"Used with {', '.join(entry.used_by)}."] if entry.used_by else []
     notes += [] if entry.default is None else [f"Default: {entry.default_text}."]
-    described = {"description": " ".join([meaning, *notes]), **values}
+    described: Schema = {"description": " ".join([meaning, *notes]), **values}
     default = list(entry.default) if isinstance(entry.default, tuple) else entry.default
     if isinstance(default, str | bool | int | list | dict) or (isinstance(default, float) and math.isfinite(default)):
         described["default"] = default
     return described
 
 
-def _options(entry: ScenarioKey) -> dict[str, Any]:
+def _options(entry: ScenarioKey) -> Schema:
     """A table whose keys are the options of all shipped rows; those of a user's own rows are admitted, too."""
     table = _described(entry, {"type": "object", "properties": {}, "additionalProperties": True})
     at = len(entry.key) + 1
@@ -138,10 +163,9 @@ BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exc
 """Pydantic leaves bounds under their own names beside alternatives"""
 
 
-def _values(entry: ScenarioKey) -> dict[str, Any]:
+def _values(entry: ScenarioKey) -> Schema:
     """The schema of a key's values."""
-    schema = _bounded(TypeAdapter(entry.annotation).json_schema(schema_generator=_Values))
-    assert isinstance(schema, dict)
+    schema: Schema = _bounded(TypeAdapter(entry.annotation).json_schema(schema_generator=_Values))
     return schema
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Literal
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.aggregation.server import ServerExtension
@@ -445,7 +445,7 @@ def of_fleet(scenario: Scenario) -> Contradictions:
             f"rounds.participants = {participants}: there are only {clients} clients (data.clients)",
         )
     own_devices, own_networks = fleet_files.own_rows(scenario)
-    rows: dict[str, Mapping[str, Any]] = {
+    rows: dict[str, Collection[str]] = {
         "devices": {**devices(), **own_devices},
         "networks": {**networks(), **own_networks},
     }
@@ -486,7 +486,7 @@ def of_fleet(scenario: Scenario) -> Contradictions:
 
 
 def _of_rows(
-    table: str, chosen: FleetConfig | UpperTier, rows: Mapping[str, Mapping[str, Any]], counts: str, size: int
+    table: str, chosen: FleetConfig | UpperTier, rows: Mapping[str, Collection[str]], counts: str, size: int
 ) -> Contradictions:
     """Devices and networks of a table that do not exist, or are not one for each of ``size``; ``counts``: in words."""
     for kind, known in rows.items():
@@ -510,7 +510,7 @@ def _of_members(key: str, table: AccessLinks | TierConfig) -> Contradictions:
         yield "fleet", f"{key}.file = {table.file!r}: {key}.count = 0; choose 1 or more"
 
 
-def _of_aggregators(scenario: Scenario, rows: Mapping[str, Mapping[str, Any]]) -> Contradictions:
+def _of_aggregators(scenario: Scenario, rows: Mapping[str, Collection[str]]) -> Contradictions:
     """Aggregators that have no effect, no clients, or no rows, and links that they cannot stand beside."""
     tiers, clients = scenario.fleet.tiers, scenario.data.clients
     if not tiers.count:

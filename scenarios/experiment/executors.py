@@ -14,13 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.workers.launcher import WorkerLauncher, environment, how_ended
 from coordinator.workers.task import Stopped
 from scenarios.config.errors import ScenarioError
+from scenarios.config.tables import TomlValue
 from scenarios.experiment.run_set import PlannedRun, RunSet, failures, locked, make_run, named_summary, pending, reason
 from scenarios.run.child_process import ChildProcess, Message
 from scenarios.run.host import Host
@@ -168,7 +169,7 @@ class RunPlaces(Protocol):
         """Open a slot; ``on_message`` is called in another thread with what `scenarios.experiment.run_process` sends,
         and with None if the slot is lost."""
 
-    def begin(self, slot: int, request: Message | None) -> None:
+    def begin(self, slot: int, request: ProcessRun | None) -> None:
         """Begin a run in a slot, as `run_request` has it; None: there are no more."""
 
     def stop(self, slot: int, why: str) -> None:
@@ -279,7 +280,7 @@ class RunProcesses:
         self._processes[slot] = ChildProcess(RUN_PROCESS, env=environment())
         self._processes[slot].channel.listen(on_message)
 
-    def begin(self, slot: int, request: Message | None) -> None:
+    def begin(self, slot: int, request: ProcessRun | None) -> None:
         self._processes[slot].channel.send({"run": request})
 
     def stop(self, slot: int, why: str) -> None:
@@ -289,8 +290,23 @@ class RunProcesses:
         return f"its process {how_ended(self._processes.pop(slot).end(0.0 if at_once else END_SECONDS))}"
 
 
-def run_request(run: PlannedRun, path: Path, host: Host, workers: int) -> Message:
+class ProcessRun(TypedDict):
     """A run for `scenarios.experiment.run_process`, as values that JSON has."""
+
+    name: str
+    path: str
+    scenario: dict[str, TomlValue]
+    """Resolved"""
+    scenario_name: str
+    needs: dict[str, float]
+    enough: dict[str, float]
+    out: str
+    device: str
+    workers: int
+
+
+def run_request(run: PlannedRun, path: Path, host: Host, workers: int) -> ProcessRun:
+    """A run in a process of its own."""
     return {
         "name": run.name,
         "path": str(path),

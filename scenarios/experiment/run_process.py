@@ -30,7 +30,9 @@ from coordinator.rounds.budget import USER
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import Loaded, load_resolved
+from scenarios.config.tables import value_at
 from scenarios.experiment import executors
+from scenarios.experiment.executors import ProcessRun
 from scenarios.experiment.run_set import PlannedRun, make_run
 from scenarios.run.child_process import Channel, parent_channel
 from scenarios.run.host import Host
@@ -39,7 +41,7 @@ from scenarios.run.observer import RunObserver
 
 def main() -> None:
     channel = parent_channel()
-    requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[ProcessRun | None] = queue.SimpleQueue()
     reasons: list[str] = []
 
     def listen() -> None:
@@ -56,7 +58,8 @@ def main() -> None:
     request = requests.get()
     if request is None:
         return
-    with WorkerLauncher(instructions=request["scenario"]["train"]["instructions"]) as launcher:
+    instructions: Any = value_at(request["scenario"], "train.instructions")
+    with WorkerLauncher(instructions=instructions) as launcher:
         while request is not None:
             channel.send(executors.outcome(partial(_make, request, channel, launcher, reasons)))
             request = requests.get()
@@ -76,7 +79,7 @@ class ProgressSender(RunObserver):
         self._channel.send({"note": note})
 
 
-def _make(request: dict[str, Any], channel: Channel, launcher: WorkerLauncher, reasons: list[str]) -> dict[str, Any]:
+def _make(request: ProcessRun, channel: Channel, launcher: WorkerLauncher, reasons: list[str]) -> dict[str, Any]:
     """Make a run that ends with its round once there are ``reasons``."""
     host = Host(
         Path(request["out"]),

@@ -26,7 +26,6 @@ from scenarios.run import client_values, visits
 from scenarios.run.plugin_sources import not_imported
 from scenarios.run.progress import Limits, percent
 from scenarios.run.run_finder import FoundRuns, found
-from scenarios.run.run_records import ComparisonRecord
 
 MAX_EVENTS = 200
 MOST_CRITICAL, MOST_CRITICAL_BESIDE_OTHERS = 5, 3
@@ -153,11 +152,12 @@ def write_experiment(
     left = len(by_group) - len(kept)
     note = [f"Figures and tables of single runs show {len(kept)} of {len(by_group)} rows."] if left > 0 else []
     sections = _sections(by_group, target, {}, (), kept)
+    facts = _facts([run for group in by_group for run in (*group.runs, *group.repeats)], target)
     fact_names = {*answer.facts, *(name.removesuffix("s") for name in answer.facts)}
     values = {
         **sections,
         "answer": answer,
-        "facts": [*answer.facts.items(), *(fact for fact in sections["facts"] if fact[0] not in fact_names)],
+        "facts": [*answer.facts.items(), *(fact for fact in facts if fact[0] not in fact_names)],
         "notices": [*run_reader.notices(by_group, with_unnamed=False), *note],
         "all_runs": sections["runs"],
     }
@@ -166,7 +166,7 @@ def write_experiment(
 
 def _page(title: str, runs: FoundRuns) -> str:
     opened = open_runs(runs.folders)
-    compared = None if runs.comparison is None else ComparisonRecord.model_validate(runs.comparison)
+    compared = runs.comparison
     target = (compared and compared.target_accuracy) or opened[0].scenario.get("stop", {}).get("target_accuracy")
     values = _sections(run_reader.grouped(opened), target, compared.common if compared else {}, runs.left_out)
     return render("report.html.j2", FILTERS, title=title, answer=None, **values)
@@ -209,7 +209,7 @@ def _sections(
     common: Limits,
     left_out: Sequence[str],
     drawn: Collection[str] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The values of the template ``report.html.j2``, with the lines that labels have in figures as ``swatches``.
 
     ``common``: amounts at which each run is also read. Of groups with several seeds, figures and tables of single runs
@@ -302,8 +302,20 @@ def _sections(
     }
 
 
-def _drawn(groups: Sequence[run_reader.RunGroup]) -> dict[str, Any] | None:
-    """Times in draws of uncertain figures: a table of groups, and one of pairs of them; None if no run has any."""
+@dataclass(frozen=True)
+class DrawnTables:
+    """Times in draws of uncertain figures."""
+
+    groups: Table
+    pairs: Table | None
+    """Of groups"""
+    reasons: Sequence[tuple[str, str]]
+    """(label of a run, why its times are not drawn)"""
+    sigmas: Sequence[tuple[str, object]]
+
+
+def _drawn(groups: Sequence[run_reader.RunGroup]) -> DrawnTables | None:
+    """None if no run has any."""
     by_group = drawn_times.of_groups(groups)
     if not by_group:
         return None
@@ -313,12 +325,12 @@ def _drawn(groups: Sequence[run_reader.RunGroup]) -> dict[str, Any] | None:
         for run in group.runs
         if run.seed in group_times.by_seed
     ]
-    return {
-        "groups": tables.drawn(by_group),
-        "pairs": tables.chances(by_group),
-        "reasons": [(run.label, times.reason) for run, times in runs if times.reason],
-        "sigmas": _distinct((run, times.sigmas) for run, times in runs),
-    }
+    return DrawnTables(
+        tables.drawn(by_group),
+        tables.chances(by_group),
+        [(run.label, times.reason) for run, times in runs if times.reason],
+        _distinct((run, times.sigmas) for run, times in runs),
+    )
 
 
 def _facts(runs: Sequence[RecordedRun], target: float | None) -> list[tuple[str, str]]:
@@ -405,12 +417,15 @@ def parquet_table(runs: Sequence[Path], path: Path) -> Path:
     return path
 
 
-def _run_tables(runs: Sequence[RecordedRun], path: Path) -> dict[Path, list[dict[str, Any]]]:
+RowValue = str | float | bytes | None
+
+
+def _run_tables(runs: Sequence[RecordedRun], path: Path) -> dict[Path, list[dict[str, RowValue]]]:
     """File -> rows: one per run and round, with running totals of the bytes; and beside it those of other tables.
 
     A table of which no run has a row has no file, nor is there a place beside a pipe.
     """
-    by_file: dict[Path, list[dict[str, Any]]] = {path: []}
+    by_file: dict[Path, list[dict[str, RowValue]]] = {path: []}
     has_tiers = any(run.has_tiers for run in runs)
     for run in runs:
         head = {"run": run.folder.name, "method": run.method, "seed": run.scenario.get("seed")}

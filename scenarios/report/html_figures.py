@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 import matplotlib
 import numpy as np
@@ -29,13 +29,38 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from scenarios.report.plot_style import STYLE, make_narrow, shared_label
 from scenarios.report.theme import themed
 
-Series = dict[str, Any]
-"""``label``, ``colour``, ``x`` and ``y``; bars also have ``at``: "x" or "y", the axis along which they stand"""
 DIGITS = 6
 """Significant digits of numbers"""
 LEAST_SPAN = 8
 NO_TAG = "\\u003c"
 """'<' in JSON within HTML"""
+
+
+class DrawnSeries(TypedDict):
+    """What a line, marks, steps or bars show."""
+
+    label: str
+    colour: str
+    x: list[float | None]
+    y: list[float | None]
+    marks: NotRequired[bool]
+    tops: NotRequired[list[float | None]]
+    """Of steps"""
+    at: NotRequired[Literal["x", "y"]]
+    """The axis along which bars stand"""
+    names: NotRequired[list[str]]
+    """Of bars along y, by the ticks"""
+
+
+class AxesFrame(TypedDict):
+    """Where axes are in the SVG, after it was drawn."""
+
+    box: list[float]
+    """x, y, width, height"""
+    xlim: list[float | None]
+    ylim: list[float | None]
+    log: bool
+    """Whether x is logarithmic"""
 
 
 def inline(name: str, drawing: Callable[[], Figure]) -> str:
@@ -118,8 +143,7 @@ def _make_logarithmic(axes: Axes, least: float) -> None:
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def _frame(axes: Axes, figure: Figure) -> dict[str, Any]:
-    """Where axes are in the SVG, after it was drawn: ``box`` (x, y, width, height), limits, is x logarithmic."""
+def _frame(axes: Axes, figure: Figure) -> AxesFrame:
     box, (width, height) = axes.get_position(), 72 * figure.get_size_inches()
     corner = (box.x0 * width, (1 - box.y1) * height, box.width * width, box.height * height)
     return {
@@ -130,10 +154,10 @@ def _frame(axes: Axes, figure: Figure) -> dict[str, Any]:
     }
 
 
-def series(axes: Axes) -> list[Series]:
+def series(axes: Axes) -> list[DrawnSeries]:
     """What a panel shows, in the order of its legend."""
 
-    def entry(artist: Any, colour: Any, x: Any, y: Any) -> Series:
+    def entry(artist: Any, colour: Any, x: Any, y: Any) -> DrawnSeries:
         label = str(artist.get_label())
         own = "" if label.startswith("_") else label
         return {"label": own, "colour": to_hex(colour), "x": _numbers(x), "y": _numbers(y)}
@@ -167,9 +191,9 @@ def _is_data(line: Line2D, axes: Axes) -> bool:
     return line.get_transform() == axes.transData and points > 0 and is_named
 
 
-def _bars(axes: Axes) -> list[Series]:
+def _bars(axes: Axes) -> list[DrawnSeries]:
     """Bars of one label and colour, together; those along y have the ``names`` of its ticks."""
-    found: dict[tuple[str, str], Series] = {}
+    found: dict[tuple[str, str], DrawnSeries] = {}
     for container in axes.containers:
         for bar in container.patches if isinstance(container, BarContainer) else ():
             assert isinstance(container, BarContainer)
@@ -177,8 +201,8 @@ def _bars(axes: Axes) -> list[Series]:
             label = str(container.get_label()).lstrip("_")  # an underscore only keeps it out of the legend
             label = "" if label.startswith("container") else label
             colour = to_hex(bar.get_facecolor())
-            at = "y" if container.orientation == "horizontal" else "x"
-            new = {"label": label, "colour": colour, "x": [], "y": [], "at": at}
+            at: Literal["x", "y"] = "y" if container.orientation == "horizontal" else "x"
+            new: DrawnSeries = {"label": label, "colour": colour, "x": [], "y": [], "at": at}
             bars = found.setdefault((label, colour), new)
             x, y = bar.get_x(), bar.get_y()
             bars["x"] += _numbers([bar.get_width() if at == "y" else x + bar.get_width() / 2])

@@ -23,6 +23,7 @@ from scenarios.report.columns import COUNT, FLOPS, MISSING, MONEY, PERCENT, SECO
 from scenarios.report.run_reader import RecordedRun
 from scenarios.run.client_values import BestRound, OverClients
 from scenarios.run.progress import Mean, Trail
+from scenarios.run.run_records import PaidRecord
 
 Source = TypeVar("Source")
 Other = TypeVar("Other")
@@ -123,9 +124,10 @@ def total(column: str, heading: str, quantity: Quantity) -> Reading[RecordedRun]
     return Reading(column, heading, quantity, lambda run: run.total(column))
 
 
-def _paid(run: RecordedRun) -> dict[str, Any] | None:
+def _paid(run: RecordedRun) -> PaidRecord | None:
     """The costs of the data and energy of a run's clients (``fleet.price``); None without prices, or before its end."""
-    return (run.summary or {}).get("paid")
+    paid = (run.summary or {}).get("paid")
+    return None if paid is None else PaidRecord.model_validate(paid)
 
 
 COMPLETED: Reading[RecordedRun] = of_field("completed", "rounds", COUNT)
@@ -135,11 +137,11 @@ PAID: Reading[RecordedRun] = Reading(
     "paid",
     "of the run",
     MONEY,
-    lambda run: None if (paid := _paid(run)) is None else paid["data"] + paid["energy"],
+    lambda run: None if (paid := _paid(run)) is None else paid.data + paid.energy,
     LOWER,
 )
 PAID_A_MONTH: Reading[RecordedRun] = Reading(
-    "paid_month", "a month", MONEY, lambda run: None if (paid := _paid(run)) is None else paid["month"]["price"], LOWER
+    "paid_month", "a month", MONEY, lambda run: None if (paid := _paid(run)) is None else paid.month["price"], LOWER
 )
 WALL_SECONDS: Reading[RecordedRun] = Reading("wall_seconds", "wall time", SECONDS, RecordedRun.wall_seconds)
 

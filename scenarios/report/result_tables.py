@@ -369,7 +369,10 @@ def of_aggregators(runs: Runs) -> Table | None:
             )
         )
     ]
-    rows: list[list[Cell]] = [[label, *accuracies.values()] for label, accuracies in found]
+    rows: list[list[Cell]] = [
+        [label, *(of["rounds"], of["server"], of["mean"], of["lowest"], of["highest"], of["spread"])]
+        for label, of in found
+    ]
     return Table("models of aggregators", columns, rows) if rows else None
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from coordinator.records.schema import AggregatorRow
-from coordinator.rounds.amounts import ENERGY, PRICE, WAN_BYTES
 from scenarios.run.client_values import OverClients
 from scenarios.run.progress import NOTHING_ABOVE, AboveClients, ProgressPoint
 from scenarios.run.visits import Query
@@ -75,35 +74,70 @@ def by_aggregator(query: Query) -> dict[tuple[int, int], dict[str, int]]:
     return found
 
 
+class AggregatorsAccuracy(TypedDict):
+    """The last evaluation of aggregators' own models, beside that of the server's."""
+
+    rounds: int
+    server: float | None
+    mean: float
+    lowest: float
+    highest: float
+    spread: float
+
+
+class AggregatorsSummary(TypedDict):
+    """What ``run --json`` prints of the messages.
+
+    ``joules`` is what messages took, ``idle_joules`` what waiting for them did; ``joules_to_target`` has both.
+    """
+
+    wan_bytes: int
+    messages: int
+    lost: int
+    contention_seconds: float
+    joules: float
+    idle_joules: float
+    price: float
+    wan_bytes_to_target: int | None
+    joules_to_target: float | None
+    price_to_target: float | None
+    accuracy: AggregatorsAccuracy | None
+    """Of aggregators' own models when these were last evaluated; None if they never were"""
+    links: list[dict[str, object]]
+    """`LinkTotals`"""
+
+
 def summary(
     links: Sequence[LinkTotals],
     reached: ProgressPoint | None,
     own: Mapping[int, OverClients] = MappingProxyType({}),
     of_server: Mapping[int, float] = MappingProxyType({}),
-) -> dict[str, Any] | None:
-    """What ``run --json`` prints of the messages; None in runs without tiers.
+) -> AggregatorsSummary | None:
+    """The summary; None in runs without tiers.
 
-    ``joules`` is what messages took, ``idle_joules`` what waiting for them did; ``joules_to_target`` has both.
-    ``accuracy``: of aggregators' own models when these were last evaluated, with the server's at that time; None if
-    they never were. ``reached``: the first round that reached the target; None if none did. ``own``, ``of_server``:
-    round -> accuracies after it.
+    ``reached``: the first round that reached the target; None if none did. ``own``, ``of_server``: round -> accuracies
+    after it.
     """
     if not links:
         return None
-    summed = ("messages", "lost", "contention_seconds", ENERGY.key, "idle_joules", PRICE.key)
-    return {
-        WAN_BYTES.key: sum(link.nbytes for link in links),
-        **{name: sum(getattr(link, name) for link in links) for name in summed},
-        "wan_bytes_to_target": reached and reached.wan_nbytes,
-        "joules_to_target": reached and reached.aggregator_joules,
-        "price_to_target": reached and reached.price,
-        "accuracy": accuracies(own, of_server),
-        "links": [link._asdict() for link in links],
-    }
+    return AggregatorsSummary(
+        wan_bytes=sum(link.nbytes for link in links),
+        messages=sum(link.messages for link in links),
+        lost=sum(link.lost for link in links),
+        contention_seconds=sum(link.contention_seconds for link in links),
+        joules=sum(link.joules for link in links),
+        idle_joules=sum(link.idle_joules for link in links),
+        price=sum(link.price for link in links),
+        wan_bytes_to_target=None if reached is None else reached.wan_nbytes,
+        joules_to_target=None if reached is None else reached.aggregator_joules,
+        price_to_target=None if reached is None else reached.price,
+        accuracy=accuracies(own, of_server),
+        links=[link._asdict() for link in links],
+    )
 
 
-def accuracies(own: Mapping[int, OverClients], of_server: Mapping[int, float]) -> dict[str, Any] | None:
-    """The last evaluation of aggregators' own models, beside that of the server's: None if there is none."""
+def accuracies(own: Mapping[int, OverClients], of_server: Mapping[int, float]) -> AggregatorsAccuracy | None:
+    """None if there is none."""
     if not own:
         return None
     round, found = max(own.items())

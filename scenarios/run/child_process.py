@@ -31,7 +31,7 @@ class Channel:
         self._socket, self._lines = end, end.makefile("rb")
         self._listener: threading.Thread | None = None
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, object]) -> None:
         """Send a message; without effect if the other process has ended, which `receive` says."""
         line = json.dumps(message, default=lambda number: number.item()).encode() + b"\n"  # NumPy's numbers, too
         with suppress(OSError):

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 import psutil
 from msgspec import Struct, to_builtins
 
-from coordinator.records.schema import SPENT, RoundRow
+from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RunTotals
 from costmodel.fleet.recorded_clients import gateway_of
 from edge.protocol.home import abbreviated
@@ -34,6 +33,7 @@ from scenarios.run.environment import (
 from scenarios.run.host import PACKAGES, Host, default_workers
 from scenarios.run.plugin_sources import SourceFile
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.run_summary import RunSummary
 from scenarios.run.setup import RunInputs, Setup
 
 
@@ -120,55 +120,54 @@ def summary(
     committed: RunTotals,
     stopped_by: str,
     wall_seconds: float,
-) -> dict[str, Any]:
-    """The result that ``run --json`` prints. ``began``: the environment that the run began with.
-
-    ``evaluation``: a `client_values.ClientSummary`, or None.
-    ``clients_left_out``: clients without examples of ``eval.split``, which are not in these means. ``best_round``: a
-    `BestRound`, with ``by_device`` of that round, or None before the first evaluation. ``cut_round``: as of
-    `cut_round`. ``method_notes``: sentences on the method and this model, of which there may be none.
-    ``joules_by_part``: `visits.energy`. ``seconds_by_basis``: `visits.seconds_by_basis`. ``aggregators``: as of
-    `aggregators.summary`; other bytes and joules are those of clients.
-    """
+) -> RunSummary:
+    """The summary of a run. ``began``: the environment that the run began with."""
     loaded = setup.loaded
     rows, values, trail, query = recorded.rounds, recorded.evaluations, recorded.trail, recorded.query
     best = client_values.best_round(rows, values, committed.rounds)
     by_device = client_values.by_device(values, began.clients_by_device)
     target = loaded.scenario.stop.target_accuracy
     reached = trail.until(target)
-    return {
-        "run_dir": str(recorded.folder),
-        "method": loaded.scenario.method,
-        "seed": loaded.scenario.seed,
-        "data": abbreviated(setup.description.data_source),
-        "rounds": committed.rounds,
-        "accuracy": trail.final,
-        "best_accuracy": trail.best,
-        "evaluation": to_builtins(client_values.summary(values, by_device)),
-        "clients_left_out": evaluated_clients.left_out(setup),
-        "method_notes": setup.method_notes,
-        "best_round": None if best is None else _best(best, by_device),
-        "virtual_seconds": committed.virtual_seconds,
-        **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},
-        "joules_by_part": visits.energy(query),
-        "aggregators": aggregators.summary(
+    return RunSummary(
+        run_dir=str(recorded.folder),
+        method=loaded.scenario.method,
+        seed=loaded.scenario.seed,
+        data=abbreviated(setup.description.data_source),
+        rounds=committed.rounds,
+        accuracy=trail.final,
+        best_accuracy=trail.best,
+        evaluation=to_builtins(client_values.summary(values, by_device)),
+        clients_left_out=evaluated_clients.left_out(setup),
+        method_notes=setup.method_notes,
+        best_round=None if best is None else _best(best, by_device),
+        virtual_seconds=committed.virtual_seconds,
+        bytes_down=sum(row.bytes_down for row in rows),
+        bytes_up=sum(row.bytes_up for row in rows),
+        nominal_bytes=sum(row.nominal_bytes for row in rows),
+        flops=sum(row.flops for row in rows),
+        nominal_flops=sum(row.nominal_flops for row in rows),
+        joules=sum(row.joules for row in rows),
+        wasted_bytes=sum(row.wasted_bytes for row in rows),
+        wasted_joules=sum(row.wasted_joules for row in rows),
+        joules_by_part=visits.energy(query),
+        aggregators=aggregators.summary(
             *(recorded.links, reached, client_values.of_aggregators(values), client_values.of_global(values, rows))
         ),
-        "paid": to_builtins(_paid(recorded, setup.inputs)),
-        "wasted_seconds": sum(row.wasted_s for row in rows),
-        "bottlenecks": {name: bottleneck.rounds for name, bottleneck in visits.bottlenecks(query).items()},
-        "visits": visits.by_kind(query),
-        "seconds_by_basis": visits.seconds_by_basis(query, began),
-        "target_accuracy": target,
-        "time_to_target_s": reached and reached.virtual_seconds,
-        "bytes_to_target": reached and reached.nbytes,
+        paid=to_builtins(_paid(recorded, setup.inputs)),
+        wasted_seconds=sum(row.wasted_s for row in rows),
+        bottlenecks={name: bottleneck.rounds for name, bottleneck in visits.bottlenecks(query).items()},
+        visits=visits.by_kind(query),
+        seconds_by_basis=visits.seconds_by_basis(query, began),
+        target_accuracy=target,
+        time_to_target_s=None if reached is None else reached.virtual_seconds,
+        bytes_to_target=None if reached is None else reached.nbytes,
         # A row after the last round is a round that was cut, or a score that came late.
-        "rounds_to_target": reached and min(reached.rounds, committed.rounds),
-        "stopped_by": stopped_by,
-        "cut_round": to_builtins(cut_round(rows)),
-        "wall_seconds": wall_seconds,
-        "model_sha256": committed.model_sha256,
-    }
+        rounds_to_target=None if reached is None else min(reached.rounds, committed.rounds),
+        stopped_by=stopped_by,
+        cut_round=to_builtins(cut_round(rows)),
+        wall_seconds=wall_seconds,
+        model_sha256=committed.model_sha256,
+    )
 
 
 def _best(best: BestRound, by_device: ByDevice) -> dict[str, object]:
@@ -233,6 +232,3 @@ def cut_round(rows: Sequence[RoundRow]) -> CutRound | None:
     if last is None or not progress.is_cut_step(last):
         return None
     return CutRound(last.round + 1, last.participants, last.accuracy, last.cut_by)
-
-
-SUMMED = (*SPENT, "wasted_bytes", "wasted_joules")

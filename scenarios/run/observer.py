@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from coordinator.records.schema import HostEvent
     from coordinator.rounds.run import RoundFinished
     from scenarios.config.load import Loaded
+    from scenarios.run.run_summary import RunSummary
 
 
 class RunObserver:
@@ -36,7 +37,7 @@ class RunObserver:
 
     def on_round(self, progress: RoundFinished) -> bool | None: ...
 
-    def on_end(self, summary: Mapping[str, Any] | None) -> None: ...
+    def on_end(self, summary: RunSummary | None) -> None: ...
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +73,7 @@ class Observers(RunObserver):
         for each in self._all:
             self._is_enough |= bool(each.on_round(progress))
 
-    def on_end(self, summary: Mapping[str, Any] | None) -> None:
+    def on_end(self, summary: RunSummary | None) -> None:
         for each in self._all:
             each.on_end(summary)
 

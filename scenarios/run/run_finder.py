@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edge.protocol.home import expanded
 from scenarios.config.errors import Argument, ReportError, worded
@@ -27,7 +26,7 @@ MOST_FOLDERS = 10_000
 class FoundRuns:
     folders: Sequence[Path]
     """Each run once, in the order named; below a folder sorted by path."""
-    comparison: Mapping[str, Any] | None = None
+    comparison: ComparisonRecord | None = None
     """That of a comparison, if its folder is all that was named."""
     left_out: Sequence[str] = ()
     """Why folders below a named one are left out, a sentence for each."""
@@ -52,8 +51,8 @@ def found(named: Sequence[Path]) -> FoundRuns:
     begun = [folder for folder in named if _is_begun(folder / COMPARISON)]
     if len(named) == 1 and not begun and (file := named[0] / COMPARISON).exists():
         try:
-            comparison = read_json(file, ComparisonRecord)
-            runs = [expanded(run["run_dir"]) for run in comparison["runs"]]
+            comparison = ComparisonRecord.model_validate(read_json(file, ComparisonRecord))
+            runs = [expanded(run.run_dir) for run in comparison.runs]
         except ValueError as error:
             raise ReportError(
                 f"{file} does not name the runs that were compared: {error}; make the comparison again with ",

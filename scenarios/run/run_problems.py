@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from scenarios.config.schema import Scenario
 from scenarios.run import evaluated_clients
 from scenarios.run.folder_files import HeldFolder
 from scenarios.run.host import default_workers
+from scenarios.run.run_summary import RunSummary
 from scenarios.run.setup import Setup
 
 MOST_THREADS_PER_CORE = 16
@@ -157,7 +157,7 @@ def notes(setup: Setup) -> list[str]:
     return [*notes, *setup.method_notes]
 
 
-def check_budget(loaded: Loaded, summary: Mapping[str, Any], lacking: Lacking | None) -> None:
+def check_budget(loaded: Loaded, summary: RunSummary, lacking: Lacking | None) -> None:
     """ScenarioError for a run in which a budget has allowed no round at all; ``lacking``: what a round takes."""
     rule, limits = summary["stopped_by"], loaded.scenario.budget
     of_client = rule == CLIENTS and lacking is not None and lacking.key.startswith("client.")
@@ -185,7 +185,7 @@ class TooSmallError(ScenarioError):
     """A budget that allows no round."""
 
 
-def found(loaded: Loaded, summary: Mapping[str, Any]) -> list[str]:
+def found(loaded: Loaded, summary: RunSummary) -> list[str]:
     """Warnings of a run that has ended, from its summary.
 
     One is that its last step was made by fewer clients, since a budget left no more.

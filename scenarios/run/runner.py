@@ -9,7 +9,7 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -47,6 +47,7 @@ from scenarios.run.host import Host, interruptible, logging_to
 from scenarios.run.metadata import environment, summary
 from scenarios.run.observer import Observers
 from scenarios.run.run_folder import LEDGER, SCENARIO, RunFolder
+from scenarios.run.run_summary import RunSummary
 from scenarios.run.setup import RunInputs, Setup, on_device
 
 P = ParamSpec("P")
@@ -107,7 +108,7 @@ def run(
     with run_lock(folder) as held, _log_and_wrap(held):
         try:
             watch = Observers(host.observers, held.watched(stopped))
-            return _Maker(inputs, host, held, launcher, watch).make(stop_at_target)
+            return dict(_Maker(inputs, host, held, launcher, watch).make(stop_at_target))
         except (ScenarioError, Stopped) as error:
             held.check()
             if isinstance(error, run_problems.TooSmallError) or not RunFolder(folder).is_begun:
@@ -115,7 +116,7 @@ def run(
             raise
 
 
-def _finish(ledger: Ledger, result: Mapping[str, Any]) -> None:
+def _finish(ledger: Ledger, result: RunSummary) -> None:
     """Record a run's summary, if it is one that can be read again."""
     summary = shared(result)
     try:
@@ -147,7 +148,7 @@ def resume(
             folder_files.empty(folder)
         before, watch = recorded.environment, Observers(host.observers, held.watched(stopped))
         made = _Maker(inputs, host, held, launcher, watch)
-        return made.make(before.stops_at_target, before if resumed else None)
+        return dict(made.make(before.stops_at_target, before if resumed else None))
 
 
 def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
@@ -205,7 +206,7 @@ class _Maker:
     def loaded(self) -> Loaded:
         return self.inputs.loaded
 
-    def make(self, stop_at_target: bool, before: Environment | None = None) -> dict[str, Any]:
+    def make(self, stop_at_target: bool, before: Environment | None = None) -> RunSummary:
         """Make the run, or with the environment that it had ``before`` go on with it, and tell whoever watches it."""
         folder, host, result = self.held.path, self.host, None
         _log.info("run folder %s, %d workers on %s, data cache %s", folder, host.workers, host.device, cache_folder())
@@ -219,7 +220,7 @@ class _Maker:
         finally:
             self.watch.on_end(result)
 
-    def _run_app(self, app: FlowerApp, stop_at_target: bool, before: Environment | None) -> dict[str, Any]:
+    def _run_app(self, app: FlowerApp, stop_at_target: bool, before: Environment | None) -> RunSummary:
         """As `_run`, of a Flower app, which brings its own model and data, and decides the rounds.
 
         An app that has failed may be another one when the run is resumed: the committed rounds are played again with
@@ -281,7 +282,7 @@ class _Maker:
             _finish(ledger, result)
             return result
 
-    def _run(self, stop_at_target: bool, before: Environment | None) -> dict[str, Any]:
+    def _run(self, stop_at_target: bool, before: Environment | None) -> RunSummary:
         wall_started, inputs, folder, device = time.monotonic(), self.inputs, self.held.path, self.host.device
         loaded, access = inputs.loaded, self.host.remote_access
         sources = plugin_sources.find(plugin_sources.named(loaded)) if before is None else {}

@@ -24,7 +24,6 @@ from scenarios.report.columns import BYTES, FLOPS, PERCENT, SECONDS, Quantity, c
 from scenarios.report.readings import quantity
 from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.report.tables import of_texts
-from scenarios.run.metadata import SUMMED
 from scenarios.run.run_folder import RunFolder, resolved_keys
 from scenarios.run.setup import on_device
 from scenarios.studies.run_list import entry
@@ -136,7 +135,8 @@ def _result(run: RecordedRun, key: str) -> Any:
         return run.summary.get(key)
     unfinished = {"accuracy": run.final(), "best_accuracy": run.best(), "rounds": run.completed}
     unfinished |= {"virtual_seconds": run.rounds[-1].end_s if run.rounds else 0.0}
-    return run.total(key) if key in SUMMED else unfinished.get(key)
+    is_summed = key not in unfinished and key in RoundRow._fields
+    return run.total(key) if is_summed else unfinished.get(key)
 
 
 def _differing(a: KeyValues, b: KeyValues) -> dict[str, tuple[Any, Any]]:

@@ -67,7 +67,7 @@ def test_a_summary_has_the_totals_and_what_was_spent_until_the_target(run: RunFo
     }
     missed = aggregators.summary(run.links, run.trail.until(0.9))
     assert missed is not None
-    assert [missed[f"{name}_to_target"] for name in ("wan_bytes", "joules", "price")] == [None, None, None]
+    assert (missed["wan_bytes_to_target"], missed["joules_to_target"], missed["price_to_target"]) == (None, None, None)
 
 
 def test_a_run_without_tiers_has_none_of_it(tmp_path: Path) -> None:

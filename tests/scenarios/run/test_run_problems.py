@@ -28,7 +28,7 @@ def warnings(
 ) -> list[str]:
     """The warnings of a run that this rule has ended."""
     kinds = dict.fromkeys(("train", "zeroed", "listen", "late", "lost"), 0) | visits
-    summary = {"stopped_by": rule, "rounds": rounds, "visits": kinds, "cut_round": cut}
+    summary: Any = {"stopped_by": rule, "rounds": rounds, "visits": kinds, "cut_round": cut}
     return run_problems.found(load("digits", parse_all(overrides)), summary)
 
 

@@ -1,0 +1,64 @@
+"""What a run gives when it has ended."""
+
+from __future__ import annotations
+
+from typing import NotRequired, TypedDict
+
+from scenarios.run import aggregators
+
+
+class RunSummary(TypedDict):
+    """The result that ``run --json`` prints; `run_records.SummaryRecord` is what may be read of a recorded one."""
+
+    run_dir: str
+    method: str
+    seed: int
+    data: str
+    rounds: int
+    accuracy: float | None
+    best_accuracy: float | None
+    evaluation: dict[str, object] | None
+    """A `client_values.ClientSummary`"""
+    clients_left_out: int
+    """Clients without examples of ``eval.split``, which are not in these means"""
+    method_notes: list[str]
+    """Sentences on the method and this model"""
+    best_round: dict[str, object] | None
+    """A `BestRound`, with ``by_device`` of that round; None before the first evaluation"""
+    virtual_seconds: float
+    bytes_down: int
+    bytes_up: int
+    nominal_bytes: float
+    flops: float
+    nominal_flops: float
+    joules: float
+    wasted_bytes: int
+    wasted_joules: float
+    joules_by_part: dict[str, float]
+    aggregators: aggregators.AggregatorsSummary | None
+    """Other bytes and joules are those of clients"""
+    paid: dict[str, object] | None
+    """A `Paid`"""
+    wasted_seconds: float
+    bottlenecks: dict[str, int]
+    visits: dict[str, int]
+    seconds_by_basis: dict[str, float] | None
+    target_accuracy: float | None
+    time_to_target_s: float | None
+    bytes_to_target: int | None
+    rounds_to_target: int | None
+    stopped_by: str
+    cut_round: CutRoundSummary | None
+    wall_seconds: float
+    model_sha256: str
+    warnings: NotRequired[list[str]]
+    """Of a run that has ended"""
+
+
+class CutRoundSummary(TypedDict):
+    """A `CutRound`."""
+
+    round: int
+    participants: int
+    accuracy: float | None
+    cut_by: str
