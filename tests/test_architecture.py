@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -180,6 +181,16 @@ def test_modules_take_amounts_from_their_rows() -> None:
         "coordinator/rounds/budget.py",
         "scenarios/config/quantities.py",  # of units: joules and watt-hours
     ]
+
+
+MOST_UNTYPED = 100
+"""Tables of any values in scenarios: rows of lists, scenarios and results as Python's users have them, and messages"""
+
+
+def test_results_have_types() -> None:
+    untyped = re.compile(r"\b(?:dict|Mapping)\[str, Any\]")
+    found = {name: len(untyped.findall((ROOT / name).read_text())) for name in names(["scenarios"])}
+    assert sum(found.values()) <= MOST_UNTYPED, {name: count for name, count in found.items() if count}
 
 
 UNPICKLERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve"}

@@ -39,6 +39,7 @@ from scenarios.run.folder_files import check_room
 from scenarios.run.host import Host, Piece, check_workers, piece_seconds
 from scenarios.run.observer import NotePrinter
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.run_summary import RunSummary
 from scenarios.run.session import Outcome, Session, Work
 from scenarios.run.setup import RunInputs
 
@@ -90,7 +91,7 @@ class Caller:
         for note in RunInputs(loaded).fleet_notes:
             self.note(note)
 
-    def run(self, loaded: Loaded, request: RunRequest) -> dict[str, Any]:
+    def run(self, loaded: Loaded, request: RunRequest) -> RunSummary:
         """Make a run in a new folder."""
         session = Session(
             request.workers,
@@ -107,7 +108,7 @@ class Caller:
         self.notes(loaded)
         return self._kept(self.call(session, [loaded], partial(runner.run, loaded, stop_at_target=True)))
 
-    def resume(self, folder: Path, limits: dict[str, Any], request: ResumeRequest) -> tuple[Loaded, dict[str, Any]]:
+    def resume(self, folder: Path, limits: KeyValues, request: ResumeRequest) -> tuple[Loaded, RunSummary]:
         """Go on with a run, with other ``limits`` if there are any; (scenario, result). One that has ended stays."""
         access, engine = request.remote_access(), request.engine()
         with RunFolder(folder).open_scenario(request.device, request.allow_code) as (recorded, device):
@@ -119,13 +120,13 @@ class Caller:
                 return loaded, result
             check_room(folder)
 
-            def go_on(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
+            def go_on(host: Host, launcher: WorkerLauncher, stopped: Piece) -> RunSummary:
                 return runner.resume(loaded, host, folder, launcher, stopped)
 
             session = Session(request.workers, device, remote_access=access, engine=engine, piece=request.time_limit)
             return loaded, self._kept(self.call(session, [loaded], go_on))
 
-    def _kept(self, result: dict[str, Any]) -> dict[str, Any]:
+    def _kept(self, result: RunSummary) -> RunSummary:
         """The result of a run whose folder is kept; RunFailed if a callback has ended it by an error."""
         folder = Path(result["run_dir"])
         self.watch.check(folder, f"to resume the run: fedbr.resume({str(folder)!r})")
@@ -161,15 +162,11 @@ class Caller:
         """Make a run at scale whose workers answer at once."""
         from scenarios.studies import stress as study
 
-        made: list[StressResult] = []
-
-        def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
-            made.append(study.stress(plan, request.out, host, launcher, stopped))
-            return {}
+        def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> StressResult:
+            return study.stress(plan, request.out, host, launcher, stopped)
 
         preload = (study.ANSWERING.partition(":")[0],)
-        self.call(Session(request.workers, request.device, preload=preload), [plan.loaded], work)
-        return made[0]
+        return self.call(Session(request.workers, request.device, preload=preload), [plan.loaded], work)
 
     def check_plugin(self, name: str, overrides: KeyValues, request: MachineRequest) -> Conformance:
         """Check a plug-in in short runs, whose progress nobody is shown."""

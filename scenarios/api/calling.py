@@ -24,6 +24,8 @@ from signal import Signals
 from textwrap import TextWrapper
 from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from msgspec import Struct, to_builtins
+
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.task import PoolError, Stopped
 from scenarios.api.callbacks import CallbackObserver, Callbacks
@@ -35,6 +37,7 @@ from scenarios.api.values import listed, place
 from scenarios.config import search_path
 from scenarios.config.errors import ScenarioError
 from scenarios.run.host import KILLED
+from scenarios.run.run_summary import RunSummary
 
 Folder = str | PathLike[str]
 RequestType = TypeVar("RequestType", bound=MachineRequest)
@@ -61,7 +64,7 @@ class Call(Generic[RequestType]):
 
     request: RequestType
     caller: Caller
-    overrides: Mapping[str, Any]
+    overrides: Mapping[str, object]
     """Keyword arguments that are keys of a scenario"""
 
 
@@ -157,7 +160,13 @@ def request_of(kind: type[RequestType], arguments: Mapping[str, Any]) -> Request
     return kind(**given)
 
 
-def made(caller: Caller, result: dict[str, Any]) -> Run:
+def plain(result: Struct) -> dict[str, Any]:
+    """A result as the command prints it with ``--json``."""
+    tables: dict[str, Any] = to_builtins(result)
+    return tables
+
+
+def made(caller: Caller, result: RunSummary) -> Run:
     """The run with this result, of whose warnings the caller is told."""
     for warning in result.get("warnings", []):
         caller.note(warning)

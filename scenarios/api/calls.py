@@ -12,11 +12,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from msgspec import to_builtins
-
 from scenarios.api import listing, values
 from scenarios.api.callbacks import Callbacks
-from scenarios.api.calling import Call, Folder, calling, made, path_of, request_of, takes
+from scenarios.api.calling import Call, Folder, calling, made, path_of, plain, request_of, takes
 from scenarios.api.explained import explained
 from scenarios.api.keys import Keys, KeysButSeed
 from scenarios.api.notebook import of_rows
@@ -123,8 +121,7 @@ def check(
         if plugin is not None:
             given = values.overrides(as_names(overrides))
             request = MachineRequest(workers=workers, device=device)
-            contract: dict[str, Any] = to_builtins(caller.check_plugin(plugin_name(plugin, key, given), given, request))
-            return contract
+            return plain(caller.check_plugin(plugin_name(plugin, key, given), given, request))
         if key is not None or workers is not None or device != "auto":
             raise ScenarioError("key, workers and device are those of a plug-in's runs: add plugin=ROW")
         given = values.overrides(as_names(overrides, scenario))
@@ -158,8 +155,7 @@ def replay(
     with calling() as caller:
         given = values.overrides(overrides)
         if draws is None:
-            once: dict[str, Any] = to_builtins(study.replay(path_of(named[0]), given, allow_code))
-            return once
+            return plain(study.replay(path_of(named[0]), given, allow_code))
         found = uncertainty.replay_in_draws(
             list(map(path_of, named)), given, uncertainty.Draws(draws, seed or 0), allow_code
         )
@@ -167,8 +163,7 @@ def replay(
             found.keep()
         except OSError as error:  # the result is returned all the same
             caller.note(f"the draws are not kept for reports: {error}")
-        result: dict[str, Any] = to_builtins(found.result())
-        return result
+        return plain(found.result())
 
 
 def measure(
@@ -193,8 +188,7 @@ def measure(
     with calling() as caller:
         names = metrics if isinstance(metrics, str) else ",".join(map(str, listed("metrics", metrics, "['hessian']")))
         request = request_of(MeasureRequest, locals())
-        result: dict[str, Any] = to_builtins(caller.measure(path, names, values.overrides(options), request))
-        return result
+        return plain(caller.measure(path, names, values.overrides(options), request))
 
 
 @takes(StressRequest, Any)
@@ -283,8 +277,7 @@ def diff(
             raise ScenarioError(f"{shown(a)}: again repeats a run, not a scenario")
         path = path_of(a)
         with calling(progress, on_round) as caller:
-            repeated: dict[str, Any] = to_builtins(caller.verify(path, request_of(DiffRequest, locals())))
-            return repeated
+            return plain(caller.verify(path, request_of(DiffRequest, locals())))
     with calling(allow_code=allow_code):
         return run_difference.difference(_side(a), _side(b))
 

@@ -8,10 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import to_builtins
-
 from scenarios.api import values
-from scenarios.api.calling import Call, Folder, calling, path_of, takes
+from scenarios.api.calling import Call, Folder, calling, path_of, plain, takes
 from scenarios.api.figures import RunFigures
 from scenarios.api.keys import KeysButSeed
 from scenarios.api.notebook import of_result, of_tables
@@ -200,13 +198,13 @@ def reproduce(
     return _made(call.request.plan(name, Grid(name, axes, {}), call.caller.note), call)
 
 
-def _over_methods(scenario: Scenario, methods: Sequence[str], overrides: Mapping[str, Any]) -> Grid:
+def _over_methods(scenario: Scenario, methods: Sequence[str], overrides: Mapping[str, object]) -> Grid:
     names = methods.split(",") if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
     return _grid(scenario, {METHOD: [name.strip() if isinstance(name, str) else name for name in names]}, overrides)
 
 
 def _grid(
-    scenario: Scenario, grid: Mapping[str, Sequence[Any]], overrides: Mapping[str, Any], zipped: bool = False
+    scenario: Scenario, grid: Mapping[str, Sequence[Any]], overrides: Mapping[str, object], zipped: bool = False
 ) -> Grid:
     if not isinstance(grid, Mapping):
         raise ScenarioError(f"grid = {grid!r}: must be a mapping of keys to lists of values")
@@ -290,8 +288,7 @@ def audit(
         found = audited.result()
         if output is not None:
             study.write_page(audited, found, place("output", output))
-        result: dict[str, Any] = to_builtins(found)
-        return result
+        return plain(found)
 
 
 def folders_of(runs: Folder | Run | RunCollection | Sequence[Folder | Run | RunCollection]) -> list[Path]:

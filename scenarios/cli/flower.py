@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -54,5 +54,5 @@ def export(
     from scenarios.flower import export as app
 
     files = app.export(load(scenario, parsed(overrides or [])), folder)
-    result: dict[str, Any] = {"folder": str(folder), "files": [str(file) for file in files]}
+    result = {"folder": str(folder), "files": [str(file) for file in files]}
     emit(result, as_json, lambda: print("\n".join(f"wrote {file}" for file in files)))

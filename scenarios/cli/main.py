@@ -34,7 +34,7 @@ _handlers: list[logging.Handler] = []
 def as_command(function: Callable[..., None]) -> Callable[..., None]:
     """The function as typer takes it: a parameter that is a request or output becomes an option per field, and ``-v``
     is the last."""
-    groups: dict[str, Any] = {}
+    groups: dict[str, type[Any]] = {}
     own, shared = list[inspect.Parameter](), list[inspect.Parameter]()
     hints = get_type_hints(function, include_extras=True)
     for parameter in inspect.signature(function).parameters.values():
@@ -115,7 +115,7 @@ def options_of_all(
     ctx.default_map = _for_each_command(ctx.command, given)
 
 
-def _for_each_command(group: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+def _for_each_command(group: Any, values: Mapping[str, object]) -> dict[str, object]:
     """The values as defaults of all commands below a group, by their names, as click reads them."""
     return {
         name: _for_each_command(command, values) if hasattr(command, "commands") else dict(values)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scenarios.api.requests import AuditRequest, MeasureRequest
 from scenarios.cli.help_page import PlainCommand
 from scenarios.cli.options import Json, Output, emit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scenarios.config.tables import TomlValue
 
 
 class ReportCommand(PlainCommand):
@@ -262,7 +267,12 @@ def replay(
 
 
 def _measure(
-    folder: Path, metrics: str, options: dict[str, Any], file: Path | None, request: MeasureRequest, output: Output
+    folder: Path,
+    metrics: str,
+    options: Mapping[str, TomlValue],
+    file: Path | None,
+    request: MeasureRequest,
+    output: Output,
 ) -> None:
     """Measure metrics of a stored checkpoint's models, and write their values to a file."""
     from scenarios.config.errors import ScenarioError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -23,6 +23,8 @@ from scenarios.cli.remote import ResumeOptions, RunOptions
 
 if TYPE_CHECKING:
     from scenarios.config.load import Loaded
+    from scenarios.config.tables import TomlValue
+    from scenarios.run.run_summary import RunSummary
 
 
 def run(
@@ -52,7 +54,7 @@ def resume(
     finish(*output.caller().resume(folder, parsed(overrides or []), request), output)
 
 
-def finish(loaded: Loaded, result: dict[str, Any], output: ReportOutput) -> NoReturn:
+def finish(loaded: Loaded, result: RunSummary, output: ReportOutput) -> NoReturn:
     """Print the summary of a run, draw its report if one is wanted and not there, and exit with its code."""
     from coordinator.rounds.budget import EARLY
     from edge.protocol.plugins import display_name
@@ -72,7 +74,7 @@ def finish(loaded: Loaded, result: dict[str, Any], output: ReportOutput) -> NoRe
     raise typer.Exit(STOPPED if stopped else FINISHED)
 
 
-def with_seed(overrides: list[str] | None, seed: int | None) -> dict[str, Any]:
+def with_seed(overrides: list[str] | None, seed: int | None) -> dict[str, TomlValue]:
     from scenarios.config.overrides import parsed
 
     return parsed([*(overrides or []), *([] if seed is None else [f"seed={seed}"])])

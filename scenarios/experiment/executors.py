@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol, TypedDict, cast
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RoundFinished, RunFailed
@@ -22,11 +22,22 @@ from coordinator.workers.launcher import WorkerLauncher, environment, how_ended
 from coordinator.workers.task import Stopped
 from scenarios.config.errors import ScenarioError
 from scenarios.config.tables import TomlValue
-from scenarios.experiment.run_set import PlannedRun, RunSet, failures, locked, make_run, named_summary, pending, reason
+from scenarios.experiment.run_set import (
+    NamedSummary,
+    PlannedRun,
+    RunSet,
+    failures,
+    locked,
+    make_run,
+    named_summary,
+    pending,
+    reason,
+)
 from scenarios.run.child_process import ChildProcess, Message
 from scenarios.run.host import Host
 from scenarios.run.observer import Observers
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.run_summary import RunSummary
 
 RUN_PROCESS = "scenarios.experiment.run_process"
 TURN_SECONDS = 0.2
@@ -44,7 +55,7 @@ class About(Protocol):
 class RunOutcomes:
     """The outcomes of runs, by their names; of those that the user stopped before their first round there are none."""
 
-    ended: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ended: dict[str, NamedSummary] = field(default_factory=dict)
     """Summaries"""
     failed: dict[str, str] = field(default_factory=dict)
     """Reasons"""
@@ -93,7 +104,7 @@ def make_runs(
         folder = held.path
         missing = {run.name: run for run in pending(run_set, host.out, host.device)}
         ended = {
-            run.name: named_summary(run, folder / run.name, RunFolder(folder / run.name).summary or {})
+            run.name: named_summary(run, folder / run.name, cast(RunSummary, RunFolder(folder / run.name).summary))
             for run in run_set.runs
             if run.name not in missing
         }
@@ -117,7 +128,7 @@ def make_runs(
     }
 
 
-def outcome(make: Callable[[], dict[str, Any]]) -> Message:
+def outcome(make: Callable[[], NamedSummary]) -> Message:
     """``ended`` with the summary that ``make`` returns, ``failed`` with its reason, or ``stopped`` by the user."""
     try:
         return {"ended": make()}

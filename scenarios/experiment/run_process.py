@@ -33,7 +33,7 @@ from scenarios.config.load import Loaded, load_resolved
 from scenarios.config.tables import value_at
 from scenarios.experiment import executors
 from scenarios.experiment.executors import ProcessRun
-from scenarios.experiment.run_set import PlannedRun, make_run
+from scenarios.experiment.run_set import NamedSummary, PlannedRun, make_run
 from scenarios.run.child_process import Channel, parent_channel
 from scenarios.run.host import Host
 from scenarios.run.observer import RunObserver
@@ -79,7 +79,7 @@ class ProgressSender(RunObserver):
         self._channel.send({"note": note})
 
 
-def _make(request: ProcessRun, channel: Channel, launcher: WorkerLauncher, reasons: list[str]) -> dict[str, Any]:
+def _make(request: ProcessRun, channel: Channel, launcher: WorkerLauncher, reasons: list[str]) -> NamedSummary:
     """Make a run that ends with its round once there are ``reasons``."""
     host = Host(
         Path(request["out"]),

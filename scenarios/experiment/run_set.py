@@ -32,6 +32,7 @@ from scenarios.run.observer import RunObserver
 from scenarios.run.progress import TARGET, ProgressPoint, Trail, after, reached
 from scenarios.run.run_folder import SCENARIO, RunFolder, resolved_keys
 from scenarios.run.run_records import read_json
+from scenarios.run.run_summary import RunSummary
 from scenarios.run.setup import RunInputs, on_device
 
 BUDGETS = "budgets"
@@ -192,9 +193,15 @@ def locked(run_set: RunSet, host: Host) -> Iterator[HeldFolder]:
             raise
 
 
+class NamedSummary(RunSummary):
+    """The summary of a run of a run set."""
+
+    name: str
+
+
 def make_run(
     run: PlannedRun, path: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
-) -> dict[str, Any]:
+) -> NamedSummary:
     """Make one run in its folder ``path``, or go on with it; its summary with its name. Errors as of `runner.run`."""
     before = RunFolder(path) if has_rounds(path / "ledger.sqlite") else None
     is_begun = before is not None and not run.is_done(before)  # unfinished, or shorter than its needs now are
@@ -212,7 +219,7 @@ def make_run(
     return named_summary(run, path, runner.run(run.loaded, inside, launcher, stopped, stop_at_target=False))
 
 
-def named_summary(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+def named_summary(run: PlannedRun, path: Path, summary: RunSummary) -> NamedSummary:
     """The summary of a run in the folder ``path``, with its name; `BUDGETS` ended it if it has met its needs."""
     stopped_by = summary["stopped_by"]
     if stopped_by in EARLY and run.is_done(RunFolder(path)):

@@ -30,6 +30,7 @@ from scenarios.flower.export import refuse
 from scenarios.run import runner
 from scenarios.run.host import Host, Piece
 from scenarios.run.observer import NotePrinter, RunObserver
+from scenarios.run.run_summary import RunSummary
 from scenarios.run.session import Session
 
 CSV = "rounds.csv"
@@ -82,7 +83,7 @@ class FlowerDevices:
         return workers.clock, workers
 
 
-def serve(loaded: Loaded, grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
+def serve(loaded: Loaded, grid: Grid, config: Mapping[str, Any]) -> RunSummary:
     """Run a scenario on the nodes of a grid; returns its summary.
 
     ``config``: of the app (`DeviceSettings`; ``name`` of the folder of run folders in ``out``; ``data-root`` and
@@ -103,7 +104,7 @@ def serve(loaded: Loaded, grid: Grid, config: Mapping[str, Any]) -> dict[str, An
         out=Path(str(config.get("out", "runs"))),
     )
 
-    def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
+    def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> RunSummary:
         return runner.run(loaded, replace(host, devices=devices), launcher, stopped, stop_at_target=True)
 
     result = session.call([loaded], work)

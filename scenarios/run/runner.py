@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.schema import HostEvent
@@ -80,8 +80,8 @@ def probe_worker(
 
 def run(
     loaded: Loaded, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool], stop_at_target: bool
-) -> dict[str, Any]:
-    """Run a scenario in a new run folder; returns its summary (the keys of ``run --json``).
+) -> RunSummary:
+    """Run a scenario in a new run folder; returns its summary.
 
     ScenarioError for an error of the user's, and Stopped before the first round; both remove the run folder. RunFailed,
     naming the run folder, for any other failure.
@@ -108,7 +108,7 @@ def run(
     with run_lock(folder) as held, _log_and_wrap(held):
         try:
             watch = Observers(host.observers, held.watched(stopped))
-            return dict(_Maker(inputs, host, held, launcher, watch).make(stop_at_target))
+            return _Maker(inputs, host, held, launcher, watch).make(stop_at_target)
         except (ScenarioError, Stopped) as error:
             held.check()
             if isinstance(error, run_problems.TooSmallError) or not RunFolder(folder).is_begun:
@@ -128,7 +128,7 @@ def _finish(ledger: Ledger, result: RunSummary) -> None:
 
 def resume(
     loaded: Loaded, host: Host, folder: Path, launcher: WorkerLauncher, stopped: Callable[[], bool]
-) -> dict[str, Any]:
+) -> RunSummary:
     """Resume the run of a folder after its last committed round; its results are those of an uninterrupted run.
 
     ``loaded``: its scenario. Returns the summary as of `run`, or the recorded one of a run that has ended.
@@ -148,10 +148,10 @@ def resume(
             folder_files.empty(folder)
         before, watch = recorded.environment, Observers(host.observers, held.watched(stopped))
         made = _Maker(inputs, host, held, launcher, watch)
-        return dict(made.make(before.stops_at_target, before if resumed else None))
+        return made.make(before.stops_at_target, before if resumed else None)
 
 
-def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
+def ended(loaded: Loaded, folder: Path) -> RunSummary | None:
     """The summary of a run that has ended; None for a run that `resume` can resume. Starts no process.
 
     ScenarioError and RunFailed as of `resume`.
@@ -160,7 +160,7 @@ def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
         return _outcome(RunInputs(loaded), RunFolder(folder))
 
 
-def _outcome(inputs: RunInputs, recorded: RunFolder) -> dict[str, Any] | None:
+def _outcome(inputs: RunInputs, recorded: RunFolder) -> RunSummary | None:
     """The summary of a run that has ended; None for a run that was stopped early, or that is unfinished."""
     result, folder = recorded.summary, recorded.folder
     if result is None or result["stopped_by"] in EARLY:
@@ -176,7 +176,7 @@ def _outcome(inputs: RunInputs, recorded: RunFolder) -> dict[str, Any] | None:
     if (folder / folder_files.WAL).exists():  # killed before the ledger was closed
         with contextlib.suppress(sqlite3.Error):
             Ledger(recorded.ledger, None).close()
-    return result | {"run_dir": str(folder)}
+    return cast(RunSummary, result | {"run_dir": str(folder)})  # it has the keys, and their types were checked
 
 
 def _is_another(folder: Path) -> ScenarioError:

@@ -27,9 +27,8 @@ METHODS = {
 
 
 def finished(out: Path, launcher: WorkerLauncher, scenario: str, gpu: str, workers: int, *more: str) -> dict[str, Any]:
-    return runner.run(
-        load(scenario, parse_all(list(more))), Host(out, workers, gpu), launcher, never, stop_at_target=False
-    )
+    loaded = load(scenario, parse_all(list(more)))
+    return dict(runner.run(loaded, Host(out, workers, gpu), launcher, never, stop_at_target=False))
 
 
 @pytest.mark.parametrize("name", METHODS)

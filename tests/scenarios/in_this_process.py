@@ -75,12 +75,12 @@ def summary_of_run(
     """The summary of a real run on the digits."""
     loaded = load("digits", parse_all(["method=fedavg", *SMALL, *overrides]))
     host = Host(out, 1, "cpu", run_id, observers)
-    return runner.run(loaded, host, WorkerLauncher(), lambda: False, stop_at_target)
+    return dict(runner.run(loaded, host, WorkerLauncher(), lambda: False, stop_at_target))
 
 
 def resume(loaded: Loaded, folder: Path) -> dict[str, Any]:
     """The summary of a run that is resumed."""
-    return runner.resume(loaded, Host(folder.parent, 1, "cpu"), folder, WorkerLauncher(), lambda: False)
+    return dict(runner.resume(loaded, Host(folder.parent, 1, "cpu"), folder, WorkerLauncher(), lambda: False))
 
 
 def run(out: Path, *overrides: str, stop_at_target: bool = True) -> Path:

@@ -62,7 +62,7 @@ def opened(folder: Path, allow_code: bool = False) -> tuple[Loaded, str]:
 def resumed(folder: Path, launcher: WorkerLauncher) -> dict[str, Any]:
     """The summary of a run that has been taken up again."""
     loaded, device = opened(folder)
-    return runner.resume(loaded, Host(folder.parent, 2, device), folder, launcher, never)
+    return dict(runner.resume(loaded, Host(folder.parent, 2, device), folder, launcher, never))
 
 
 def committed(folder: Path) -> int:
@@ -94,7 +94,7 @@ def run_with(
 ) -> dict[str, Any]:
     """The summary of a run with so many workers."""
     host = Host(out, workers, "cpu", run_id or f"with-{workers}")
-    return runner.run(load("digits", parse_all([*QUICK, *overrides])), host, launcher, never, True)
+    return dict(runner.run(load("digits", parse_all([*QUICK, *overrides])), host, launcher, never, True))
 
 
 def killed_and_resumed(out: Path, launcher: WorkerLauncher, instant: tuple[str, str, int], *overrides: str) -> Path:

@@ -31,7 +31,7 @@ from tests.scenarios.runs import never
 
 def finished(launcher: WorkerLauncher, out: Path, workers: int, *overrides: str) -> dict[str, Any]:
     loaded = load("digits", parse_all(["rounds.max=3", "train.local_epochs=1", *overrides]))
-    return run(loaded, Host(out, workers, "cpu"), launcher, never, stop_at_target=False)
+    return dict(run(loaded, Host(out, workers, "cpu"), launcher, never, stop_at_target=False))
 
 
 POLICIES = {

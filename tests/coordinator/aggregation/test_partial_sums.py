@@ -206,7 +206,7 @@ def test_a_scenario_may_ask_for_it_and_it_is_part_of_the_result(trainers: Worker
     def finished(workers: int, how: str) -> dict[str, Any]:
         loaded = load("digits", parsed(["rounds.max=2", "train.local_steps=2", f"aggregate.sum={how}"]))
         out = tmp_path / f"{how}-{workers}"
-        return run_scenario(loaded, Host(out, workers, "cpu"), trainers, lambda: False, stop_at_target=False)
+        return dict(run_scenario(loaded, Host(out, workers, "cpu"), trainers, lambda: False, stop_at_target=False))
 
     one, three, plain = finished(1, "fixed_point"), finished(3, "fixed_point"), finished(2, "client_order")
     assert one["model_sha256"] == three["model_sha256"]

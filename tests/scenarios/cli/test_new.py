@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -67,7 +66,7 @@ def test_a_start_of_a_model_is_cut_into_its_blocks(starts: Path) -> None:
 
 def run(starts: Path, overrides: list[str]) -> Path:
     loaded = load(str(starts / "try_scenario.toml"), parse_all(overrides))
-    result: dict[str, Any] = runner.run(loaded, Host(starts, 1, "cpu"), WorkerLauncher(), lambda: False, True)
+    result = runner.run(loaded, Host(starts, 1, "cpu"), WorkerLauncher(), lambda: False, True)
     return Path(result["run_dir"])
 
 

@@ -10,26 +10,27 @@ import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import cast
 from unittest.mock import patch
 
 from scenarios.experiment import run_process
-from scenarios.experiment.run_set import PlannedRun, named_summary
+from scenarios.experiment.run_set import NamedSummary, PlannedRun, named_summary
 from scenarios.run.host import Host
 from scenarios.run.run_folder import RunFolder, resolved_keys
+from scenarios.run.run_summary import RunSummary
 from scenarios.run.setup import on_device
 
 RECORDED = "RECORDED_RUNS"
 """The environment variable that names the folder of the run folders"""
 
 
-def make_run(run: PlannedRun, path: Path, host: Host, launcher: object, stopped: Callable[[], bool]) -> dict[str, Any]:
+def make_run(run: PlannedRun, path: Path, host: Host, launcher: object, stopped: Callable[[], bool]) -> NamedSummary:
     """In the place of `scenarios.experiment.run_set.make_run`."""
     recorded = RunFolder(Path(os.environ[RECORDED], run.name))
     assert recorded.keys() == resolved_keys(on_device(run.loaded, host.device).scenario)
     assert recorded.summary is not None
     shutil.copytree(recorded.folder, path)
-    return named_summary(run, path, recorded.summary)
+    return named_summary(run, path, cast(RunSummary, recorded.summary))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from scenarios.config.errors import ScenarioError
 from scenarios.experiment import compare, executors, sweep
 from scenarios.experiment.experiment import Experiment
 from scenarios.experiment.grid import grid_of
+from scenarios.experiment.run_set import NamedSummary
 from scenarios.papers import reproduce
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.setup import RunInputs
@@ -210,7 +211,7 @@ def test_what_is_finished_stays_and_what_was_killed_or_is_missing_is_made(
 def test_a_user_who_stops_it_has_the_runs_so_far_and_the_same_command_goes_on(
     made: Made, copies: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stop_after(*arguments: Any) -> dict[str, Any]:
+    def stop_after(*arguments: Any) -> NamedSummary:
         result = recorded_process.make_run(*arguments)
         signal.raise_signal(signal.SIGINT)
         return result
@@ -235,7 +236,7 @@ def test_a_run_that_fails_is_named_and_costs_the_others_nothing(
 ) -> None:
     first, second = made.kind.runs
 
-    def fail_first(run: Any, *others: Any) -> dict[str, Any]:
+    def fail_first(run: Any, *others: Any) -> NamedSummary:
         if run.name == first:
             raise RunFailed("no room")
         return recorded_process.make_run(run, *others)

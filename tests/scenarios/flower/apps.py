@@ -78,7 +78,7 @@ class Apps:
     def run(self, app: Path, *overrides: str, workers: int = 2, run_id: str = "run") -> dict[str, Any]:
         """The summary of a run of an app."""
         loaded = load("digits", parse_all([f"method=flower:{app}", *STILL, *overrides]))
-        return runner.run(loaded, Host(self.folder, workers, "cpu", run_id), self.launcher, never, True)
+        return dict(runner.run(loaded, Host(self.folder, workers, "cpu", run_id), self.launcher, never, True))
 
     def play(self, *overrides: str, client: str = CLIENT, server: str = SERVER, **how: Any) -> dict[str, Any]:
         """The summary of a run of an app that a test has written."""

@@ -62,13 +62,13 @@ def served(out: Path, grid: LocalGrid, *overrides: str, **config: Any) -> dict[s
     """The summary of a small run on these devices."""
     settings = {key.replace("_", "-"): value for key, value in config.items()}
     loaded = load("digits", parse_all([*SMALL, *overrides]))
-    return serve(loaded, grid, {"out": str(out), "poll-seconds": 0.01, **settings})
+    return dict(serve(loaded, grid, {"out": str(out), "poll-seconds": 0.01, **settings}))
 
 
 def simulated(out: Path, launcher: WorkerLauncher, *overrides: str) -> dict[str, Any]:
     """The summary of the same run on virtual devices."""
     loaded = load("digits", parse_all([*SMALL, *overrides]))
-    return runner.run(loaded, Host(out, 2, "cpu", "virtual"), launcher, never, True)
+    return dict(runner.run(loaded, Host(out, 2, "cpu", "virtual"), launcher, never, True))
 
 
 # --- the weights ------------------------------------------------------------------------------------------------------

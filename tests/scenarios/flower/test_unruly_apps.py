@@ -130,7 +130,7 @@ def test_a_run_can_be_stopped_whatever_its_server_app_does(apps: Apps, tmp_path:
         return bool(since)
 
     with pytest.raises(Stopped):
-        raise_if_stopped(runner.run(loaded, Host(tmp_path, 1, "cpu", "run"), apps.launcher, stopped, True))
+        raise_if_stopped(dict(runner.run(loaded, Host(tmp_path, 1, "cpu", "run"), apps.launcher, stopped, True)))
     assert time.monotonic() - since[0] < 15
 
 

@@ -92,7 +92,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         ]
         try:
             with WorkerLauncher() as launcher:
-                summaries = [runner.run(loaded, host, launcher, never, True) for host in hosts]
+                summaries = [dict(runner.run(loaded, host, launcher, never, True)) for host in hosts]
             ended = [(process.wait(), errors.read_text()) for process, errors in joined]
         finally:
             for process, _ in joined:
