@@ -9,7 +9,7 @@ MESSAGES ?= 100000
 LIMIT ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long test-docs golden golden-write fuzz test-network chaos docs lint format clean
+.PHONY: help install demo test test-long test-docs golden golden-write stub fuzz test-network chaos docs lint format clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ test-docs: $(STAMP) ## every command of README and docs, run as it is written, L
 
 golden: $(STAMP) ## what commands print and write, compared with the golden outputs (four minutes)
 	FEDBR_GOLDEN=1 $(BIN)/python -m pytest tests/scenarios/test_golden_outputs.py
+
+stub: $(STAMP) ## the types of import fedbr, for editors
+	$(BIN)/python -m tests.python_stub
 
 golden-write: $(STAMP) ## take over what commands print and write now; look at the difference
 	$(BIN)/python -m tests.scenarios.golden_commands
