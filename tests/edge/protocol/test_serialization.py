@@ -430,16 +430,8 @@ UPDATES: dict[str, object] = {name: [1, 2] for name in ("sequences", "clients", 
         filled("Welcome", {"job": packb_json(dict.fromkeys(range(10**5), 0))}),
     ],
     ids=[
-        *(
-            "Train",
-            "Update of numbers",
-            "Update of tensors",
-            "Updates",
-            "Visits",
-            "Described layout",
-            "Described units",
-        ),
-        *("Described units", "Score", "MappedTensors", "Welcome of lists", "Welcome of texts"),
+        *("Train", "Update of numbers", "Update of tensors", "Updates", "Visits", "layout", "units"),
+        *("Score", "MappedTensors", "Welcome of lists", "Welcome of texts"),
     ],
 )
 def test_the_most_that_a_megabyte_becomes_is_bounded(header: bytes) -> None:
