@@ -100,7 +100,8 @@ def resume(
 
     Args:
         allow_code: import the run's modules also from the current folder and from where they were
-        on: a Ray cluster whose nodes do the work: one that is started here, or that runs; ``workers`` is per node
+        on: a Ray cluster whose nodes do the work: one that is started here, or that runs; ``workers`` is per node: ray,
+            auto, HOST:PORT or ray://HOST:PORT
         time_limit: stop at a round's end after so long, to go on later: "2 h"
         workers: worker processes; by default one per core, on GPUs by memory
         device: cpu, cuda (all GPUs), cuda:N or auto
@@ -135,7 +136,8 @@ def run(
         out: folder for run folders
         run_id: name of the run folder
         allow_code: run modules and apps that a scenario outside of the current folder brings with it
-        on: a Ray cluster whose nodes do the work: one that is started here, or that runs; ``workers`` is per node
+        on: a Ray cluster whose nodes do the work: one that is started here, or that runs; ``workers`` is per node: ray,
+            auto, HOST:PORT or ray://HOST:PORT
         time_limit: stop at a round's end after so long, to go on later: "2 h"
         workers: worker processes; by default one per core, on GPUs by memory
         device: cpu, cuda (all GPUs), cuda:N or auto
@@ -205,7 +207,8 @@ def compare(
     Args:
         baseline: number or name of the row that others are compared with
         measured: rounds of real devices, CSV with round and seconds, to set beside the runs
-        on: a Ray cluster whose nodes make the runs, each with ``workers`` cores
+        on: a Ray cluster whose nodes make the runs, each with ``workers`` cores: ray, auto, HOST:PORT or
+            ray://HOST:PORT
         seed: the same as seed=N
         seeds: number of seeds, counted up from the scenario's
         parallel: runs at a time, which share the ``workers``; with ``on``, at most so many
@@ -260,7 +263,8 @@ def decide(
         draws: draws of uncertain figures for the probability of the answer, 50 by default; 0: no replays
         robust: also train the two best without a fifth of the clients, without those of a gateway, and on half the
             links or speed where replays leave that open, with the first seed
-        on: a Ray cluster whose nodes make the runs, each with ``workers`` cores
+        on: a Ray cluster whose nodes make the runs, each with ``workers`` cores: ray, auto, HOST:PORT or
+            ray://HOST:PORT
         seed: the same as seed=N
         parallel: runs at a time, which share the ``workers``; with ``on``, at most so many
         out: folder for run folders
@@ -300,7 +304,8 @@ def reproduce(
     Args:
         scale: tiny, small or paper
         ema: start of moving averages: corrected (default) or first
-        on: a Ray cluster whose nodes make the runs, each with ``workers`` cores
+        on: a Ray cluster whose nodes make the runs, each with ``workers`` cores: ray, auto, HOST:PORT or
+            ray://HOST:PORT
         seed: the same as seed=N
         seeds: number of seeds, counted up from the scenario's
         parallel: runs at a time, which share the ``workers``; with ``on``, at most so many
@@ -357,7 +362,8 @@ def sweep(
         baseline: number or name of the row that others are compared with
         at: what that much buys: bytes="1 MB,2 MB"; runs go to the largest
         judge: test (default), or validation: choose settings on the clients' validation examples
-        on: a Ray cluster whose nodes make the runs, each with ``workers`` cores
+        on: a Ray cluster whose nodes make the runs, each with ``workers`` cores: ray, auto, HOST:PORT or
+            ray://HOST:PORT
         seed: the same as seed=N
         parallel: runs at a time, which share the ``workers``; with ``on``, at most so many
         out: folder for run folders

@@ -38,7 +38,8 @@ def run(
         out: folder for run folders
         run_id: name of the run folder
         allow_code: run modules and apps that a scenario outside of the current folder brings with it
-        on: a Ray cluster whose nodes do the work: one that is started here, or that runs; ``workers`` is per node
+        on: a Ray cluster whose nodes do the work: one that is started here, or that runs; ``workers`` is per node: ray,
+            auto, HOST:PORT or ray://HOST:PORT
         time_limit: stop at a round's end after so long, to go on later: "2 h"
         workers: worker processes; by default one per core, on GPUs by memory
         device: cpu, cuda (all GPUs), cuda:N or auto

@@ -26,8 +26,6 @@ class Amount:
     """Its name in results and CSV files"""
     field: str
     """Of `scenarios.run.progress.ProgressPoint`, which has it by round"""
-    columns: tuple[str, ...]
-    """Of the ledger's table ``rounds``, whose sum it is; none where other tables or rows tell"""
     unit: str
     """``s``, ``B`` or ``J``; ``money``; empty for a count"""
     parse: Callable[[units.Quantity], float]
@@ -42,6 +40,8 @@ class Amount:
     """As users write costs and budgets of decisions"""
     kind: str
     """As runs are told what they have to reach"""
+    columns: tuple[str, ...] = ()
+    """Of the ledger's table ``rounds``, whose sum it is; none where other tables or rows tell"""
     budget: str = ""
     """The key of a scenario's budget that limits it; empty: none does"""
     scope: Scope = "clients"
@@ -79,7 +79,6 @@ class Amount:
 ROUNDS = Amount(
     key="rounds",
     field="rounds",
-    columns=(),
     unit="",
     parse=float,
     heading="rounds",
@@ -91,7 +90,6 @@ ROUNDS = Amount(
 VIRTUAL_SECONDS = Amount(
     key="virtual_seconds",
     field="virtual_seconds",
-    columns=(),
     unit="s",
     parse=units.seconds,
     heading="virtual time",
@@ -142,7 +140,6 @@ ENERGY = Amount(
 WAN_BYTES = Amount(
     key="wan_bytes",
     field="wan_nbytes",
-    columns=(),
     unit="B",
     parse=units.nbytes,
     heading="WAN bytes",
@@ -157,7 +154,6 @@ WAN_BYTES = Amount(
 PRICE = Amount(
     key="price",
     field="price",
-    columns=(),
     unit="money",
     parse=float,
     heading="price",
@@ -171,7 +167,6 @@ PRICE = Amount(
 DEVICE_ENERGY = Amount(
     key="joules_per_device",
     field="device_joules",
-    columns=(),
     unit="J",
     parse=units.joules,
     heading="energy of a device",
@@ -185,7 +180,6 @@ DEVICE_ENERGY = Amount(
 DEVICE_BYTES = Amount(
     key="bytes_per_device",
     field="device_nbytes",
-    columns=(),
     unit="B",
     parse=units.nbytes,
     heading="bytes of a device",

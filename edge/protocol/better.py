@@ -23,8 +23,8 @@ class Better(StrEnum):
         return one > other if self is Better.HIGHER else one < other
 
     def reaches(self, value: float, target: float) -> bool:
-        """Whether a value is as good as a target, or better."""
-        return not self.prefers(target, value)
+        """Whether a value is as good as a target, or better; NaN is not."""
+        return value >= target if self is Better.HIGHER else value <= target
 
     def best(self, values: Iterable[float]) -> float:
         """The best of these values; the worst of all where there are none."""

@@ -69,15 +69,13 @@ class Call(Generic[RequestType]):
 
 
 def takes(
-    kind: type[RequestType], keys: Any = None, is_told: bool = True
+    kind: type[RequestType], keys: Any = None
 ) -> Callable[[Callable[Concatenate[Call[RequestType], Own], Result]], Callable[..., Result]]:
-    """A decorator for functions of a `Call`, whose keyword arguments are also the fields of a request.
+    """A decorator for functions of a `Call`, whose keyword arguments are also the fields of a request and of `Told`.
 
-    ``keys``: the type of further keyword arguments, keys of a scenario: a TypedDict or Any; ``is_told``: whether those
-    of `Told` are taken.
+    ``keys``: the type of further keyword arguments, keys of a scenario: a TypedDict or Any.
     """
-    groups = (kind, Told) if is_told else (kind,)
-    options = {name: option for group in groups for name, option in options_of(group).items()}
+    options = options_of(kind) | options_of(Told)
 
     def decorate(function: Callable[Concatenate[Call[RequestType], Own], Result]) -> Callable[..., Result]:
         whole = inspect.signature(function)
@@ -103,7 +101,7 @@ def takes(
                 return function(Call(request_of(kind, arguments), caller, overrides), **mine)  # type: ignore[call-arg]
 
         called.__signature__ = signature  # type: ignore[attr-defined]
-        helped = [fill(f"    {name}: {FLAG.sub(_argument, each.option.help)}") for name, each in options.items()]
+        helped = [fill(f"    {name}: {_text(each.option)}") for name, each in options.items()]
         called.__doc__ = "\n".join([inspect.cleandoc(function.__doc__ or ""), "", "Args:", *helped, ""])
         return called
 
@@ -114,8 +112,11 @@ def _plain(default: Any) -> Any:
     return str(default) if isinstance(default, Path) else default
 
 
-def _argument(flag: re.Match[str]) -> str:
-    return f"``{flag[1].replace('-', '_')}``"
+def _text(option: Option) -> str:
+    """The help of an option, with names of arguments for those of options, and with the forms of its value."""
+    text = FLAG.sub(lambda flag: f"``{flag[1].replace('-', '_')}``", option.help)
+    forms = (option.metavar or "").split("|")
+    return f"{text}: {', '.join(forms[:-1])} or {forms[-1]}" if len(forms) > 1 else text
 
 
 @contextmanager

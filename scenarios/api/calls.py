@@ -217,7 +217,7 @@ def list_rows(kind: str | None = None, *, assumed: bool = False) -> list[dict[st
 
 
 def explain(name: str) -> dict[str, Any]:
-    """What is to be said of a key, a table of keys, an option or a row: what ``fedbr explain --json`` prints.
+    """The explanation of a key, a table of keys, an option or a row: what ``fedbr explain --json`` prints.
 
     The nearest one is in the ScenarioError for a name that there is not. `Run.explain` explains a visit.
     """

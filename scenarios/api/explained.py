@@ -1,4 +1,4 @@
-"""What is to be said of a key of a scenario, a table of keys, an option of a row, or a row, shipped or a user's own.
+"""Explanations of a key of a scenario, a table of keys, an option of a row, or a row, shipped or a user's own.
 
 All of it comes from `scenarios.config.catalogue` and from rows of `scenarios.api.listing`; nothing is explained here.
 """
@@ -38,7 +38,7 @@ EXAMPLE = "digits"
 
 
 def explained(name: str) -> Explanation:
-    """What is to be said of a name; ScenarioError with the nearest key or row for any other."""
+    """The explanation of a name; ScenarioError with the nearest key or row for any other."""
     name = name.strip()
     name = BY_NAME_KEY[name].key if name in BY_NAME_KEY else OTHER_WORDS.get(name.lower(), name)
     keys = {entry.key: entry for entry in catalogue.scenario_keys()}

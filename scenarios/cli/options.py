@@ -121,18 +121,22 @@ class ExperimentOutput(ReportOutput):
 def parameters_of(group: type[Any]) -> Iterator[inspect.Parameter]:
     """The options of a request or output, a dataclass, those that it inherits last."""
     for name, each in options_of(group).items():
-        kind, default, option, kinds = each.kind, each.default, each.option, get_args(each.kind)
-        if words := [get_args(one)[0] for one in (kind, *kinds) if one in (Sequence[float], Sequence[str])]:
-            kind, default = list[words[0]] | None, None  # type: ignore[valid-type]
-            option = replace(option, help=f"{option.help}; may be repeated")
-        elif len(kinds) > 2 or any(
-            get_origin(one) is Literal for one in kinds
-        ):  # Python also takes values of other types
-            kind = (float if float in kinds else str) | None
+        kind, default, option = _kind_of_words(each.kind), each.default, each.option
+        if get_origin(kind) is list:
+            kind, default, option = kind | None, None, replace(option, help=f"{option.help}; may be repeated")
         option = typer_option(name, option) if isinstance(option, Option) else option
-        yield inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
-        )
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        yield inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, option])
+
+
+def _kind_of_words(kind: Any) -> Any:
+    """The type that a command line gives, of which Python may take more: a list of words, a number or a text."""
+    kinds = get_args(kind)
+    if sequence := next((each for each in (kind, *kinds) if each in (Sequence[float], Sequence[str])), None):
+        return list[get_args(sequence)[0]]  # type: ignore[misc]
+    if len(kinds) > 2 or any(get_origin(each) is Literal for each in kinds):
+        return (float if float in kinds else str) | None
+    return kind
 
 
 def report_or_warning(draw: Callable[[], Path]) -> Path | None:

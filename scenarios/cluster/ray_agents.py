@@ -54,7 +54,7 @@ class PlacedAgent:
 
 
 class ClusterRun(TypedDict):
-    """What `scenarios.cluster.ray_engine` says of the run that is to be served."""
+    """The run that is to be served, as `scenarios.cluster.ray_engine` says."""
 
     device: str
     keys: list[tuple[str, str]]
@@ -67,7 +67,7 @@ class ClusterRun(TypedDict):
 
 
 class RayNode(TypedDict):
-    """What is read of an entry of `ray.nodes`."""
+    """The keys of an entry of `ray.nodes` that are read."""
 
     NodeID: str
     NodeManagerAddress: str

@@ -111,7 +111,7 @@ class AccuracyAt(Mean, frozen=True):
 
 
 class AmountReading(Struct, frozen=True):
-    """What one value of an amount bought."""
+    """Accuracies at one value of an amount."""
 
     amount: float
     accuracy: dict[str, AccuracyAt]

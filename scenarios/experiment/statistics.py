@@ -132,7 +132,7 @@ Trails = Mapping[str, Mapping[int, Trail]]
 
 
 class TargetCosts(Struct, frozen=True):
-    """What the runs of a row spent until a target."""
+    """The costs of a row's runs until a target."""
 
     target: float
     runs: int

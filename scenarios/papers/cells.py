@@ -91,7 +91,7 @@ class CellSelection:
 
 
 class RunOfCell(TypedDict):
-    """What is read of a run's summary."""
+    """The keys of a run's summary that cells read."""
 
     name: str
     run_dir: str
@@ -124,7 +124,7 @@ class PublishedCell(TypedDict):
 
 
 class MeasuredCell(TypedDict):
-    """What the runs of a cell give.
+    """Our values of a cell.
 
     ``ours`` is the accuracy at the budget, or the amount until the target; ``at_least`` bounds its mean from below
     where a run missed the target; ``nominal`` is ``ours`` by nominal bytes, for measures of bytes; ``complete`` whether

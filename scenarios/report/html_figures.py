@@ -37,7 +37,7 @@ NO_TAG = "\\u003c"
 
 
 class DrawnSeries(TypedDict):
-    """What a line, marks, steps or bars show."""
+    """The points of a line, marks, steps or bars."""
 
     label: str
     colour: str

@@ -86,7 +86,7 @@ class AggregatorsAccuracy(TypedDict):
 
 
 class AggregatorsSummary(TypedDict):
-    """What ``run --json`` prints of the messages.
+    """The messages of a run, in its summary.
 
     ``joules`` is what messages took, ``idle_joules`` what waiting for them did; ``joules_to_target`` has both.
     """

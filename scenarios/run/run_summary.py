@@ -1,4 +1,4 @@
-"""What a run gives when it has ended."""
+"""The summary of a run."""
 
 from __future__ import annotations
 

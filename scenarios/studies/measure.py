@@ -153,7 +153,7 @@ ByName = dict[str, float | None]
 
 
 class MeasuredModels(Struct, frozen=True):
-    """The output of ``measure --json``."""
+    """The output of ``replay --measure --json``."""
 
     run_dir: str
     method: str

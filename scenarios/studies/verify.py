@@ -54,7 +54,7 @@ class Difference:
 
 
 class Verification(Struct, frozen=True):
-    """The output of ``verify --json``."""
+    """The output of ``diff --again --json``."""
 
     run_dir: str
     rounds: int

@@ -55,6 +55,9 @@ def test_functions_have_the_arguments_of_requests_their_defaults_and_their_texts
     assert "    parallel: runs at a time, which share the ``workers``; with ``on``, at most so many" in str(
         fedbr.sweep.__doc__
     )
+    on = next(line for line in str(fedbr.run.__doc__).splitlines() if line.startswith("    on: "))
+    assert on.startswith("    on: a Ray cluster whose nodes do the work: one that is started here")
+    assert "ray, auto, HOST:PORT or ray://HOST:PORT" in " ".join(str(fedbr.run.__doc__).split())
     with pytest.raises(TypeError, match="missing a required argument: 'scenario'"):
         fedbr.run()  # type: ignore[call-arg]
 

@@ -54,7 +54,7 @@ class Objective:
         budget."""
         if self.target is not None:
             return AMOUNTS[self.cost].spent(point)
-        return max(amount.spent(point) / limit for amount, limit in self.limits.items())
+        return max(AMOUNTS[name].spent(point) / limit for name, limit in self.budgets.items())
 
     def value(self, trail: Trail) -> float | None:
         """The cost until the target, None if that was not reached; or the last accuracy within the budgets."""
