@@ -16,7 +16,7 @@ import pytest
 import tests.portable_kernels  # noqa: F401 - before NumPy and torch
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.run.session import Session
-from tests import brief
+from tests import brief, unflushed
 from tests.pools import Host, Opener, Pools
 from tests.remains import kill_at_the_end
 
@@ -66,6 +66,14 @@ def no_reports() -> Iterator[None]:
     """Runs of tests draw no reports, which takes longer than most of the runs; tests of reports ask for them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDBR_REPORT", "0")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_flushing() -> Iterator[None]:
+    """Files of tests are not flushed to the disk, which takes longer than to write them; a kill loses nothing of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        unflushed.leave_to_the_system(patch.setattr)
         yield
 
 

@@ -55,19 +55,18 @@ def imported_by(name: str) -> frozenset[str]:
     return frozenset(imports(parsed(name)))
 
 
-@pytest.mark.parametrize("name", names())
-def test_a_file_imports_only_what_its_room_may(name: str) -> None:
-    room = name.split("/")[0]
-    for imported in imported_by(name):
-        top = imported.split(".")[0]
-        if top in OURS:
-            assert top in MAY_IMPORT[room], f"{name} imports {imported}"
-        if (room == "coordinator" or name.startswith("edge/protocol/")) and top == "edge":
-            assert imported.startswith("edge.protocol"), f"{name} imports {imported}"
-        if name.startswith("coordinator/workers/"):
-            assert not imported.startswith(("coordinator.methods", "coordinator.rounds")), f"{name} imports {imported}"
-        if top in ONLY_IN:
-            assert name.startswith(ONLY_IN[top]), f"{name} imports {imported}"
+def test_a_file_imports_only_what_its_room_may() -> None:
+    for name in names():
+        room = name.split("/")[0]
+        for imported in imported_by(name):
+            top = imported.split(".")[0]
+            said = f"{name} imports {imported}"
+            assert top not in OURS or top in MAY_IMPORT[room], said
+            if (room == "coordinator" or name.startswith("edge/protocol/")) and top == "edge":
+                assert imported.startswith("edge.protocol"), said
+            if name.startswith("coordinator/workers/"):
+                assert not imported.startswith(("coordinator.methods", "coordinator.rounds")), said
+            assert top not in ONLY_IN or name.startswith(ONLY_IN[top]), said
 
 
 def test_no_file_imports_itself_through_others_not_even_for_types() -> None:
@@ -210,9 +209,8 @@ def dangers(tree: ast.Module) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-@pytest.mark.parametrize("name", names())
-def test_nothing_that_is_read_can_run_code(name: str) -> None:
-    assert list(dangers(parsed(name))) == []
+def test_nothing_that_is_read_can_run_code() -> None:
+    assert {name: found for name in names() if (found := list(dangers(parsed(name))))} == {}
 
 
 @pytest.mark.parametrize(
@@ -228,11 +226,6 @@ def test_nothing_that_is_read_can_run_code(name: str) -> None:
 )
 def test_what_can_run_code_is_found(code: str, danger: str) -> None:
     assert danger in list(dangers(ast.parse(code)))
-
-
-def test_plain_ways_of_reading_are_no_danger() -> None:
-    code = "np.load(path)\ntorch.load(path, weights_only=True)\njson.load(file)\nnp.save(path, x, allow_pickle=False)"
-    assert list(dangers(ast.parse(code))) == []
 
 
 @pytest.mark.parametrize(

@@ -144,12 +144,6 @@ def test_every_link_to_a_file_or_heading_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(file), target
 
 
-def test_every_evidence_page_is_in_its_list() -> None:
-    evidence = ROOT / "docs" / "evidence"
-    listed = re.findall(r"^\| \[.+?\]\(([\w-]+\.md)\)", (evidence / "README.md").read_text(), re.MULTILINE)
-    assert sorted([*listed, "README.md"]) == sorted(path.name for path in evidence.glob("*.md"))
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_notebook_runs_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "XDG_CACHE_HOME"):

@@ -33,6 +33,7 @@ from unittest.mock import patch
 from coordinator.workers.launcher import THREADS
 from edge.protocol.interpreter import SEARCHED
 from edge.runtime.descendants import end_with_parent
+from tests import unflushed
 from tests.remains import MARK
 
 ROOT = Path(__file__).parents[1]
@@ -286,6 +287,7 @@ if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as opened:
         for imported in IMPORTED:
             importlib.import_module(imported)
+        unflushed.leave_to_the_system(setattr)
         gc.collect()
         gc.freeze()
         asked_for = _next_request(opened)

@@ -92,6 +92,8 @@ class Stored:
 BY_ROUND = ("rounds", "visits", "payload_shapes", CONDITIONS, "states", "client_vectors", "checkpoints", "host_rounds")
 """Tables whose rows belong to a round"""
 FILES = "SELECT file FROM states UNION SELECT file FROM client_vectors UNION SELECT file FROM checkpoints"
+SYNCHRONOUS = "FULL"
+"""A committed round outlives a power cut, which the default of a write-ahead log does not promise."""
 ROUNDING = 1e-9
 """Share of a visit's joules by which their parts may miss them"""
 STEPS_BETWEEN_LOOKS = 10
@@ -146,7 +148,7 @@ class Ledger:
     def _open(self, genesis: str | None) -> None:
         foreign.check_schema(self._db)
         self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")
+        self._db.execute(f"PRAGMA synchronous={SYNCHRONOUS}")
         if genesis is not None:
             with self._transaction():
                 for statement in SCHEMA:

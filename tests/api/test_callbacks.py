@@ -45,13 +45,6 @@ def test_a_function_is_given_rounds_counted_from_one_with_this_rounds_and_all_by
     assert round.numbers()["participants"] == 2.0
 
 
-@pytest.mark.parametrize(("busy_s", "number"), [(3.0, 4), (0.0, 3)], ids=["a cut round", "a late evaluation"])
-def test_a_row_that_is_no_round_says_so(busy_s: float, number: int) -> None:
-    rounds: list[CommittedRound] = []
-    watching(rounds.append).on_round(finished(rounds=3, round=3, busy_s=busy_s))
-    assert (rounds[0].round, rounds[0].is_whole) == (number, False)
-
-
 @pytest.mark.parametrize(
     "stop",
     [lambda round: False, lambda round: np.float64(0.5) > 0.9, lambda round: round.stop()],
@@ -61,10 +54,6 @@ def test_a_callback_stops_the_run(stop: Any) -> None:
     watch = watching(stop)
     assert watch.on_round(finished())
     watch.check(None)  # which is no error
-
-
-def test_any_other_answer_does_not() -> None:
-    assert not watching(lambda round: None, lambda round: 0).on_round(finished())
 
 
 def test_an_error_stops_the_run_and_is_named_while_the_others_are_told_all_the_same() -> None:
@@ -122,10 +111,3 @@ def test_runs_at_the_same_time_are_told_apart_by_their_folders() -> None:
     assert diary.lines == [
         *("one starts", "two starts", "two round 1", "one round 1", "one ends: rounds", "two ends: None")
     ]
-
-
-def test_a_callback_that_stops_one_run_stops_those_that_follow() -> None:
-    watch = watching(lambda round: False)
-    assert not watch.is_stopped
-    watch.on_round(finished())
-    assert watch.is_stopped

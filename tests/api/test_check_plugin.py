@@ -10,18 +10,7 @@ from torch import nn
 import fedbr
 from scenarios.api.objects import plugin_name
 from scenarios.config.errors import ScenarioError
-from scenarios.studies import conformance
 from tests.plugins import leaking_client, leaking_parts, optioned
-
-
-@pytest.mark.usefixtures("warm_workers")
-def test_a_class_that_keeps_something_between_visits_in_a_cache_is_found() -> None:
-    result = fedbr.check(plugin=leaking_client.Cached, workers=2)
-    findings = {finding["name"]: (finding["holds"], finding["detail"]) for finding in result["findings"]}
-    assert (result["key"], result["holds"]) == ("method", False)
-    assert findings["1 worker"][0]
-    assert findings["3 workers"] == (False, "round 1 differs")
-    assert findings["resume"][0] is False  # each round begins in new processes
 
 
 @pytest.mark.parametrize(
@@ -64,12 +53,3 @@ def test_what_is_no_plug_in_is_refused_with_what_would_be(plugin: Any, arguments
     with pytest.raises(ScenarioError) as refused:
         fedbr.check(plugin=plugin, **arguments)
     assert message in str(refused.value)
-
-
-def test_other_keys_of_its_runs_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[dict[str, Any]] = []
-    monkeypatch.setattr(conformance.Examination, "examine", lambda own, folder: given.append(dict(own.overrides)))
-    keys: dict[str, Any] = {"server_options.amount": 0.5, "method": "fedavg"}
-    result = fedbr.check(plugin=optioned.SERVER, **keys)
-    assert result["holds"]
-    assert (given[0]["server"], given[0]["server_options.amount"]) == ("tests.plugins.optioned:SERVER", 0.5)

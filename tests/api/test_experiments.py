@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 import fedbr
-from scenarios.api import experiments
 from scenarios.api.caller import Caller
-from scenarios.api.run import round_of
 from scenarios.report import html
 from scenarios.run.run_finder import found
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -79,18 +77,6 @@ def test_a_report_takes_runs_folders_and_collections_together(folder: Path, repo
     assert [folders for folders, _ in reported] == [[cell, folder], [cell, cell], [cell], [folder]]
     with pytest.raises(fedbr.ReportError, match="there is no run to report"):
         fedbr.report([])
-
-
-def test_a_comparison_alone_is_reported_as_one(tmp_path: Path) -> None:
-    (tmp_path / "compare.json").write_text("{}")
-    compared = fedbr.RunCollection(tmp_path, [], {})
-    assert experiments.folders_of([compared]) == [tmp_path]
-    assert experiments.folders_of([compared, "other"]) == [Path("other")]
-
-
-def test_a_row_after_the_last_round_has_that_rounds_model() -> None:
-    # Of 2 rounds and a row that was cut, whose model replaces that of the second.
-    assert [round_of(row, completed=2) for row in (0, 1, 2)] == [1, 2, 2]
 
 
 def test_a_call_writes_a_note_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fedbr
-from coordinator.rounds.run import RunFailed
 from tests.ledgers import made_run
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
@@ -41,13 +39,6 @@ def test_ls_gives_runs_as_objects_and_as_a_data_frame(swept: fedbr.RunCollection
     ]
     assert frame["run_set"].value_counts().to_dict() == {str(several): 4}
     assert fedbr.ls(single)[0].rounds == 1
-
-
-def test_the_default_is_the_folder_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_run(tmp_path / "runs" / "digits" / "a", (0.5,), FEDAVG)
-    monkeypatch.chdir(tmp_path)
-    assert [entry.folder for entry in fedbr.ls()] == [Path("runs/digits/a")]
-    assert list(fedbr.RunList().to_pandas().columns)[:3] == ["folder", "kind", "scenario"]
 
 
 def test_diff_takes_runs_folders_and_scenarios(swept: fedbr.RunCollection) -> None:
@@ -84,19 +75,6 @@ def test_its_cells_are_a_data_frame_with_means_and_intervals(swept: fedbr.RunCol
         swept.to_pandas(by="seed")  # type: ignore[arg-type]
 
 
-def test_runs_without_cells_have_a_row_each(swept: fedbr.RunCollection) -> None:
-    collected = fedbr.RunCollection(swept.folder, [swept[0], swept[1]], {})
-    assert collected.to_pandas()["run"].tolist() == [swept[0].folder.name, swept[1].folder.name]
-    with pytest.raises(fedbr.ScenarioError, match="these runs have no cells over seeds; use by='run'"):
-        collected.to_pandas(by="cell")
-
-
-def test_without_pandas_the_error_names_it(swept: fedbr.RunCollection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"RunCollection\.to_pandas needs pandas: pip install pandas"):
-        swept.to_pandas()
-
-
 # --- callbacks of several runs ----------------------------------------------------------------------------------------
 
 
@@ -121,20 +99,3 @@ def test_a_callback_stops_a_sweep_and_the_same_call_goes_on(tmp_path: Path) -> N
     assert [run.stopped_by for run in stopped] == ["user"]
     assert stopped.missing == ["fedbr-lr-0.1-seed0"]
     assert [run.stopped_by for run in sweep()] == ["rounds", "rounds"]
-
-
-def test_an_error_in_a_callback_ends_a_sweep_and_says_how_to_go_on(tmp_path: Path) -> None:
-    def broken(round: fedbr.CommittedRound) -> None:
-        raise KeyError("size")
-
-    with pytest.raises(RunFailed, match=r"broken: KeyError: 'size' .*; the same call goes on with its runs") as failed:
-        fedbr.sweep("digits", {"train.lr": [0.05, 0.1]}, seeds=1, out=tmp_path, workers=1, on_round=broken, **BRIEF)
-    assert isinstance(failed.value.__cause__, KeyError)
-
-
-def test_a_verification_tells_callbacks_and_is_stopped_by_them(swept: fedbr.RunCollection) -> None:
-    rounds: list[int] = []
-    assert fedbr.diff(swept[0], again=True, workers=1, on_round=lambda round: rounds.append(round.round))["same"]
-    assert rounds == [1, 2]
-    stopped = fedbr.diff(swept[0], again=True, workers=1, on_round=lambda round: False)
-    assert (stopped["same"], stopped["verified"], stopped["difference"]) == (False, 1, None)

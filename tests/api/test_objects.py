@@ -25,12 +25,10 @@ import fedbr
 from coordinator.workers.launcher import WorkerLauncher
 from edge.data.registry import dataset
 from edge.protocol.plugins import display_name
-from scenarios.api import values
-from scenarios.api.objects import as_names, axis_names, with_names
+from scenarios.api.objects import as_names, axis_names
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
-from scenarios.run import plugin_sources
 from scenarios.run.session import Session
 from tests import warm
 
@@ -178,14 +176,6 @@ def test_a_name_depends_on_the_code_alone(script: Script) -> None:
     assert name(NET.replace("UNUSED = open", "UNUSED = print")) == name(NET)
 
 
-def test_a_model_is_made_for_the_data_of_the_scenario(script: Script) -> None:
-    net = script(NET.replace("classes, features,", "classes, inputs=6,").replace("features", "inputs"))["Net"]
-    scenario = {"extends": "digits", "method": "fedavg", "data": pair()}
-    for tables, overrides in ((scenario, {"model": net}), ({**scenario, "model": net}, {})):
-        row = load(values.named(with_names(tables)), as_names(overrides, tables)).model
-        assert (row.name, row.kind) == ("Net", "features")  # of the data, as its argument does not say so
-
-
 def test_a_method_names_its_client_side_and_both_are_found(script: Script, tmp_path: Path) -> None:
     main = script(METHOD)
     named = as_names({"method": main["SPEC"]})["method"]
@@ -305,36 +295,9 @@ SCHEDULE = "def mine(at, options): return at.lr * factor\n"
         ("rounds.selection", SELECTOR + "Mine.more = 3", "Mine", "Mine: Mine.more is not what the notebook or script"),
         (
             "rounds.selection",
-            SELECTOR + "old = Mine\nclass Mine(ClientSelector):\n    def select(self, context): return []\n",
-            "old",
-            "Mine: old.select is not what the notebook or script last defined",
-        ),
-        (
-            "rounds.selection",
-            SELECTOR + "def other(self, context): return []\nMine.select = other",
-            "Mine",
-            "Mine: Mine.select is not what the notebook or script last defined: it was changed or defined again since",
-        ),
-        (
-            "rounds.selection",
             SELECTOR + "def make():\n    class Inner(Mine): pass\n    return Inner\nmine = make()",
             "mine",
             "make.<locals>.Inner: is defined within a function, whose local names no other process has; define",
-        ),
-        ("rounds.selection", "exec('class Mine: pass')", "Mine", "Mine: must be a class derived from ClientSelector,"),
-        (
-            "rounds.selection",
-            SELECTOR.replace("class Mine(ClientSelector): pass", "exec('class Mine(ClientSelector): pass')"),
-            "Mine",
-            "Mine: has no definition in a cell or in the file of the script",
-        ),
-        (
-            "method",
-            "from coordinator.methods.spec import ObjectiveSpec, Traffic\n"
-            "from edge.protocol.options.base import Options\nword = 'a'\n"
-            "SPEC = ObjectiveSpec('mine', '', '', Options, '', traffic=Traffic(choices=(word,)))\nword = 'b'\n",
-            "SPEC",
-            "mine: SPEC.traffic is not what the notebook or script last defined",
         ),
         ("rounds.selection", SELECTOR + "mine = [Mine]", "mine", "list: a run takes one; fedbr.compare and fedbr.swee"),
         (
@@ -350,15 +313,7 @@ SCHEDULE = "def mine(at, options): return at.lr * factor\n"
             "mine",
             "mine: mine uses factor, which is too large for a constant",
         ),
-        ("train.lr_schedule", "pass", "lambda at, options: 1", "<lambda>: has no definition in a cell or in the"),
         ("train.lr_schedule", SELECTOR, "Mine", "Mine: must be a function, or a row"),
-        (
-            "train.lr_schedule",
-            "factor = 1\n@(lambda f: f)\n" + SCHEDULE + "mine.__code__ = print_code",
-            "mine",
-            "mine: mine is not what the notebook or script last defined",
-        ),
-        ("model", NET, "UNUSED_TOO", "Net: each run initialises a model of its own; give the class, or a"),
         ("data", "import numpy", "numpy.zeros((4, 6))", "ndarray: must be (x, y), ((x, y), (x_test, y_test)) or"),
     ],
 )  # fmt: skip
@@ -369,27 +324,6 @@ def test_what_cannot_be_rebuilt_is_refused_with_the_reason(
     with pytest.raises(ScenarioError) as refused:
         as_names({key: eval(given, main)}, "digits")
     assert str(refused.value).startswith(f"{key} = {why}")
-
-
-def test_a_torch_module_that_cannot_be_made_is_refused_by_its_own_name(script: Script) -> None:
-    net = script(NET.replace("width=8", "depth").replace("Net(2, 3)", "None"))["Net"]
-    with pytest.raises(ScenarioError) as refused:
-        as_names({"model": net}, "digits")
-    assert str(refused.value) == (
-        "model.name = 'Net': Net: needs 'depth'; arguments are classes, features. Give it a default"
-    )
-
-
-def test_a_module_that_a_cell_imports_is_kept_with_the_run(
-    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "helpers.py").write_text("import numpy\n\ndef half(lr): return lr / 2\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    named = as_names(
-        {"train.lr_schedule": script("from helpers import half\ndef mine(at, options): return half(at.lr)")["mine"]}
-    )
-    module = named["train.lr_schedule"].partition(":")[0]
-    assert set(plugin_sources.find([module])) == {module, "helpers"}
 
 
 def test_values_of_a_grid_are_called_as_they_are(script: Script) -> None:

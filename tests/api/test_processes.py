@@ -5,20 +5,15 @@ Workers are processes of their own.
 
 from __future__ import annotations
 
-import json
-import signal
 import subprocess
 import sys
-import threading
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import fedbr
-from scenarios.run.host import StopFlag
 
 ROOT = Path(__file__).parents[2]
 RUN = """
@@ -56,40 +51,6 @@ print([name for name in ("torch", "matplotlib", "mlflow", "tensorboard", "IPytho
 """
     ended = subprocess.run([sys.executable, "-"], input=code, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.stdout, ended.stderr, ended.returncode) == ("False False\n1 rounds\n[]\n", "", 0)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_notebook_runs_and_shows_progress_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nbclient import NotebookClient
-
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    before = set(psutil.Process().children(recursive=True))
-    v4: Any = import_module("nbformat.v4")  # untyped
-    notebook = v4.new_notebook(cells=[v4.new_code_cell(RUN.format(out=str(tmp_path))), v4.new_code_cell("run")])
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-    first, second = (cell["outputs"] for cell in notebook["cells"])
-    shown = [output["data"]["text/plain"] for output in first if output["output_type"] == "display_data"]
-    printed = [output["text"] for output in first if output["output_type"] == "stream"]
-    assert [line.split("  ")[0] for line in shown] == ["fedavg 1/1"]
-    assert printed == ["1 rounds\n"]
-    assert "<th>rounds</th><td>1, round limit</td>" in second[0]["data"]["text/html"]
-    assert set(psutil.Process().children(recursive=True)) <= before
-    assert json.dumps(notebook)  # whole and plain
-
-
-def test_a_thread_leaves_signals_alone() -> None:
-    before, inside = signal.getsignal(signal.SIGINT), list[object]()
-
-    def watch() -> None:
-        with StopFlag().watching():
-            inside.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    thread.join()
-    assert inside == [before]
 
 
 BAD = """class Bad(ClientUpdate):

@@ -43,25 +43,6 @@ def test_python_and_the_command_line_take_the_same(
         assert (Path(given) if isinstance(default, Path) else given) == default, field.name
 
 
-def test_functions_have_the_arguments_of_requests_their_defaults_and_their_texts() -> None:
-    parameters = inspect.signature(fedbr.decide).parameters
-    assert list(parameters)[:6] == ["scenario", "grid", "seeds", "target", "cost", "budgets"]
-    assert (parameters["out"].default, parameters["device"].default, parameters["seeds"].default) == (
-        "runs",
-        "auto",
-        None,
-    )
-    assert "    device: cpu, cuda (all GPUs), cuda:N or auto" in str(fedbr.decide.__doc__).splitlines()
-    assert "    parallel: runs at a time, which share the ``workers``; with ``on``, at most so many" in str(
-        fedbr.sweep.__doc__
-    )
-    on = next(line for line in str(fedbr.run.__doc__).splitlines() if line.startswith("    on: "))
-    assert on.startswith("    on: a Ray cluster whose nodes do the work: one that is started here")
-    assert "ray, auto, HOST:PORT or ray://HOST:PORT" in " ".join(str(fedbr.run.__doc__).split())
-    with pytest.raises(TypeError, match="missing a required argument: 'scenario'"):
-        fedbr.run()  # type: ignore[call-arg]
-
-
 def test_stubs_have_what_the_functions_take() -> None:
     for file, text in python_stub.texts().items():
         assert file.read_text() == text, "run python -m tests.python_stub"
@@ -103,34 +84,9 @@ def test_amounts_settings_and_measures_are_had_from_python(tmp_path: Path) -> No
     assert measured["models"]["global"]["accuracy"] == pytest.approx(spent[0].accuracy)
 
 
-def test_a_run_at_scale_is_had_from_python(tmp_path: Path) -> None:
-    scale: dict[str, Any] = {"clients": 30, "participants": 5, "rounds": 2, "workers": 1}
-    result = fedbr.stress("digits", method="fedavg", out=tmp_path / "new", **scale)
-    assert (result["clients"], result["described_clients"], result["visits"]) == (30, 10, 10)
-    assert (tmp_path / "new" / "stress.json").is_file()
-    with pytest.raises(ScenarioError, match=r"^participants: must be at most the number of clients, 10, not 11$"):
-        fedbr.stress("digits", participants=11)
-    with pytest.raises(ScenarioError, match=r"^train\.lr = -1"):
-        fedbr.stress("digits", train={"lr": -1})
-    with pytest.raises(ScenarioError, match=r"^out: .* is not empty; name a new folder$"):
-        fedbr.stress("digits", out=tmp_path, **scale)
-
-
-@pytest.mark.usefixtures("pool_in_this_process")
-def test_a_time_limit_stops_a_run_of_python_too(tmp_path: Path) -> None:
-    first = fedbr.run("digits", out=tmp_path, workers=1, time_limit="1 ms", **{**BRIEF, "rounds.max": 2})
-    assert (first.stopped_by, first.summary["rounds"]) == ("time_limit", 1)
-    assert fedbr.resume(first, workers=1).summary["rounds"] == 2
-
-
 def test_names_and_keys_are_looked_up_from_python() -> None:
     assert "fedbr" in [row["name"] for row in fedbr.list("methods")]
     assert {"name": "devices", "key": "fleet.devices"} in fedbr.list()
     assert (fedbr.explain("train.lr")["kind"], fedbr.explain("sync")["kind"]) == ("key", "row")
     with pytest.raises(ScenarioError, match=r"did you mean 'train\.lr'"):
         fedbr.explain("train.lrr")
-
-
-def test_a_published_figure_and_its_cells_are_named_from_python() -> None:
-    with pytest.raises(ScenarioError, match="setting: no setting 'nothing': choose from cifar10, cifar100"):
-        fedbr.reproduce("fedbr:fig3", {"row": ["FedAvg"], "setting": ["nothing"]})

@@ -85,19 +85,6 @@ def test_the_model_has_the_runs_accuracy(recorded: Recorded) -> None:
     assert not model.training
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ({"round": 9}, "round = 9: checkpoints are kept of the rounds 1, 2, 3; checkpoints.keep"),
-        ({"name": "cluster0"}, "name = 'cluster0': fedbr has no such model"),
-    ],
-)
-def test_a_model_that_is_not_kept_is_refused(recorded: Recorded, asked: dict[str, Any], message: str) -> None:
-    with pytest.raises(fedbr.ReportError) as refused:
-        recorded.run.model(**asked)
-    assert message in str(refused.value)
-
-
 def test_tensorboard_reads_what_its_callback_wrote(recorded: Recorded) -> None:
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
@@ -156,47 +143,7 @@ def test_a_second_ctrl_c_is_a_keyboard_interrupt(recorded: Recorded) -> None:
     assert (left.stopped_by, left.summary["rounds"]) == (None, 1)
 
 
-def test_a_callback_that_raises_ends_the_run_which_can_be_resumed(recorded: Recorded) -> None:
-    def broken(round: fedbr.CommittedRound) -> None:
-        raise ValueError("no room")
-
-    before = set(psutil.Process().children(recursive=True))
-    with pytest.raises(
-        fedbr.RunFailed, match=r"callback .*broken: ValueError: no room \(/.*, line \d+\); to resume the run"
-    ) as failed:
-        made(recorded.out, "broken", broken)
-    assert isinstance(failed.value.__cause__, ValueError)
-    assert set(psutil.Process().children(recursive=True)) <= before
-    assert fedbr.resume(recorded.out / "digits" / "broken").stopped_by == "rounds"
-
-
-def test_a_run_that_has_ended_is_resumed_as_it_is(recorded: Recorded) -> None:
-    assert fedbr.resume(recorded.run).summary == recorded.run.summary
-
-
 # --- other calls ------------------------------------------------------------------------------------------------------
-
-
-def test_verify_and_replay_give_what_the_commands_print(recorded: Recorded) -> None:
-    assert fedbr.diff(recorded.run, again=True)["same"] is True
-    slower = fedbr.replay(recorded.run.folder, fleet={"server": {"up": "1 Mbit/s"}})
-    before, after = slower["virtual_seconds"]
-    assert before == recorded.run.summary["virtual_seconds"] < after
-
-
-def test_a_comparison_is_a_sequence_of_runs_and_is_opened_again(recorded: Recorded) -> None:
-    small = {key: value for key, value in SMALL.items() if key != "device"}
-    compared = fedbr.compare("digits", "fedavg,local", out=recorded.out, run_id="both", device="cpu", **small)
-    assert [run.summary["method"] for run in compared] == ["fedavg", "local"]
-    assert compared.result["at_common_seconds"]["accuracy"]["local"] == compared[1].accuracy  # the shorter one
-    opened = fedbr.open(compared.folder)
-    assert isinstance(opened, fedbr.RunCollection)
-    assert [run.folder for run in opened] == [run.folder for run in compared]
-
-
-def test_a_figure_is_asked_for_by_its_name(recorded: Recorded) -> None:
-    with pytest.raises(fedbr.ReportError, match=r"^figure = 5: must be the name of a figure, such as 'curves'$"):
-        recorded.run.plot(5)  # type: ignore[call-overload]
 
 
 # --- the how-to -------------------------------------------------------------------------------------------------------

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import fedbr
 from scenarios.api.values import named, overrides
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
-from scenarios.config.tables import TomlValue
 
 
 @pytest.mark.parametrize(
@@ -30,21 +26,10 @@ def test_a_value_arrives_as_it_is(value: Any) -> None:
     assert type(override[1]["value"]) is type(value)
 
 
-def test_numpy_paths_and_tuples_are_what_they_stand_for() -> None:
-    given = {"train.lr": np.float32(0.5), "seed": np.array(3), "data.root": Path("/data"), "x": (1, np.array([2]))}
-    assert overrides(given) == {"train.lr": 0.5, "seed": 3, "data.root": "/data", "x": [1, [2]]}
-
-
 def test_nested_mappings_change_only_the_keys_that_they_name() -> None:
     assert overrides({"train": {"lr": 0.1, "batch": 8}}) == {"train.lr": 0.1, "train.batch": 8}
     devices = {"raspberry-pi-4": 1.0}  # keys are names here, so that a table is replaced as one
     assert overrides({"fleet": {"devices": devices}}) == {"fleet.devices": devices}
-
-
-def test_an_empty_mapping_empties_the_table_of_a_scenario() -> None:
-    base: dict[str, TomlValue] = {"extends": "digits", "fleet": {"gateways": {"count": 2}}}
-    emptied = load(base, overrides({"fleet": {"gateways": {}}})).scenario
-    assert (load(base).scenario.fleet.gateways.count, emptied.fleet.gateways.count) == (2, 0)
 
 
 def test_the_stages_of_a_codec_replace_those_of_the_scenario_as_a_whole() -> None:
@@ -82,16 +67,6 @@ def test_what_no_scenario_has_is_refused_by_its_key(given: dict[str, Any], messa
     assert len(str(refused.value)) < 400
 
 
-def test_arrays_are_refused_without_a_look_at_their_numbers() -> None:
-    endless = np.broadcast_to(np.float32(0), (10**6, 10**6))  # to visit its numbers takes days
-    with pytest.raises(
-        ScenarioError, match=r"^data = tuple: x of shape \(1000000, 1000000\) and y of shape \(1,\): x has a row for"
-    ):
-        fedbr.check("digits", data=(endless, np.zeros(1)))
-    with pytest.raises(ScenarioError, match=r"^scenario = ndarray of shape \(1000000, 1000000\): must be a name"):
-        fedbr.check(endless)  # type: ignore[arg-type]
-
-
 def test_a_mapping_is_a_scenario_with_nested_and_dotted_keys() -> None:
     tables = {"extends": "digits", "train.lr": 0.02, "train": {"batch": 7}, "method": "fedprox"}
     loaded = load(named(tables), {"seed": 5})
@@ -99,20 +74,3 @@ def test_a_mapping_is_a_scenario_with_nested_and_dotted_keys() -> None:
     assert (loaded.name, scenario.method, scenario.seed) == ("digits", "fedprox", 5)
     assert (scenario.train.lr, scenario.train.batch, scenario.data.name) == (0.02, 7, "digits")
     assert load(named({"method": "fedprox"})).name == "scenario"
-
-
-def test_a_mapping_leaves_the_folders_that_modules_are_searched_in_as_they_are() -> None:
-    before = list(sys.path)
-    load(named({"extends": "digits"}))
-    with pytest.raises(ScenarioError, match=r"train\.lx"):
-        load(named({"extends": "digits", "train.lx": 1}))
-    assert sys.path == before
-
-
-def test_a_mapping_extends_a_file_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.toml").write_text('extends = "digits"\nseed = 9\n')
-    monkeypatch.chdir(tmp_path)
-    loaded = load(named({"extends": "mine.toml"}))
-    assert (loaded.name, loaded.scenario.seed) == ("mine", 9)
-    with pytest.raises(ScenarioError, match="no scenario 'digit'"):
-        load(named({"extends": "digit"}))

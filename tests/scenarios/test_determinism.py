@@ -21,7 +21,7 @@ from coordinator.records.schema import HostEvent
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import load
-from scenarios.config.overrides import parse_all, parsed
+from scenarios.config.overrides import parse_all
 from scenarios.run.host import Host
 from scenarios.run.observer import RunObserver
 from scenarios.run.runner import run
@@ -144,13 +144,3 @@ def test_a_campus_with_aggregators_has_one_chain_for_any_workers_one_of_which_is
     tables = virtual_rows(folders[0])
     assert {row[1] for row in tables["aggregators"]} == ({0, 1} if "above" in how[0] else {0})
     assert len(tables["rounds"]) == 5
-
-
-def test_the_name_of_a_run_changes_no_byte(launcher: WorkerLauncher, tmp_path: Path) -> None:
-    loaded = load("digits", parsed(["rounds.max=1"]))
-    runs = [
-        run(loaded, Host(tmp_path, 2, "cpu", run_id=name), launcher, never, stop_at_target=False)
-        for name in ("a", "a-much-longer-name-for-the-same-run")
-    ]
-    assert runs[0]["bytes_down"] == runs[1]["bytes_down"]
-    assert chain(Path(runs[0]["run_dir"])) == chain(Path(runs[1]["run_dir"]))

@@ -24,8 +24,6 @@ from tests import warm
 from tests.remains import Watch
 from tests.scenarios.runs import committed, fedbr
 
-IN_CLEANING_UP = ("interrupt", "coordinator.workers.registry:WorkerRegistry.end_all", "before", "2")
-"""The second pool of a run is being left; the first has only described."""
 LONG = ("rounds.max=1000", "stop.target_accuracy=1.0")
 
 
@@ -125,30 +123,12 @@ def test_a_run_that_the_user_stops(
     run.check_folder()
 
 
-def test_a_run_that_the_user_stops_twice(watch: Watch, tmp_path: Path) -> None:
-    run = Started(watch, tmp_path, LONG, meddler=IN_CLEANING_UP)
-    run.await_first_round()
-    os.kill(run.process.pid, signal.SIGINT)
-    assert run.ended() == (130, "", "")
-    run.check_folder()
-
-
 def test_a_run_that_is_killed(watch: Watch, tmp_path: Path) -> None:
     run = Started(watch, tmp_path, LONG, warm_start=False)
     run.await_first_round()
     run.process.kill()
     assert run.ended() == (-signal.SIGKILL, "", "")
     run.check_folder(("ledger.sqlite", "ledger.sqlite-shm", "ledger.sqlite-wal"))
-
-
-def test_a_verification_that_is_killed_in_the_run_that_it_makes_elsewhere(watch: Watch, tmp_path: Path) -> None:
-    run = Started(watch, tmp_path, ("rounds.max=1",))
-    assert run.ended()[0] == 0
-    killing = ("kill", "coordinator.records.store:Ledger.commit", "after", "1")
-    killed = warm.run(["diff", "--again", str(run.folder)], meddler=killing, env=watch.environment)
-    assert killed.returncode == -signal.SIGKILL
-    assert watch.remains() == []
-    run.check_folder()
 
 
 def test_an_error_of_the_users_in_a_worker_is_told_without_the_workers_log() -> None:

@@ -9,9 +9,7 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sqlite3
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,15 +23,11 @@ from scenarios.report import html
 from scenarios.report.run_reader import open_runs
 from scenarios.run.environment import Environment
 from scenarios.run.run_records import (
-    MOST_LEVELS,
-    Record,
     ScenarioRecord,
     SummaryRecord,
     checked,
-    parsed,
 )
-from tests import warm
-from tests.ledgers import made_run, visit_row
+from tests.ledgers import made_run
 from tests.scenarios.in_this_process import pool_in_this_process, run
 from tests.scenarios.runs import refused
 
@@ -109,31 +103,6 @@ def test_other_files_in_a_run_folder_are_not_waited_for(
     assert [found.folder for found in opened] == [folder]
 
 
-def test_one_ctrl_c_ends_a_report_whose_ledger_takes_too_long(tmp_path: Path) -> None:
-    visits = [visit_row(number, 0, 3, 0.0, 1.0, 2.0, 3.0)._replace(down_payload="p") for number in range(20_000)]
-    folder = made_run(tmp_path / "run", (0.5,), SCENARIO, visits)
-    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
-        shapes = (("p", 0, "model", f"block{number}", 4) for number in range(40_000))
-        db.executemany("INSERT INTO payload_shapes VALUES (?, ?, ?, ?, ?)", shapes)
-        db.commit()
-    with warm.start(["report", str(folder)], errors=os.open(os.devnull, os.O_WRONLY)) as process:
-        limit, held = time.monotonic() + 120, 0
-        while held < 40:  # the query of the transfers holds the ledger open
-            assert time.monotonic() < limit and process.poll() is None
-            held = held + 1 if _reads(process.pid, folder / "ledger.sqlite") else 0
-            time.sleep(0.05)
-        os.kill(process.pid, signal.SIGINT)
-        since = time.monotonic()
-        assert process.wait() == 4
-        assert time.monotonic() - since < 60
-
-
-def _reads(pid: int, path: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return any(link.resolve() == path for link in Path(f"/proc/{pid}/fd").iterdir())
-    return False
-
-
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
@@ -171,13 +140,6 @@ def test_a_summary_with_values_that_no_run_writes_is_refused(
         assert refused(capsys, *command) == f"{folder / 'ledger.sqlite'} is damaged: summary: {why}"
 
 
-def test_a_summary_without_what_is_printed_is_refused_when_it_would_be(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with_summary(folder, flops=KeyError)
-    assert refused(capsys, "resume", str(folder)) == f"{folder / 'ledger.sqlite'} is damaged: its summary has no flops"
-
-
 @pytest.mark.parametrize(
     ("kind", "tables", "why"),
     [
@@ -201,17 +163,6 @@ def test_records_of_other_types_are_refused_with_the_key(kind: Any, tables: Any,
         checked(tables, kind)
 
 
-def test_a_text_of_too_many_or_too_deep_lists_is_refused() -> None:
-    for depth in (MOST_LEVELS + 1, 100_000):
-        with pytest.raises(ValueError, match="lists and tables lie more than 32 deep in each other"):
-            parsed('{"a": ' + "[" * depth + "]" * depth + "}", Record)
-    with pytest.raises(ValueError, match="more than 4,000,000 lists and tables"):
-        parsed("[" * 4_000_001, Record)
-    with pytest.raises(ValueError, match="integer string conversion"):
-        parsed('{"a": ' + "9" * 5000 + "}", Record)
-    assert parsed('{"a": [1, 2.5, {"b": null}]}', Record) == {"a": [1, 2.5, {"b": None}]}
-
-
 def test_names_that_a_terminal_obeys_are_escaped_in_messages_and_tables(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "a\x1b[31mb", (0.5,), SCENARIO)
     path = html.csv_table([folder], tmp_path / "rounds.csv")
@@ -220,17 +171,6 @@ def test_names_that_a_terminal_obeys_are_escaped_in_messages_and_tables(tmp_path
     with pytest.raises(ReportError) as error:
         open_runs([folder])
     assert str(error.value) == f"{tmp_path}/a\\x1b[31mb is not a run folder: it has no ledger.sqlite"
-
-
-def test_a_critical_client_without_a_visit_and_a_device_without_a_basis_break_no_report(
-    tmp_path: Path,
-) -> None:
-    folder = made_run(tmp_path / "run", (0.5,), SCENARIO, [visit_row(0, 0, 3, 0.0, 1.0, 2.0, 3.0)])
-    (folder / "environment.json").write_text(json.dumps({"bases": {"devices": {}, "networks": {}}}))
-    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
-        db.execute("UPDATE rounds SET critical = 999, bottleneck = 'compute'")
-        db.commit()
-    assert "fedavg" in html.from_folder(folder).read_text()
 
 
 def test_a_ledger_that_lacks_a_table_is_refused_by_name(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from scenarios.cli.main import run_command
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
 from scenarios.run import runner
-from scenarios.run.host import Host, logging_to
+from scenarios.run.host import Host
 from tests import warm
 from tests.ledgers import virtual_rows
 from tests.remains import Watch
@@ -180,12 +179,3 @@ def test_a_report_for_which_there_is_no_room_leaves_no_half_of_itself(
     assert ended.stderr.endswith(f"No space left on device: '{folder / 'report.html'}'\n")
     assert [path.name for path in folder.glob("report.html*")] == []
     assert watch.remains() == []
-
-
-def test_a_log_that_cannot_be_written_is_an_error_and_no_traceback_on_the_screen(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    log = logging.getLogger("fedbr.test")
-    with logging_to(Path("/dev/full")), pytest.raises(OSError, match="No space left on device: '/dev/full'"):
-        log.warning("something")
-    assert capsys.readouterr().err == ""

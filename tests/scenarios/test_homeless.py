@@ -56,11 +56,3 @@ def test_commands_that_need_the_cache_say_what_to_set_and_others_work() -> None:
     assert without == [(2, "", NO_HOME)] * 4
     assert (listed[0], listed[2]) == (0, "")
     assert "raspberry-pi-4" in listed[1]
-
-
-def test_either_variable_is_enough() -> None:
-    shown = as_stranger(("check", {"HOME": "/no/such"}), ("check", {"XDG_CACHE_HOME": "/no/such"}))
-    assert [(code, errors) for code, _, errors in shown] == [(0, "")] * 2
-    lines = [line for _, output, _ in shown for line in output.splitlines() if line.startswith("cache ")]
-    places = [line.split(maxsplit=1)[1].rstrip() for line in lines]
-    assert places == ["/no/such/.cache/fedbr-edge, 0 B", "/no/such/fedbr-edge, 0 B"]

@@ -88,20 +88,6 @@ def test_each_visit_and_each_step_log_what_they_say(once: Once) -> None:
     assert (None, "extension.blocks", 4.0) in of_round
 
 
-def test_workers_that_add_updates_up_send_what_was_logged(tmp_path: Path, trainers: WorkerLauncher, once: Once) -> None:
-    one = made(tmp_path, trainers, "one", "aggregate.sum=fixed_point")
-    assert rows(one) == rows(made(tmp_path, trainers, "three", "aggregate.sum=fixed_point", workers=3))
-    assert len(rows(one)) == len(rows(once()))
-
-
-def test_logging_costs_no_byte(once: Once) -> None:
-    plain, talking = once("method=fedavg"), once()
-    assert column(plain, "SELECT bytes_up FROM visits") == column(talking, "SELECT bytes_up FROM visits")
-    down = column(plain, "SELECT MAX(bytes_down) FROM visits") + column(talking, "SELECT MAX(bytes_down) FROM visits")
-    assert down[1] - down[0] == 3 + 10  # "mu", and the float that is chosen
-    assert rows(plain) == []
-
-
 def test_a_report_draws_what_was_logged_and_has_it_as_a_table(tmp_path: Path, once: Once) -> None:
     run = once()
     with brief_figures("logged"):

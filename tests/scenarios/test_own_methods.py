@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import weakref
 from dataclasses import replace
@@ -13,14 +12,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coordinator.aggregation.server import LaterPayload, models_sha256
+from coordinator.aggregation.server import LaterPayload
 from coordinator.records.store import Ledger, read
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.launcher import WorkerLauncher
-from edge.protocol.payload import MODEL, Payload, Vector
-from scenarios.cli import main
-from scenarios.config.load import load
-from scenarios.config.overrides import parse_all
+from edge.protocol.payload import MODEL, Payload
 from tests.crossed import every
 from tests.ledgers import virtual_rows
 from tests.plugins.peers import PeerServer
@@ -35,7 +31,6 @@ from tests.scenarios.runs import (
 )
 
 CLUSTERS = ("method=coordinator.methods.ifca:SPEC", "rounds.max=3", "rounds.participants=4")
-FEDAVG = ("method=fedavg", "rounds.max=3", "rounds.participants=4")
 PEERS = ("method=tests.plugins.peers:SPEC", "rounds.max=4", "rounds.participants=3")
 OWN_SLOT = "method=tests.plugins.own_slot:SPEC"
 AFTER_SECOND_COMMIT = ("coordinator.records.store:Ledger.commit", "after", 2)
@@ -59,28 +54,12 @@ def test_both_models_are_hashed_checkpointed_and_resumed(tmp_path: Path, launche
     assert rows(cut, "SELECT chain FROM rounds") == rows(whole, "SELECT chain FROM rounds")
 
 
-def test_each_model_and_its_name_change_the_hash() -> None:
-    one = {"w": Vector(np.ones(2, np.float32))}
-    two = {"w": Vector(np.zeros(2, np.float32))}
-    assert models_sha256({"cluster0": one, "cluster1": two}) != models_sha256({"cluster0": one, "cluster1": one})
-    assert models_sha256({"cluster0": one, "cluster1": two}) != models_sha256({"cluster0": two, "cluster1": one})
-
-
 def test_two_models_go_down_and_one_comes_back(tmp_path: Path, launcher: WorkerLauncher) -> None:
     result = run_with(tmp_path, launcher, 1, *CLUSTERS)
     folder = Path(result["run_dir"])
     sent = dict(rows(folder, "SELECT slot, SUM(nbytes) FROM transfers WHERE slot != '' GROUP BY slot"))
     assert sent["cluster0"] == sent["cluster1"] == sent["model"]
     assert run_with(tmp_path, launcher, 3, *CLUSTERS)["model_sha256"] == result["model_sha256"]
-
-
-def test_one_cluster_is_fedavg(tmp_path: Path, launcher: WorkerLauncher) -> None:
-    clusters = run_with(tmp_path / "a", launcher, 2, *CLUSTERS, "method_options.models=1")
-    fedavg = run_with(tmp_path / "b", launcher, 2, *FEDAVG)
-    of = [
-        load_file(Path(result["run_dir"]) / "checkpoints" / "round-000002.safetensors") for result in (clusters, fedavg)
-    ]
-    assert np.array_equal(of[0]["model cluster0|head"], of[1]["model|head"])
 
 
 @pytest.mark.parametrize("policy", every(2, ["fedbuff", "fedasync"]))
@@ -106,15 +85,6 @@ def test_a_slot_of_its_own_equals_the_slot_of_the_model(
         assert own[key] == fedavg[key], key
 
 
-def test_a_zeroed_update_leaves_the_model_of_its_slot_as_it_was(tmp_path: Path, launcher: WorkerLauncher) -> None:
-    """No update may move the model, so each one counts as no change."""
-    still = ("faults.on_bad_update=zero", "faults.max_norm=1e-9", "rounds.max=1")
-    result = run_with(tmp_path, launcher, 1, OWN_SLOT, *still)
-    assert {kind for (kind,) in rows(Path(result["run_dir"]), "SELECT kind FROM visits")} == {"zeroed"}
-    plain = run_with(tmp_path, launcher, 2, "method=fedavg", *still)
-    assert result["model_sha256"] == plain["model_sha256"]
-
-
 # --- vectors per client -----------------------------------------------------------------------------------------------
 
 
@@ -130,16 +100,6 @@ def test_vectors_per_client_are_written_once_and_resumed(tmp_path: Path, launche
     assert virtual_rows(cut) == virtual_rows(whole)
     assert rows(cut, "SELECT chain FROM rounds") == rows(whole, "SELECT chain FROM rounds")
     assert {path.name for path in (cut / "vectors").iterdir()} == {path.name for path in (whole / "vectors").iterdir()}
-
-
-@pytest.mark.parametrize("policy", every(2, ["fedasync", "fedbuff"]))
-def test_vectors_per_client_outlive_a_kill_in_asynchronous_policies(
-    policy: str, tmp_path: Path, launcher: WorkerLauncher
-) -> None:
-    rules = (*PEERS, f"rounds.policy={policy}", "rounds.buffer=2")
-    whole = undisturbed(tmp_path, launcher, *rules)
-    cut = killed_and_resumed(tmp_path, launcher, AFTER_SECOND_COMMIT, *rules)
-    assert rows(cut, "SELECT chain FROM rounds") == rows(whole, "SELECT chain FROM rounds")
 
 
 def test_models_that_are_mixed_for_an_evaluation_are_built_when_they_are_sent(
@@ -199,11 +159,3 @@ def test_a_damaged_file_of_vectors_is_found(tmp_path: Path, launcher: WorkerLaun
     problem = f"round 2: vectors/{newest} is missing or not what was committed; going back to round 1"
     assert events == [(problem,)]
     assert result["rounds"] == 4
-
-
-@pytest.mark.usefixtures("warm_workers")
-def test_the_disk_for_vectors_is_in_the_check(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_command(["check", "digits", *PEERS, "--json"]) == 0
-    estimate = json.loads(capsys.readouterr().out)["estimate"]
-    clients = load("digits", parse_all(PEERS)).scenario.data.clients
-    assert estimate["vectors_disk_nbytes"] == estimate["payload_up_nbytes"] * (clients + 2 * 3)

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from edge.data.partition_registry import PartitionRow
-from scenarios.config.load import ScenarioError
 from scenarios.report import html
 from tests.observers import Listener
 from tests.scenarios.in_this_process import pool_in_this_process, summary_of_run
@@ -44,17 +42,3 @@ def test_a_run_counts_the_clients_that_means_leave_out_and_its_report_shows_who_
     page = html.build([Path(result["run_dir"])], tmp_path / "report.html", "Three clients").read_text()
     assert "Clients without test examples: 2 of 3." in page
     assert "Left out, without examples to be evaluated on: 2 of the clients." in page
-
-
-def test_a_validation_split_that_leaves_a_client_without_examples_is_refused(tmp_path: Path) -> None:
-    notes: list[str] = []
-    three = ("data.clients=3", "rounds.participants=2", f"data.partition.kind={__name__}:TEN_EACH")
-    with pytest.raises(ScenarioError) as caught:
-        run(tmp_path, notes, *three, "eval.split=validation", "data.validation=0.05")
-    assert str(caught.value) == (
-        "digits: data.validation = 0.05 holds out no example of client 0, which has 10, and of 2 other clients; raise "
-        "it, or lower data.clients"
-    )
-    assert not (tmp_path / "digits" / "run").exists()
-    result = run(tmp_path, notes, *three, "eval.split=validation", "data.validation=0.1")
-    assert (result["clients_left_out"], notes) == (0, [])

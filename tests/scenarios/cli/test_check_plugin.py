@@ -9,15 +9,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.workers.launcher import WorkerLauncher
-from coordinator.workers.task import Stopped
 from scenarios.cli import main
 from scenarios.config.load import load
-from scenarios.run.host import Host
 from scenarios.studies import conformance
-from scenarios.studies.conformance import check_plugin
-
-ROOT = Path(__file__).parents[3]
 
 
 def checked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
@@ -49,22 +43,6 @@ def test_a_client_side_that_depends_on_its_process_is_found(capsys: pytest.Captu
     assert findings["1 worker"][0]
     assert findings["3 workers"] == (False, "round 1 differs")
     assert findings["resume"] == (False, "round 1 differs if the run is stopped after each round")
-
-
-@pytest.mark.usefixtures("trained_here")
-def test_a_lost_state_is_found_that_is_back_at_its_start_after_half_of_the_rounds(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code, findings = checked(capsys, "tests.plugins.forgetful:SPEC")
-    assert code == 3
-    assert findings["resume"] == (False, "round 2 differs if the run is stopped after each round")
-    assert all(holds for name, (holds, _) in findings.items() if name != "resume")
-
-
-@pytest.mark.usefixtures("trained_here")
-def test_runs_have_the_options_of_the_plug_in_that_are_given(capsys: pytest.CaptureFixture[str]) -> None:
-    code, findings = checked(capsys, "tests.plugins.forgetful:SPEC", "method_options.amount=0")
-    assert (code, findings["resume"][0]) == (0, True)  # nothing is lost by a state of no effect
 
 
 @pytest.mark.usefixtures("trained_here")
@@ -130,15 +108,3 @@ def test_a_codec_is_tried_by_its_frames_before_runs(capsys: pytest.CaptureFixtur
     assert findings["absence"] == (True, "states of 5 clients change with visits alone"), "residuals"
     code, findings = checked(capsys, "tests.scenarios.studies.test_codec_conformance:DISHONEST")
     assert (code, list(findings)) == (3, ["frames", "malformed", "mean"])
-
-
-@pytest.mark.usefixtures("trained_here")
-def test_a_user_who_stops_it_gets_no_verdict(tmp_path: Path) -> None:
-    calls: list[None] = []
-
-    def stopped() -> bool:
-        calls.append(None)
-        return len(calls) > 40  # in one of the runs
-
-    with pytest.raises(Stopped):
-        check_plugin("tests.plugins.own_slot:SPEC", {}, Host(tmp_path, 1, "cpu"), WorkerLauncher(), stopped)

@@ -38,16 +38,6 @@ def test_a_row_of_the_user_s_own_is_explained_as_shipped_ones_are(capsys: pytest
     assert lines[-1] == "    blocks: stem, deep, head"
 
 
-def test_a_quantity_has_units_and_a_policy_s_key_its_policy(capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(told(capsys, "explain", "rounds.deadline", "--json"))
-    assert (found["kind"], found["unit"], found["default"]) == ("key", "seconds", '"4.5 min"')
-    assert found["used_by"] == ["rounds.policy = deadline"]
-    assert found["shipped"] == {"stragglers": '"400 ms"'}
-    assert found["example"] == 'fedbr run digits rounds.policy=deadline rounds.deadline="400 ms"'
-    text = told(capsys, "explain", "rounds.on_late")
-    assert "used with: rounds.policy = over_select or deadline" in text
-
-
 def test_a_table_an_option_and_a_name_are_explained_too(capsys: pytest.CaptureFixture[str]) -> None:
     table = told(capsys, "explain", "fleet.server")
     assert 'fleet.server.up = "1 Gbit/s": From clients to the server, bit/s.' in table
@@ -95,14 +85,6 @@ def test_the_key_of_a_chain_is_explained_with_the_options_of_all_stages(capsys: 
     option = told(capsys, "explain", "codec.up.ratio")
     assert "with codec.up.kind = topk (k/n): Share of the numbers that travel" in option
     assert "example: fedbr run digits codec.up.kind=topk codec.up.ratio=0.01" in option
-
-
-def test_list_alone_names_what_it_can_list(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = told(capsys, "list").splitlines()
-    assert [line.split()[2] for line in lines] == list(listing.KINDS)
-    assert "fedbr list policies    names for rounds.policy" in lines
-    rows = json.loads(told(capsys, "list", "--json"))
-    assert rows[0] == {"name": "methods", "key": "method"}
 
 
 def test_the_schema_is_printed_or_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import platform
 import re
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +17,6 @@ import typer
 import fedbr
 from edge.protocol.codecs.registry import CODECS
 from scenarios.cli import completion, main
-from scenarios.config.toml_source import shipped
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -68,23 +64,6 @@ def test_an_earlier_name_of_python_is_answered_with_the_call_in_its_place() -> N
     with pytest.raises(AttributeError, match=r"fedbr\.check_plugin is now fedbr\.check\(plugin=ROW\)"):
         getattr(fedbr, "check_plugin")  # noqa: B009
     assert {"verify", "check_plugin"} & {*dir(fedbr)} == set()
-
-
-def test_the_version_is_that_of_product_python_and_torch(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "--version") == (
-        f"fedbr {version('fedbr-edge')}, Python {platform.python_version()}, torch {version('torch')}\n"
-    )
-
-
-def test_usage_and_options_have_words_for_what_is_to_be_written(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "run", "-h").startswith("Usage: fedbr run [OPTIONS] SCENARIO [KEY=VALUE]...\n")
-    assert told(capsys, "report", "-h").startswith("Usage: fedbr report [OPTIONS] FOLDER...\n")
-    assert told(capsys, "list", "-h").startswith("Usage: fedbr list [OPTIONS] [WHAT]\n")
-    assert told(capsys, "reproduce", "-h").startswith("Usage: fedbr reproduce [OPTIONS] [NAME] [KEY=V1,V2,..]...\n")
-    for name in (name for commands in main.COMMANDS.values() for name in commands):
-        text = told(capsys, *name.split(), "-h")
-        assert re.search("<[a-z]|[{}]|x>=|<=x", text) is None, name
-    assert "--workers N " in told(capsys, "run", "-h")
 
 
 QUIET = ("run", "resume", "check", "compare", "sweep", "decide", "reproduce", "stress", "replay", "diff")
@@ -172,18 +151,6 @@ def test_a_shell_completes_keys_without_loading_what_is_slow(cache: Path) -> Non
     assert completed(cache, "fedbr", "run", "digits", "train.lr_d") == ["train.lr_decay=", "train.lr_decay=1.0"]
 
 
-def test_names_and_choices_are_completed(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.toml").touch()
-    (tmp_path / "more").mkdir()
-    assert completion.complete_scenarios("") == sorted([*shipped(), "mine.toml", "more/"])
-    assert completion.complete_scenarios("dig") == ["digits"]
-    assert completion.complete_topics("d") == ["datasets", "devices"]
-    assert "fleet.server" in completion.complete_names("fleet.ser")
-    assert completion.complete_names("fedpr") == ["fedprox"]
-
-
 def test_behind_a_key_are_its_choices_also_where_bash_ends_the_word_at_the_sign(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,28 +167,3 @@ def test_behind_a_key_are_its_choices_also_where_bash_ends_the_word_at_the_sign(
     assert complete(typed(), "codec.up.k") == ["codec.up.kind=", *map("codec.up.kind={}".format, CODECS)]
     assert complete(typed("codec.up.kind=quantize"), "codec.up.b") == ["codec.up.bits=", "codec.up.bucket="]
     assert complete(typed(), "codec.down.kind=s") == ["codec.down.kind=sign"]
-
-
-def test_the_words_are_made_again_when_the_product_has_changed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    file = cache / "fedbr-edge" / "completion.json"
-    made = {"stamp": json.loads(file.read_bytes())["stamp"], "topics": ["old"]}
-    file.write_text(json.dumps(made))
-    assert completion.complete_topics("") == ["old"]
-    file.write_text(json.dumps({**made, "stamp": ["another place", 0]}))
-    assert "methods" in completion.complete_topics("")
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        (("--gpu",), "No such option: --gpu; use --device cuda"),
-        (("--seed", "abc"), "Invalid value for '--seed': 'abc' is not a whole number."),
-        (("--workers", "two"), "Invalid value for '--workers': 'two' is not a whole number."),
-    ],
-)
-def test_a_wrong_option_is_answered_in_plain_words(
-    word: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main.run_command(["run", "digits", *word]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())

@@ -16,7 +16,6 @@ from edge.protocol.config import PartitionConfig
 from scenarios.api import listing
 from scenarios.cli import listing_text, lookup, main
 from scenarios.config.plugin_points import PLUGIN_POINTS
-from scenarios.studies import doctor
 
 
 def named(what: str, name: str) -> listing.Row:
@@ -104,14 +103,6 @@ def test_assumed_keeps_the_rows_that_assume_a_figure_and_shows_these_alone(monke
         "    memory_bytes = 4_294_967_296",
         "    source (2024): a bench",
     ]
-
-
-@pytest.mark.parametrize("what", ["devices", "networks"])
-def test_every_assumption_that_ships_can_be_shown_with_its_value(what: str) -> None:
-    stream = io.StringIO()
-    found = listing.rows(what, assumed=True)
-    listing_text.show(what, found, stream, assumed=True)
-    assert stream.getvalue().count(" = ") == sum(len(row["assumed"]) for row in found) > 0
 
 
 SHOWN = {
@@ -207,46 +198,3 @@ def test_each_list_is_shown_to_people_and_as_json(what: str, capsys: pytest.Capt
     lines = stream.getvalue().splitlines()
     assert [row["name"] for row in rows] == [line.split("  ")[0] for line in lines if line and line[0] != " "]
     assert what == "scenarios" or max(map(len, lines)) <= 80
-
-
-def test_the_head_of_a_scenario_is_wrapped_by_paragraphs_and_its_table_keeps_its_columns() -> None:
-    stream = io.StringIO()
-    listing_text.show("scenarios", [row for row in listing.rows("scenarios") if row["name"] == "digits"], stream)
-    lines = stream.getvalue().splitlines()
-    assert lines[1:5] == [
-        "    A comparison in seconds: scikit-learn's 1,797 handwritten digits (8x8) on",
-        "      ten clients with uneven classes.",
-        "    5 clients a round, 2 local epochs of batch 16, 40 rounds; Raspberry Pis,",
-        "      Jetsons and phones on Wi-Fi and LTE.",
-    ]
-    head = next(line for line in lines if "fedavg   fedprox" in line)
-    accuracy = next(line for line in lines if "accuracy, final" in line)
-    assert len(head) == len(accuracy)
-    (campus,) = [row for row in listing.rows("scenarios") if row["name"] == "campus"]
-    listing_text.show("scenarios", [campus], stream)
-    assert "server's. The clients' own links (200 Mbit/s)" in " ".join(stream.getvalue().split())
-
-
-def test_the_doctor_says_what_a_run_needs_and_names_a_folder_too_deep_for_a_socket(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert main.run_command(["check", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["cores"] >= 1
-    assert found["versions"]["torch"][0].isdigit()
-    assert found["data"]["digits"] is not None
-    assert found["sockets"]["problem"] is None
-    assert {name for name, _ in doctor.rows(doctor.examine())} >= {
-        "cores",
-        "memory",
-        "GPUs",
-        "free disk here",
-        "open files",
-    }
-    deep = tmp_path / ("x" * 100)
-    deep.mkdir()
-    assert doctor.socket_problem(deep) == "its path is too long for a socket; set TMPDIR to a shorter folder"
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / "file").write_bytes(b"12345")
-    assert doctor.folder_nbytes(tmp_path) == 5
-    assert doctor.folder_nbytes(tmp_path / "absent") == 0

@@ -7,13 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scenarios.cli import main
-from scenarios.report import html, terminal
-from scenarios.run.folder_files import check_place, make_folder
+from scenarios.report import html
 from scenarios.run.host import StopFlag
 from tests import warm
 from tests.scenarios.runs import fedbr, refused
@@ -58,53 +56,12 @@ def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
     }  # fmt: skip
 
 
-def test_the_final_tables_say_what_was_wasted_and_what_held_rounds_up() -> None:
-    known: dict[str, Any] = {"rounds": 14, "stopped_by": "rounds", "run_dir": "nowhere", "bytes_down": 6_000_000}
-    known |= {"bytes_up": 2_000_000, "bottlenecks": {"own link": 12, "waiting": 0, "compute": 2}}
-    wasteful, thrifty = (
-        known | {"wasted_bytes": 1_000_000},
-        known | {"bottlenecks": {"own link": 0}, "seconds_by_basis": None},
-    )
-    wasteful |= {"seconds_by_basis": {"assumed": 3.0, "derived": 1.0, "inference": 0.0, "read": 4.0}}
-    alone = dict(terminal.run_rows([wasteful]))
-    assert alone["waste"] == ["1 MB, 12.50 %"]
-    assert alone["bottleneck"] == ["own link 12, compute 2"]
-    means = {"phone": 0.5, "watch": 0.375}
-    classes = {kind: {"clients": 2, "mean": mean, "worst_decile": 0.0, "spread": 0.0} for kind, mean in means.items()}
-    parts = dict(terminal.run_rows([wasteful | {"evaluation": {"by_device": classes}}, thrifty]))
-    assert (parts["clients, phone"], parts["clients, watch"]) == (["50.00 %", "-"], ["37.50 %", "-"])
-    beside = dict(terminal.run_rows([wasteful, thrifty]))
-    # A summary of an earlier version does not say what its times rest on.
-    assert beside["time on assumed figures"] == ["37.50 %", "unknown"]
-    assert beside["waste"] == ["1 MB,\n12.50 %", "0 MB"]
-    assert beside["bottleneck"] == ["own link 12,\ncompute 2", "none"]
-
-
 def test_an_unknown_key_ends_a_real_process_with_2_and_one_line() -> None:
     words = fedbr("run", "digits", "train.learning_rat=0.1")
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert ended.stderr == "fedbr: command line: unknown key train.learning_rat, did you mean 'train.lr'?\n"
-
-
-WORDS = [
-    "run",
-    "compare",
-    "sweep",
-    "check",
-    "report",
-    "list",
-    "reproduce",
-    "audit",
-    "replay",
-]
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_every_command_explains_itself(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_command([*word.split(), "--help"]) == 0
-    assert f"fedbr {word}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -134,11 +91,6 @@ def test_words_that_are_no_text_and_a_data_folder_of_nobody_are_refused(
     assert named == r"--run-id 'a\nb': must be the name of a folder, without slashes and control characters"
     monkeypatch.setenv("FEDBR_DATA", "~nobody-here/x")
     assert refused(capsys, "list", "datasets").startswith("$FEDBR_DATA = '~nobody-here/x': ")
-
-
-def test_a_run_folder_has_a_name_of_any_length_that_the_system_takes(tmp_path: Path) -> None:
-    check_place(tmp_path, "x" * 241)
-    assert make_folder(tmp_path, "x" * 241, lambda folder: None) == tmp_path / ("x" * 241)
 
 
 @pytest.mark.parametrize(("umask", "folder", "file"), [(0o000, 0o755, 0o644), (0o077, 0o700, 0o600)])

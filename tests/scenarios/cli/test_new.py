@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
-from scenarios.cli.new import KINDS, show, write
+from scenarios.cli.new import KINDS, write
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
 from scenarios.run import runner
@@ -58,12 +57,6 @@ def test_all_starts_work_together_in_one_run(starts: Path) -> None:
     assert clients == 10
 
 
-def test_a_start_of_a_model_is_cut_into_its_blocks(starts: Path) -> None:
-    folder = run(starts, ["model.name=try_model:ROW", "rounds.max=1", "train.local_steps=1"])
-    blocks = json.loads((folder / "environment.json").read_text())["blocks"]
-    assert [block["params"] for block in blocks] == [80, 4128, 330]
-
-
 def run(starts: Path, overrides: list[str]) -> Path:
     loaded = load(str(starts / "try_scenario.toml"), parse_all(overrides))
     result = runner.run(loaded, Host(starts, 1, "cpu"), WorkerLauncher(), lambda: False, True)
@@ -81,11 +74,6 @@ def test_the_next_commands_are_told(tmp_path: Path, capsys: pytest.CaptureFixtur
         "  fedbr run field-day.toml",
         "  python -m pytest test_field_day.py",
     ]
-
-
-def test_a_folder_with_a_space_is_quoted_in_the_next_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    show({"folder": "my starts/$a", "files": [], "commands": []})
-    assert capsys.readouterr().out.splitlines() == ["next:", "  cd 'my starts/$a'"]
 
 
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests import warm
-from tests.ledgers import made_run
 from tests.remains import Watch
 from tests.scenarios.runs import QUICK, committed, fedbr
 
@@ -52,14 +51,8 @@ def run(words: list[str], output: int, errors: Path) -> tuple[int, str]:
     ("words", "code"),
     [
         ("list servers", 0),
-        ("list keys", 0),
-        ("list servers --json", 0),
-        ("explain train.lr", 0),
         ("check digits", 0),
-        ("explain --schema", 0),
         ("--help", 0),
-        ("--version", 0),
-        ("run --help", 0),
         ("run digits train.lr=-1", 2),
         ("report {tmp}/nothing", 2),
     ],
@@ -74,14 +67,6 @@ def test_a_reader_that_has_gone_changes_no_exit_code_and_a_full_disk_that_of_a_l
     assert (quiet[1] == "") == (code == 0)
     with full() as output:
         assert run(command, output, tmp_path / "errors") == ((3, FULL) if code == 0 else quiet)
-
-
-def test_the_first_line_of_a_list_is_enough() -> None:
-    words = fedbr("list", "keys")
-    shell = ["bash", "-c", '"$@" | head -1; echo "${PIPESTATUS[*]}"', "bash", *words]
-    ended = subprocess.run(shell, capture_output=True, text=True, check=True)
-    assert ended.stdout.splitlines()[1:] == ["0 0"]
-    assert ended.stderr == ""
 
 
 @pytest.mark.usefixtures("brief_figures", "reports")
@@ -126,14 +111,6 @@ def test_a_run_that_cannot_print_its_summary_has_finished_and_one_that_owes_json
         assert run(["resume", str(folder), "--json"], output, tmp_path / "errors") == (0, "")
 
 
-def test_ctrl_c_stops_a_run_that_nobody_watches_as_any_other(tmp_path: Path, watch: Watch) -> None:
-    stop = ("interrupt", "coordinator.records.checkpoints:CheckpointStore.commit", "after", "1")
-    words = [*RUN, "--out", str(tmp_path)]
-    with without_reader() as output:
-        assert warm.start(words, output, output, meddler=stop, env=watch.environment).wait() == 4
-    assert (watch.remains(), committed(tmp_path / "digits" / "a")) == ([], 1)
-
-
 def test_a_live_table_whose_terminal_is_closed_ends_no_run(tmp_path: Path, watch: Watch) -> None:
     ours, theirs = pty.openpty()
     with warm.start([*RUN, "--out", str(tmp_path)], theirs, theirs, env=watch.environment) as process:
@@ -153,11 +130,3 @@ def test_streams_that_were_closed_before_the_start_are_no_failure_and_no_file_ta
     shell = ["sh", "-c", '"$@" >&-', "sh", *fedbr("list", "servers")]
     ended = subprocess.run(shell, stderr=subprocess.PIPE, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
-
-
-def test_a_table_that_goes_to_a_reader_that_has_gone_keeps_no_report_from_being_written(tmp_path: Path) -> None:
-    folder, page = made_run(tmp_path / "a", [0.5], ""), tmp_path / "page.html"
-    with without_reader() as output:
-        for words in (["--csv", "/dev/stdout", "-o", str(page)], ["-o", "/dev/stdout"]):
-            assert run(["report", str(folder), *words], output, tmp_path / "errors") == (0, "")
-    assert page.is_file()

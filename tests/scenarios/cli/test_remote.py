@@ -24,7 +24,6 @@ from coordinator.methods.spec import ModelEvaluation, Traffic
 from coordinator.records.store import read
 from coordinator.rounds.run import FederatedRun, RoundFinished
 from coordinator.rounds.synchronous import run_synchronous
-from coordinator.workers.instructions import Instruction, SendTask
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.sockets import RemoteAccess
@@ -176,41 +175,6 @@ def port_of(pool: Pool) -> int:
     return int(pool.remote_access.endpoint.rpartition(":")[2])
 
 
-def test_a_worker_of_ours_and_an_agent_side_by_side_which_is_stopped_change_nothing(
-    folder: Path, trainers: WorkerLauncher
-) -> None:
-    run = federation(folder / "alone", "fedavg", clients=6, rounds=4, sum="fixed_point")
-    run_synchronous(run)
-    store(run).ledger.close()
-    answered, agents = dict[int, int](), list[Agent]()
-
-    def stop(progress: RoundFinished) -> None:
-        if progress.rounds == 2:
-            os.kill(agents[0].process.pid, signal.SIGTERM)
-
-    run = federation(folder / "both", "fedavg", clients=6, rounds=4, sum="fixed_point", on_round=stop)
-    with pool_for(run, folder, 1, trainers) as pool:
-        scheduler = pool._scheduler
-        with worker(folder, port_of(pool)) as alice:
-            agents.append(alice)
-            until_ready(pool, 2, [alice])
-            first_hands = scheduler._assign_tasks
-            scheduler._assign_tasks = lambda workers: _counted(first_hands(workers), answered)  # type: ignore[method-assign]
-            set_workers(run, pool)
-            run_synchronous(run)
-            while scheduler.workers > 1:  # it may have had time for all of its visits
-                pool.submit([], lambda task, reply: None)
-                time.sleep(0.01)
-            status, said = alice.ended()
-            assert (status, said[-1]) == (4, "stopped")
-    store(run).ledger.close()
-    assert outcome(folder / "both") == outcome(folder / "alone")
-    rows = read(folder / "both" / "ledger.sqlite", "SELECT kind, detail FROM host_events")
-    gone = [row["detail"] for row in rows if row["kind"] in ("worker_died", "task_failed", "message_refused")]
-    assert gone == ["worker 1, a remote worker, is gone: Stopped: by SIGTERM"]
-    assert min(answered[0], answered[1]) >= 2  # both have worked
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("sum", "method"),
@@ -263,37 +227,6 @@ def test_an_agent_a_worker_and_a_fork_server_that_are_killed_in_the_middle_take_
     assert status == 0
 
 
-def _counted(sent: list[Instruction], by_worker: dict[int, int]) -> list[Instruction]:
-    for one in sent:
-        if isinstance(one, SendTask):
-            by_worker[one.worker] = by_worker.get(one.worker, 0) + 1
-    return sent
-
-
-def test_a_worker_that_finds_no_run_ends_with_3(folder: Path) -> None:
-    port = free_port()
-    with worker(folder, port, "alice", "--wait", "0.5") as early:
-        why = "no answer within 0.5 s: the run has ended, or has not begun to listen"
-        assert early.ended() == (3, [f"tcp://127.0.0.1:{port}: {why}"])
-
-
-@pytest.mark.long  # the limit is long enough for a busy machine, and is waited for
-def test_a_worker_that_loses_its_run_ends_with_3(folder: Path) -> None:
-    port = free_port()
-    words = [*changed(listening(folder, port, "lost"), "rounds.max=10000"), "--workers", "0"]
-    with (
-        Path(os.devnull).open("w") as nowhere,
-        warm.start(words, nowhere.fileno()) as run,
-        worker(folder, port, "alice", "--wait", "30") as alice,
-    ):
-        while ": waiting for a run, " in (joined := alice.errors.readline()):
-            pass
-        run.kill()
-        assert joined.startswith("fedbr worker: joined run ")
-        gone = f"tcp://127.0.0.1:{port}: the coordinator is gone"
-        assert alice.ended() == (3, [f"{gone}; trying again for 30 s", gone])
-
-
 @pytest.mark.usefixtures("warm_workers")
 def test_a_worker_whose_run_is_killed_and_taken_up_again_joins_it_again(folder: Path) -> None:
     port = free_port()
@@ -340,19 +273,6 @@ def test_what_a_run_on_another_machine_says_does_not_reach_the_terminal_as_contr
                 "are not bit-identical",
             ],
         )
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_worker_that_is_stopped_ends_with_4(folder: Path, how: signal.Signals) -> None:
-    with worker(folder, free_port()) as alice:
-        status = psutil.Process(alice.process.pid)
-        deadline = time.monotonic() + 60
-        while status.num_threads() < 3:  # until it has begun to wait
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        time.sleep(0.5)
-        os.kill(alice.process.pid, how)
-        assert alice.ended() == (4, ["stopped"])
 
 
 def test_new_keys_are_a_pair_and_join_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

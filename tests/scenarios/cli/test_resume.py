@@ -123,22 +123,6 @@ def started_nothing(*_: object) -> None:
 
 
 @pytest.mark.usefixtures("warm_workers")
-def test_verify_names_the_first_round_that_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command([*changed(DIGITS, "rounds.max=3"), "--out", str(tmp_path), "--run-id", "run", "--quiet"]) == 0
-    folder = tmp_path / "digits" / "run"
-    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
-        db.execute(
-            "UPDATE visits SET steps = 77 WHERE round = 1 AND visit = (SELECT MIN(visit) FROM visits WHERE round = 1)"
-        )
-        db.commit()
-    capsys.readouterr()
-    assert run_command(["diff", "--again", str(folder), "--workers", "1", "--quiet"]) == 3
-    said = capsys.readouterr().out
-    assert said.startswith("the first 1 of 3 rounds are the same, then round 2: visits, row 0: steps is ")
-    assert said.endswith(" instead of 77\n")
-
-
-@pytest.mark.usefixtures("warm_workers")
 def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "digits" / "a"
     folder.mkdir(parents=True)

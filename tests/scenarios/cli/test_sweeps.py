@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import json
 import re
@@ -49,10 +48,6 @@ def printed(*words: str) -> dict[str, Any]:
     with contextlib.redirect_stdout(text):
         assert main.run_command([*words, "--workers", "2", "--json"]) == 0
     return dict(json.loads(text.getvalue()))
-
-
-def hashes(result: dict[str, Any]) -> dict[str, tuple[str, float, int]]:
-    return {run["name"]: (run["model_sha256"], run["virtual_seconds"], run["bytes_up"]) for run in result["runs"]}
 
 
 def ledgers(folder: str) -> dict[str, int]:
@@ -128,21 +123,6 @@ def test_the_result_has_a_row_per_cell_and_tests_of_all_pairs(swept: Swept) -> N
     assert first["runs"] == ["fedavg-lr-0.05-seed0", "fedavg-lr-0.05-seed1"]
 
 
-def test_the_table_of_runs_is_that_of_their_summaries_and_the_report_names_the_rows(swept: Swept) -> None:
-    runs = list(csv.DictReader((swept.folder / "runs.csv").read_text().splitlines()))
-    assert len(runs) == 8
-    by_name = {run["name"]: run for run in swept.whole["runs"]}
-    for row in runs:
-        run = by_name[row["run"]]
-        assert (row["method"], int(row["seed"]), row["model_sha256"]) == (
-            *(run[key] for key in ("method", "seed", "model_sha256")),
-        )
-        assert float(row["virtual_seconds_to_0.01"]) == run["virtual_seconds"]
-    page = (swept.folder / "report.html").read_text()
-    assert "<svg" in page
-    assert "1 fedavg lr=0.05" in page
-
-
 @pytest.mark.usefixtures("brief_figures")
 def test_a_file_finds_the_runs_of_the_command_line_and_a_terminal_has_room_for_their_tables(
     swept: Swept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -159,18 +139,6 @@ def test_a_file_finds_the_runs_of_the_command_line_and_a_terminal_has_room_for_t
     assert lines[1] == "accuracy"
     assert max(len(line) for line in lines[:-1]) <= 80
     assert lines[-1] == f"report: {swept.folder / 'report.html'}"
-
-
-def test_a_finished_sweep_is_shown_though_its_cluster_is_not_there_any_more(swept: Swept) -> None:
-    before = ledgers(swept.whole["folder"])
-    gone = ("--on", "127.0.0.1:1", "--out", str(swept.out))
-    again = printed("sweep", "digits", *GRID, "--target", "0.01", "--seeds", "2", *gone)
-    assert hashes(again) == hashes(swept.whole)
-    grid: dict[str, list[Any]] = {"method": ["fedavg", "fedprox"], "train.lr": [0.05, 0.1]}
-    short: dict[str, Any] = {"rounds": {"max": 1}, "train": {"local_steps": 2}}
-    called = fedbr.sweep("digits", grid, seeds=2, targets=[0.01], out=swept.out, on="127.0.0.1:1", **short)
-    assert hashes(called.result) == hashes(swept.whole)
-    assert ledgers(swept.whole["folder"]) == before
 
 
 def test_a_comparison_over_seeds_takes_up_that_of_one_seed_and_has_its_statistics(tmp_path: Path) -> None:

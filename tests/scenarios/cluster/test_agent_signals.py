@@ -16,7 +16,6 @@ from scenarios.cluster.node_agent import (
     NodeAgent,
     NodeOptions,
     ServedConnection,
-    StopSignal,
     join_run,
 )
 
@@ -51,30 +50,3 @@ def test_signals_do_not_interrupt_an_agent_that_ends(
     assert join_run("tcp://host:1", credentials, NodeOptions(1, "auto", None, "", 60.0)) == code
     assert ended == ["fork server"]
     assert capfd.readouterr().err == f"fedbr worker: {'the run has ended' if first is None else 'stopped'}\n"
-
-
-def test_a_second_signal_interrupts_an_agent_that_is_busy_and_a_third_does_not(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    reached: list[str] = []
-
-    def serve(agent: NodeAgent, wait_seconds: float) -> ServedConnection:
-        agent._launchers.callback(reached.append, "fork server")
-        agent._launchers.callback(os.kill, os.getpid(), signal.SIGTERM)
-        for number in BOTH:
-            os.kill(os.getpid(), number)
-            reached.append(agent.stop_signal.name)
-        return ServedConnection()
-
-    monkeypatch.setattr(NodeAgent, "serve", serve)
-    credentials = Credentials(KeyPair(b"", b""), b"")
-    assert join_run("tcp://host:1", credentials, NodeOptions(1, "auto", None, "", 60.0)) == STOPPED
-    assert reached == ["SIGINT", "fork server"]
-    assert capfd.readouterr().err == "fedbr worker: stopped\n"
-
-
-def test_signals_interrupt_again_once_an_agent_has_failed() -> None:
-    with pytest.raises(OSError, match="disk"), StopSignal().noted():
-        raise OSError("disk")
-    with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGTERM)

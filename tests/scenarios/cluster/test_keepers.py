@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edge.protocol.portable import numpy_environment
 from edge.runtime.keys import new_pair
 from scenarios.cluster.keepers import (
     AgentKeeper,
@@ -21,9 +20,6 @@ from scenarios.cluster.keepers import (
     AgentOrder,
     RunKeeper,
     RunOrder,
-    agent_environment,
-    packed_folder,
-    run_environment,
     unpack,
 )
 from scenarios.cluster.ray_engine import check_address, run_shares
@@ -103,22 +99,6 @@ def test_a_run_that_is_made_elsewhere_comes_back_whole(tmp_path: Path) -> None:
     finally:
         keeper.end()
     assert set(psutil.Process().children(recursive=True)) <= before
-
-
-def test_a_portable_run_that_is_made_elsewhere_has_its_numpy_limited_too(tmp_path: Path) -> None:
-    def environment(*overrides: str) -> dict[str, str]:
-        planned = PlannedRun("one", load("digits", parse_all(["method=fedavg", *overrides])), {})
-        return run_environment(run_request(planned, tmp_path, Host(tmp_path, 1, "cpu"), 1)["scenario"])
-
-    assert environment() == agent_environment()
-    portable = environment("train.instructions=portable")
-    assert portable == numpy_environment(agent_environment())
-    assert portable["OPENBLAS_CORETYPE"] == "Haswell"
-
-
-def test_an_archive_of_nothing_is_empty_and_makes_nothing(tmp_path: Path) -> None:
-    unpack(packed_folder(tmp_path / "absent"), tmp_path / "new")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -54,17 +54,6 @@ def test_an_agent_with_other_libraries_does_not_serve() -> None:
     assert str(error.value) == f"not bit-identical to the run's machine: {why}"
 
 
-def test_an_agent_serves_a_portable_run_where_its_processor_has_the_instructions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = job(train=TrainConfig(instructions="portable"), fingerprint=fingerprint("cpu", "portable"))
-    monkeypatch.setattr(node_agent, "lacking", lambda: "")
-    check_numerics(run, run)
-    monkeypatch.setattr(node_agent, "lacking", lambda: "this machine's has no FMA")
-    with pytest.raises(JoinError, match="needs an x86-64 processor with AVX2 and FMA, and this machine's has no FMA"):
-        check_numerics(run, run)
-
-
 def test_an_agent_with_other_data_or_without_the_method_does_not_serve(
     trainers: WorkerLauncher, tmp_path: Path
 ) -> None:

@@ -5,21 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import fedbr
-from edge.runtime.connection import Credentials
-from edge.runtime.keys import new_pair
-from scenarios.cluster import node_agent
-from scenarios.cluster.node_agent import NodeAgent, NodeOptions
 from scenarios.cluster.ray_engine import RayEngine, last_word
-from scenarios.cluster.ray_reach import named_address
 from scenarios.config.errors import ScenarioError
 from tests.scenarios.runs import refused
 
@@ -32,17 +22,6 @@ def test_a_port_at_which_nobody_listens_is_named_before_ray_tries_it_for_minutes
     with pytest.raises(ScenarioError, match=why), engine:
         pass
     assert notes == ["Ray cluster ray://127.0.0.1:1: connecting, for 120 s at most"]
-
-
-def test_auto_is_what_ray_address_has_if_that_is_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {"": "auto", "auto": "auto", "head:6379": "head:6379", "ray://[::1]:10001": "ray://[::1]:10001"}
-    for set_to, named in names.items():
-        monkeypatch.setenv("RAY_ADDRESS", set_to)
-        assert (named_address("auto"), named_address("host:2")) == (named, "host:2")
-    for wrong in ("head", "head:65536", "http://head:6379"):
-        monkeypatch.setenv("RAY_ADDRESS", wrong)
-        with pytest.raises(ConnectionError, match=f"^RAY_ADDRESS = {wrong}: must be HOST:PORT or ray://HOST:PORT$"):
-            named_address("auto")
 
 
 def test_a_ray_address_for_which_ray_would_start_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,38 +75,9 @@ def test_the_reason_for_which_ray_ended_its_process_is_found_in_what_it_wrote() 
     )
 
 
-@pytest.mark.parametrize(
-    ("host", "why"), [("127.0.0.1", ""), ("no-such.invalid", "; no machine is known here as no-such.invalid")]
-)
-def test_an_agent_says_once_that_it_waits_and_whether_there_is_such_a_machine(
-    host: str, why: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(node_agent, "NOTE_SECONDS", 0.0)
-    pair = new_pair()
-    with ExitStack() as stack:
-        agent = NodeAgent(
-            f"tcp://{host}:1", Credentials(pair, pair.public), NodeOptions(1, "auto", None, "", 0.3), stack
-        )
-        last = why.removeprefix("; ") or "the run has ended, or has not begun to listen"
-        assert [agent.serve(0.3).why for _ in range(2)] == [f"no answer within 0.3 s: {last}"] * 2
-    assert capfd.readouterr().err == f"fedbr worker: tcp://{host}:1: waiting for a run, 0.3 s at most{why}\n"
-
-
 @pytest.mark.parametrize("words", [("sweep", "digits", "seed=1,2"), ("compare", "digits")])
 def test_every_command_that_makes_several_runs_has_them_made_on_a_cluster(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     command = (*words, "--out", str(tmp_path), "--on", "slurm", "--quiet")
     assert refused(capsys, *command) == "--on slurm: must be ray, auto, HOST:PORT or ray://HOST:PORT"
-
-
-@pytest.mark.parametrize(
-    "call", [lambda **on: fedbr.sweep("digits", {"seed": [1, 2]}, **on), partial(fedbr.compare, "digits")]
-)
-def test_python_calls_that_make_several_runs_have_them_made_on_a_cluster(
-    call: Callable[..., Any], tmp_path: Path
-) -> None:
-    with pytest.raises(ScenarioError, match="on = slurm: must be ray, auto"):
-        call(out=tmp_path, on="slurm")
-    with pytest.raises(ScenarioError, match="workers = 0: "):
-        call(out=tmp_path, on="ray", workers=0)

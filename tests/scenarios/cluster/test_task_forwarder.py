@@ -11,9 +11,9 @@ import pytest
 
 from coordinator.workers.task import PoolError, PoolTask
 from coordinator.workers.task_group import PoolTaskGroup
-from edge.protocol import client_state, messages, serialization
+from edge.protocol import messages, serialization
 from edge.protocol.payload import Payload, Vector
-from scenarios.cluster.task_forwarder import SWEEP_FILES, StateFiles, TaskForwarder
+from scenarios.cluster.task_forwarder import StateFiles, TaskForwarder
 from tests.edge.protocol.mutations import JOB, pack
 from tests.edge.runtime.listener import Listener
 
@@ -55,16 +55,6 @@ def test_an_agent_starts_from_what_came_and_gives_back_what_is_kept_whatever_the
     assert brought(agent, 2, None, name) == [[2.0, 2.0, 2.0]]
     assert brought(agent, 3, kept(0.5), name) == [[3.5, 3.5, 3.5]]
     assert brought(agent, 4, None, None) == []
-
-
-def test_no_name_that_came_is_a_path(agent: Listener, tmp_path: Path) -> None:
-    client_state.write(str(tmp_path / "secret"), kept(9.0))
-    mine = serialization.Envelope(agent.identity, 7, str(tmp_path / "secret"), str(tmp_path / "after"))
-    agent.send(pack(messages.ClientState(2, kept(1.0)), mine))
-    agent.send(pack(TASK, mine, frames=False))
-    assert three(agent.hear()[1]) == [3.0, 3.0, 3.0]
-    assert isinstance(agent.hear()[1], messages.Update)
-    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
 def test_a_task_and_what_came_ahead_of_it_must_belong_together(agent: Listener) -> None:
@@ -140,24 +130,6 @@ def test_updates_of_a_round_go_up_as_one_sum_of_the_machine_once(agent: Listener
     assert agent.hear() == (0, messages.PartialSum(5, 0, {}))
 
 
-def test_a_sum_that_nobody_wants_any_more_is_forgotten(agent: Listener) -> None:
-    """The run has begun another round; a visit of the first that is cancelled is confirmed."""
-    agent.send(pack(TASK, serialization.Envelope(agent.identity, 8, weight=0.5), frames=False))
-    assert isinstance(agent.hear()[1], messages.Update)
-    agent.send(
-        pack(messages.Train(2, 6, 0.1, {}, {}), serialization.Envelope(agent.identity, 9, weight=0.5), frames=False)
-    )
-    assert agent.hear() == (9, messages.Update(2, 6, {"loss": 0.5}, {}))
-    plain = serialization.Envelope(agent.identity)
-    agent.send(pack(messages.FetchPartial(5), plain))
-    assert agent.hear() == (0, messages.PartialSum(5, 0, {}))
-    slow = messages.Train(3, 6, 0.1, {"tenths": 5}, {})
-    for number in (10, 11):
-        agent.send(pack(slow, serialization.Envelope(agent.identity, number), frames=False))
-    agent.send(pack(messages.Cancel(), serialization.Envelope(agent.identity, 11)))
-    assert [agent.hear()[0] for _ in range(2)] == [11, 10]
-
-
 def test_an_agent_refuses_what_it_was_sent_twice_and_files_of_the_run(agent: Listener) -> None:
     slow = messages.Train(3, 6, 0.1, {"tenths": 2}, {})
     for _ in range(2):
@@ -208,17 +180,6 @@ def test_a_visit_that_fails_when_it_is_done_again_for_a_lost_sum_ends_the_agent(
         task.on_failure(task, "given up after 3 workers")
 
 
-def test_the_run_is_told_once_of_workers_that_have_retired_here(tmp_path: Path) -> None:
-    """Even of those that retired between the agent's hello, of four, and its first task."""
-    machine: Any = Machine()
-    machine.size = 3
-    forwarder = TaskForwarder(machine, machine, StateFiles(tmp_path, 1), [], workers=4)
-    for size in (3, 3, 1, 1):
-        machine.size = size
-        forwarder.turn()
-    assert machine.sent == [messages.Capacity(3), messages.Capacity(1)]
-
-
 # --- files of client states -------------------------------------------------------------------------------------------
 
 
@@ -245,17 +206,3 @@ def test_the_oldest_states_go_first_but_not_while_a_task_needs_them(tmp_path: Pa
     newer = visit(2)
     files.release(newer)
     assert sorted(map(str, folder.iterdir())) == sorted([third, newer])
-
-
-def test_what_a_worker_writes_after_its_task_was_cancelled_does_not_pile_up(tmp_path: Path) -> None:
-    files = StateFiles(tmp_path, 100)
-    kept = files.new()
-    Path(kept).write_bytes(bytes(40))
-    files.keep(1, "state", kept)
-    cancelled = files.new()
-    files.release(cancelled)
-    Path(cancelled).write_bytes(b"late")
-    (tmp_path / "9.safetensors.77.part").write_bytes(b"on its way")
-    for _ in range(SWEEP_FILES):
-        files.release(files.new())
-    assert {path.name for path in tmp_path.iterdir()} == {"1.safetensors", "9.safetensors.77.part"}

@@ -8,10 +8,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from scenarios.config import catalogue, json_schema, toml_source, value_types
-from scenarios.config.catalogue import ScenarioKey
+from scenarios.config import catalogue, json_schema, toml_source
 from scenarios.config.error_messages import known_keys
-from scenarios.config.plugin_points import BY_KEY
 from scenarios.config.schema import Scenario
 
 KEYS = {entry.key: entry for entry in catalogue.scenario_keys()}
@@ -32,12 +30,6 @@ def test_every_key_is_explained_and_every_quantity_has_a_unit() -> None:
     assert KEYS["fleet.rates"].unit == "bit/s"
     for key in ("hour", "hours", "spread_hours", "jitter_hours", "start_hour"):
         assert any(word in KEYS[f"fleet.availability.{key}"].meaning for word in ("hour", "interval", "time of day"))
-
-
-def test_every_plug_in_point_has_its_rows_as_choices() -> None:
-    for key in BY_KEY:
-        assert all(KEYS[key].choices.values()), key
-    assert KEYS["rounds.policy"].choices["sync"] == "rounds wait for all of their visits"
 
 
 @pytest.mark.parametrize(
@@ -64,23 +56,6 @@ def test_a_key_says_what_it_takes(
 ) -> None:
     entry = KEYS[key]
     assert (entry.type, entry.default_text, entry.range, entry.used_by) == (kind, default, bounds, users)
-
-
-def test_an_option_has_one_entry_for_each_row_that_takes_it() -> None:
-    owners = [entry for entry in catalogue.all_options() if entry.key == "server_options.tau"]
-    assert [(entry.used_by, entry.symbol) for entry in owners] == [
-        (("server = fedadam",), "τ"),
-        (("server = fedyogi",), "τ"),
-    ]
-    assert "eval.metric_options.hessian.pairs" in {entry.key for entry in catalogue.all_options()}
-    (bits,) = [entry for entry in catalogue.all_options() if entry.key == "codec.up.bits"]
-    assert (bits.used_by, bits.range) == (("codec.up.kind = quantize",), "at least 2, at most 16")
-
-
-def test_shipped_scenarios_that_set_a_key_are_found_through_those_that_they_extend() -> None:
-    values = catalogue.shipped_values("fleet.server.up")
-    assert values["iot-radio"] == "2 Mbit/s"
-    assert set(values) <= set(toml_source.shipped())
 
 
 # --- the JSON Schema --------------------------------------------------------------------------------------------------
@@ -153,10 +128,3 @@ def test_the_schema_says_what_keys_mean_and_what_they_are_by_default() -> None:
     }
     policies = schema["rounds"]["properties"]["policy"]["anyOf"][0]
     assert policies == {"enum": ["sync", "over_select", "deadline", "fedasync", "fedbuff"]}
-
-
-def test_the_words_for_types_are_those_of_toml() -> None:
-    assert value_types.type_text(tuple[float, ...]) == "a list of numbers"
-    assert value_types.type_text(dict[str, float] | list[str]) == "a table or a list of text"
-    assert value_types.range_text(float) is None
-    assert ScenarioKey("k", "text", None, None, None, "").default_text == "none"

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
-from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.run import run_problems
-from scenarios.run.host import choose_device
 from scenarios.run.run_problems import check_machine
 from scenarios.run.setup import on_device
 
@@ -62,18 +57,6 @@ def test_steps_are_replayed_on_a_gpu_unless_the_scenario_or_the_model_is_ones_ow
     assert graphs(["model.name=tests.plugins.residual:ROW"], "cuda") is False
 
 
-def test_auto_is_a_gpu_where_there_is_one_but_for_portable_numerics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter([Path("/dev/nvidia0")]))
-    portable, native = load("digits"), load("digits", parsed([NATIVE]))
-    assert portable.scenario.train.instructions == "portable"
-    assert [choose_device("auto", runs) for runs in ((), [native], [portable], [native, portable])] == [
-        "cuda", "cuda", "cpu", "cpu",
-    ]  # fmt: skip
-    assert choose_device("cuda", [portable]) == "cuda"  # as asked for, and refused by its name
-    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter([]))
-    assert choose_device("auto", [native]) == "cpu"
-
-
 def test_portable_numerics_need_a_processor_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     portable = load("digits", parsed(["train.instructions=portable"]))
     assert portable.scenario.train.instructions == "portable"
@@ -91,13 +74,3 @@ def test_portable_numerics_need_a_processor_that_has_them(monkeypatch: pytest.Mo
         "digits: train.instructions = portable: needs an x86-64 processor with AVX2 and FMA, and this machine's has no "
         "AVX2; choose native"
     )
-
-
-@pytest.mark.usefixtures("warm_workers")
-def test_check_shows_what_a_run_here_would_do(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scenarios.studies.forecast.check.choose_device", lambda asked, runs: "cpu")
-    assert main.run_command(["check", "digits", NATIVE, "train.precision=bf16", "--json"]) == 0
-    train = json.loads(capsys.readouterr().out)["scenario"]["train"]
-    assert (train["memory_format"], train["precision"], train["pathways"]) == ("channels_last", "bf16", "sweep")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 
 from scenarios.config.errors import COMMAND_LINE, PYTHON, Argument, ReportError, ScenarioError
@@ -49,17 +47,3 @@ def test_whoever_shows_an_error_words_its_arguments() -> None:
     report = ReportError("make it again with ", Argument("run_id"))
     report.word_for_python()
     assert (type(report), str(report)) == (ReportError, "make it again with run_id")
-
-
-def test_the_nearest_of_the_choices_ends_the_text() -> None:
-    error = ScenarioError("no list 'device'; ", given="device", choices=["devices", "networks"])
-    assert str(error) == "no list 'device'; did you mean 'devices'?"
-    assert error.choices == ("devices", "networks")
-
-
-def test_a_long_text_keeps_its_reason_and_an_error_can_be_copied() -> None:
-    error = ScenarioError("x" * 2000 + "\n: the reason", key="seed", source="mine.toml")
-    assert str(error).startswith("mine.toml: xxx")
-    assert str(error).endswith("\\n: the reason")
-    again = copy.copy(error)
-    assert (str(again), again.key, again.source) == (str(error), "seed", "mine.toml")

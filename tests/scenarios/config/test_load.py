@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.methods.fedavg import SPEC as FEDAVG
@@ -24,7 +22,6 @@ from scenarios.config.toml_source import shipped
 from scenarios.config.toml_writer import toml_text
 from scenarios.run.evaluated_clients import check_validation
 from scenarios.run.setup import RunInputs, Setup
-from tests.scenarios.runs import refused
 
 
 def refusal(*overrides: str, name: str = "digits") -> str:
@@ -61,11 +58,6 @@ def test_a_run_folder_of_an_earlier_version_may_have_bare_numbers_but_overrides_
 
     assert load(str(tmp_path / "scenario.toml")).scenario.rounds.deadline == 5.0
     assert "needs a unit" in refusal("rounds.deadline=6", name=str(tmp_path / "scenario.toml"))
-
-
-@pytest.mark.parametrize("written", ["0.9", '"90 %"', "90%", "90.0 %"])
-def test_an_accuracy_may_be_written_in_percent(written: str) -> None:
-    assert load("digits", parsed([f"stop.target_accuracy={written}"])).scenario.stop.target_accuracy == 0.9
 
 
 def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_replaced(tmp_path: Path) -> None:
@@ -137,15 +129,6 @@ def test_a_file_that_names_another_row_replaces_the_options_of_the_one_it_extend
     assert amounts == [0.5, None]
 
 
-def test_options_of_metrics_are_told_apart_by_name_and_so_overlaid(tmp_path: Path) -> None:
-    (tmp_path / "base.toml").write_text('extends = "digits"\neval.metric_options.hessian.pairs = "distinct"\n')
-    (tmp_path / "mine.toml").write_text(
-        'extends = "base.toml"\neval.metrics = ["hessian"]\neval.metric_options.hessian.batch = 2\n'
-    )
-    options = load(str(tmp_path / "mine.toml")).scenario.eval.metric_options["hessian"]
-    assert (options["pairs"], options["batch"]) == ("distinct", 2)
-
-
 SCORED_BY_CLIENT = replace(FEDAVG, name="scored-by-client", evaluation=ModelEvaluation(on="clients"))
 
 
@@ -206,17 +189,6 @@ def test_partition_and_fleet_have_the_runs_seed_unless_they_are_given_one(key: s
     assert [seed(name=str(copy)), seed("seed=4", name=str(copy))] == [3, 3]
 
 
-def test_a_fleet_that_follows_the_runs_seed_leaves_chains_and_run_ids_as_they_were() -> None:
-    follows, same, fixed = (
-        RunInputs(load("digits", parse_all(["seed=3", *more]))).identity
-        for more in ([], ["fleet.seed=3"], ["fleet.seed=4"])
-    )
-    assert "seed" not in follows["fleet"]
-    assert same == follows
-    assert fixed["fleet"].pop("seed") == 4
-    assert fixed == follows
-
-
 def test_with_a_method_given_only_the_options_that_it_has_are_kept() -> None:
     options = ["method_options.lambda1=0.5", "method_options.period=7"]
 
@@ -242,12 +214,6 @@ def without_none(table: dict[str, Any]) -> dict[str, Any]:
         for key, value in table.items()
         if value is not None
     }
-
-
-@settings(max_examples=80, deadline=None)
-@given(tables)
-def test_toml_text_is_read_back_as_it_was(table: dict[str, Any]) -> None:
-    assert tomllib.loads(toml_text(table)) == without_none(table)
 
 
 @pytest.mark.parametrize(
@@ -284,12 +250,6 @@ def test_a_preset_is_written_out_and_goes_with_no_other_values() -> None:
     assert FedBROptions(preset="paper") == FedBROptions()
 
 
-@pytest.mark.parametrize(("method", "fraction"), [("fedavg", 0.0), ("fedfomo", 0.2)])
-def test_validation_examples_are_held_out_by_default_where_the_method_needs_them(method: str, fraction: float) -> None:
-    assert load("digits", parsed([f"method={method}"])).scenario.data.validation == fraction
-    assert load("digits", parsed([f"method={method}", "data.validation=0.4"])).scenario.data.validation == 0.4
-
-
 def test_fedfomo_needs_validation_examples_only_if_it_has_peers() -> None:
     alone = ["method=fedfomo", "method_options.peers=0"]
     assert load("digits", parse_all(alone)).scenario.data.validation == 0.2, "the same training examples as with peers"
@@ -298,13 +258,6 @@ def test_fedfomo_needs_validation_examples_only_if_it_has_peers() -> None:
     check_validation(Setup.of(load("digits", parse_all(alone)), three_and_none))
     with pytest.raises(ScenarioError, match="holds out no example of client 0, which has 3; raise it"):
         check_validation(Setup.of(load("digits", parsed(["method=fedfomo"])), three_and_none))
-
-
-@pytest.mark.usefixtures("warm_workers")
-def test_a_client_that_would_have_no_validation_examples_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """1437 examples for 400 clients: 3 or 4 each, of which 20 % are none."""
-    message = refused(capsys, "check", "digits", "method=fedfomo", "data.clients=400")
-    assert "data.validation = 0.2 holds out no example of client 0, which has 3, and of 399 other clients" in message
 
 
 @pytest.mark.parametrize(

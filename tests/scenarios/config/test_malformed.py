@@ -8,23 +8,19 @@ from __future__ import annotations
 import os
 import random
 import re
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from scenarios.config import fleet_files
 from scenarios.config.errors import LONGEST
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.overrides import parse_all
 from scenarios.config.quantities import scenario_text
-from scenarios.config.schema import Scenario
 from tests import warm
-from tests.scenarios.config.malformed import FIELDS, METHODS, deep, fits, fitting, hostile, keys, scenario, texts, toml
+from tests.scenarios.config.malformed import FIELDS, deep, fits, fitting, hostile, keys, scenario, toml
 
 steady = settings(
     max_examples=int(os.environ.get("FEDBR_HOSTILE", "100")),
@@ -79,13 +75,6 @@ def test_every_key_takes_values_of_its_type_and_range_or_says_with_what_they_cla
 
 
 @steady
-@given(fits)
-def test_values_that_fit_by_themselves_make_a_scenario_or_a_clash(folder: Path, said: dict[str, Any]) -> None:
-    came = ending(folder, scenario(said))
-    assert isinstance(came, Loaded) or names_a_key(came), came
-
-
-@steady
 @given(keys, hostile, fits)
 @example("method_options", {"x": [[int("f" * 5000, 16)]]}, {})
 @example("seed", [[int("f" * 5000, 16)]], {})
@@ -112,14 +101,6 @@ def test_whatever_is_said_on_the_command_line_is_loaded_or_refused_by_its_name(
 
 
 @steady
-@given(st.lists(st.one_of(texts, texts.map(lambda text: f"train.lr={text}"), texts.map(lambda text: f"{text}=1"))))
-@example(["=", "==", "a..b=1", ".=1", "train=1", "train.lr=", "train.lr"])
-@example(["seed=1\nx=2"])
-def test_any_override_is_taken_or_refused(folder: Path, overrides: list[str]) -> None:
-    ending(folder, scenario({}), *overrides)
-
-
-@steady
 @given(fits, st.randoms(use_true_random=False), st.integers(1, 6))
 def test_a_file_that_is_damaged_anywhere_is_loaded_or_refused(
     folder: Path, said: dict[str, Any], draw: random.Random, hits: int
@@ -140,19 +121,6 @@ def test_a_file_that_is_damaged_anywhere_is_loaded_or_refused(
     ending(folder, bytes(text))
 
 
-def test_an_option_of_a_method_is_taken_or_refused_by_its_name(folder: Path) -> None:
-    options = [(row.name, name) for row in METHODS for name in row.options.model_fields]
-
-    @steady
-    @given(st.sampled_from(options), hostile)
-    def one(drawn: tuple[str, str], value: Any) -> None:
-        method, option = drawn
-        came = ending(folder, scenario({"method": method, "method_options": {option: value}}))
-        assert isinstance(came, Loaded) or option in came or "rounds" in came, came
-
-    one()
-
-
 def test_files_that_extend_each_other_without_end_or_are_beyond_all_use_are_refused(folder: Path) -> None:
     for number in range(40):
         (folder / f"{number}.toml").write_text(f'extends = "{number + 1}.toml"\n')
@@ -165,16 +133,6 @@ def test_files_that_extend_each_other_without_end_or_are_beyond_all_use_are_refu
         load(str(folder / "mine.toml"))
 
 
-def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(folder: Path) -> None:
-    """The parser's time grows with the third power of the parts or so: these would take it days."""
-    endless = "a." * 1_000_000 + "a"
-    for key in (endless, f"[{endless}]", f"x = {{{endless}"):
-        assert ending(folder, f"{key} = 1\n") == "mine.toml: not valid TOML: more than 1000 dots in one key"
-    assert (
-        ending(folder, scenario({}), f"seed={{{endless} = 1}}") == "command line: seed: more than 1000 dots in one key"
-    )
-
-
 def test_more_keys_tables_or_items_than_any_scenario_has_are_refused_before_they_are_parsed(folder: Path) -> None:
     shares = "\n".join(f"unknown-{number} = 1" for number in range(100_000))
     for text, said in (
@@ -185,29 +143,6 @@ def test_more_keys_tables_or_items_than_any_scenario_has_are_refused_before_they
         assert ending(folder, text) == f"mine.toml: not valid TOML: more than {said}"
 
 
-def test_a_million_names_are_looked_up_once_each(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(fleet_files, "calibrated", asked.append)  # which finds nothing
-    devices = '"raspberry-pi-4", "raspberry-pi-5", ' * 500_000
-    began = time.process_time()
-    mine = folder / "mine.toml"
-    mine.write_text(f"[data]\nclients = 1000000\n[fleet]\ndevices = [{devices}]\n[rounds]\nparticipants = 1\n")
-    assert len(load(str(mine)).scenario.fleet.devices) == 1_000_000
-    assert asked == []
-
-    mine.write_text(f"[fleet]\ndevices = [{', '.join(f'{number!r}' for number in map(str, range(1_000_000)))}]\n")
-    with pytest.raises(ScenarioError, match=r"^mine\.toml: fleet\.devices: '0': choose from raspberry-pi-4, "):
-        load(str(mine))
-    assert asked == ["0"]
-    assert time.process_time() - began < 30  # a tenth of it where nobody else computes
-
-
-def test_a_list_of_what_are_no_names_is_refused_at_its_first_item() -> None:
-    with pytest.raises(ValidationError) as caught:
-        Scenario.model_validate({"fleet": {"devices": [1] * 1000}})
-    assert [error["loc"][-1] for error in caught.value.errors()] == ["dict[str,constrained-float]", 0]
-
-
 def test_a_module_of_ones_own_that_fails_is_told_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folder)
     (folder / "my_own_broken.py").write_text("ROW = 1 / 0\n")
@@ -216,16 +151,6 @@ def test_a_module_of_ones_own_that_fails_is_told_in_one_line(folder: Path, monke
         assert isinstance(came, str)
         assert came.startswith(f"mine.toml: {text}")
         assert came.endswith(f"ZeroDivisionError: division by zero ({folder / 'my_own_broken.py'}, line 1)")
-
-
-def test_lists_without_end_in_an_own_device_file_and_tables_that_stand_twice_are_named(folder: Path) -> None:
-    (folder / "deep.toml").write_text(f"x = {'[' * 5000}")
-    deep = ending(folder, scenario({"fleet.device_file": str(folder / "deep.toml")}))
-    twice = ending(folder, "[train]\n[train]")
-    assert isinstance(deep, str) and isinstance(twice, str)
-    assert deep.startswith("mine.toml: fleet.device_file: deep.toml: not a TOML file: ")
-    assert twice.startswith("mine.toml: not valid TOML: Cannot declare ('train',) twice")
-    assert ending(folder, "[[train]]\nlr = 1") == "mine.toml: train = [{'lr': 1}]: must be a table"
 
 
 @pytest.mark.parametrize(

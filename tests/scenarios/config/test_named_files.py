@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,6 @@ from scenarios.config import fleet_files
 from scenarios.config.load import Loaded, load
 from scenarios.config.overrides import parse_all
 from scenarios.config.tables import value_at
-from scenarios.experiment.sweep_file import read_file
 from scenarios.run.setup import RunInputs
 
 LINK = 'fleet.bandwidth = { kind = "trace", file = "t.csv" }'
@@ -41,13 +39,6 @@ def test_a_name_is_searched_beside_the_file_that_has_it(name: str, place: Path) 
     # The current folder comes first.
     Path("t.csv").write_text("seconds,bits_per_second\n0,1000000\n")
     assert load(str(place / name)).scenario.fleet.bandwidth.file == "t.csv"
-
-
-def test_so_are_names_in_a_sweeps_file(place: Path) -> None:
-    grid = read_file(place / "sweep.toml").grid
-    file = str(place / "t.csv")
-    found: Any = grid.overrides["fleet.bandwidth.file"], grid.axes[0].values, grid.listed[0]["fleet.trace"]
-    assert found == (file, (file, "u.csv"), file)
 
 
 def test_a_run_is_known_by_the_content_of_its_files_and_not_by_their_names(place: Path) -> None:

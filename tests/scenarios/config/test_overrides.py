@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scenarios.config.errors import COMMAND_LINE, ScenarioError
-from scenarios.config.overrides import KeyValues, parsed, parsed_list, shown, split, words
+from scenarios.config.overrides import parsed, parsed_list, shown, words
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,6 @@ def test_a_word_is_a_value_which_is_written_as_a_word_again(word: str, value: An
     assert parsed(words(overrides)) == overrides
 
 
-def test_text_is_written_without_quotes_where_it_stays_text() -> None:
-    given: KeyValues = {"a": "20 Mbit/s", "b": "0.05", "c": "", "d": " x", "e": 0.1, "f": [1, "x"], "g": {"y": True}}
-    assert words(given) == ["a=20 Mbit/s", 'b="0.05"', 'c=""', 'd=" x"', "e=0.1", 'f=[1, "x"]', "g={y = true}"]
-
-
 @pytest.mark.parametrize(
     ("given", "message", "key"),
     [
@@ -56,17 +51,6 @@ def test_a_word_that_is_no_override_and_a_repeated_key_are_refused(
         parsed(given)
     assert str(refused.value).startswith(message)
     assert (refused.value.key, refused.value.source) == (key, COMMAND_LINE if key else None)
-
-
-def test_commas_within_quotes_brackets_and_braces_belong_to_a_value() -> None:
-    assert split('{a=0.4, b=0.6},{a=1}, "x,]y" ,[1,[2,3]],plain') == [
-        "{a=0.4, b=0.6}",
-        "{a=1}",
-        '"x,]y"',
-        "[1,[2,3]]",
-        "plain",
-    ]
-    assert split(r'"a\",b",c') == [r'"a\",b"', "c"]
 
 
 def test_the_values_of_a_list_are_read_one_by_one_and_shown_alike_however_they_are_written() -> None:

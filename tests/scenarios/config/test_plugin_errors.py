@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.records.client_vectors import StoredVectors
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, WorkerTraceback
-from scenarios.cli import main
-from scenarios.config import plugin_errors
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.run import runner
@@ -182,27 +179,3 @@ def test_an_error_of_a_module_that_is_loaded_names_the_line(
     assert error in str(raised.value)
     assert str(raised.value).endswith(f" ({tmp_path / 'half_made.py'}, line 2)")
     assert type(raised.value.__cause__).__name__ == error.partition(":")[0]
-
-
-@pytest.mark.usefixtures("warm_workers")
-def test_verbose_prints_the_traceback_of_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["run", "digits", f"data.partition.kind={ROWS}:UNSPLIT", "--out", str(tmp_path), "--quiet"]
-    assert main.run_command(words) == 2
-    assert "Traceback" not in capsys.readouterr().err
-    assert main.run_command([*words, "--verbose"]) == 2
-    assert f'raising.py", line {line_of(RAISING, "return deeper")}, in split' in capsys.readouterr().err
-
-
-def test_an_error_while_a_scenario_is_read_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_command(["check", "digits", f"method={ROWS}:BLOCKS"]) == 2
-    expected = (
-        rf"fedbr: digits: method = '{ROWS}:BLOCKS': no_blocks \(/.*/raising.py, line \d+\): FileNotFoundError: .*\n"
-    )
-    assert re.fullmatch(expected, capsys.readouterr().err)
-
-
-def test_errors_that_no_row_raised_stay_what_they_are(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), plugin_errors.named({"method": f"{ROWS}:SUM"}, RunFailed):
-        StoredVectors(tmp_path, {(0, "last"): "0-last-1.safetensors"}).get(0, "last")
-    with pytest.raises(KeyError), plugin_errors.named({"method": "fedavg"}, RunFailed):
-        raise KeyError("ours")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scenarios.config.plugin_points import BY_OPTIONS, BY_STAGE_KEY, PLUGIN_POINTS, WHOLE, PluginPoint, own_rows
-from scenarios.config.schema import all_fields
+from scenarios.config.plugin_points import PLUGIN_POINTS, PluginPoint, own_rows
 from scenarios.config.tables import TomlValue
 from tests.plugins import optioned
 
@@ -30,24 +29,6 @@ def test_a_point_finds_its_shipped_rows_by_name_and_refuses_those_of_others(poin
     with pytest.raises(ValueError, match=r"did you mean|choose from"):
         point.row("no-such-row")
     assert [key for key, row in OWN_ROWS.items() if point.is_row(row)] == [point.key] * (point.key in OWN_ROWS)
-
-
-def test_keys_of_points_and_of_their_options_are_keys_of_a_scenario() -> None:
-    keys = {key for key, _ in all_fields()}
-    assert {point.key for point in PLUGIN_POINTS} | set(BY_OPTIONS) | set(BY_STAGE_KEY) <= keys
-    tables = {key for key in keys if key.endswith("_options")}
-    assert tables == set(BY_OPTIONS) - set(BY_STAGE_KEY), "every table of options belongs to a point"
-    assert {key for key in keys if key.startswith("codec.") and key in WHOLE} == set(BY_STAGE_KEY)
-
-
-def test_rows_of_the_users_own_are_found_in_lists_and_in_joined_names() -> None:
-    tables: dict[str, TomlValue] = {
-        "method": "fedmlb+mine:SPEC",
-        "eval": {"metrics": ["accuracy", "mine:METRIC"]},
-        "data": {"partition": {"kind": "iid"}},
-    }
-    assert own_rows(tables) == [("method", "mine:SPEC"), ("eval.metrics", "mine:METRIC")]
-    assert own_rows({"eval": "nonsense", "rounds": {"policy": 3}}) == []
 
 
 def test_rows_of_the_users_own_are_found_in_stages_in_lists_of_them_and_in_tables_of_both() -> None:

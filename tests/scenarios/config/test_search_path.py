@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.config import search_path
 from scenarios.config.load import ScenarioError, load
 from scenarios.run.plugin_sources import SourceFile, roots
 
@@ -22,18 +21,6 @@ from edge.protocol.options.base import Options
 SPEC = ObjectiveSpec("mine", "plain", "a test", Options, "always", client="my_side:Mine")
 """
 SIDE = "from edge.training.client_update import ClientUpdate\n\n\nclass Mine(ClientUpdate):\n    pass\n"
-
-
-def test_folders_with_other_packages_of_our_names_are_searched_last(tmp_path: Path) -> None:
-    harmless, folder, module = (tmp_path / name for name in ("a", "b", "c"))
-    harmless.mkdir()
-    (folder / "edge").mkdir(parents=True)
-    module.mkdir()
-    (module / "scenarios.py").touch()
-    theirs, last = [str(folder), str(module)], ["/usr/lib/python3", str(harmless)]
-    assert search_path.ordered([*theirs, *last]) == [*last, str(ROOT), *theirs]
-    assert search_path.ordered([str(ROOT), *last]) == [str(ROOT), *last]
-    assert search_path.ordered([*theirs, str(ROOT)]) == [str(ROOT), *theirs]
 
 
 def test_a_folder_with_modules_of_our_names_breaks_neither_the_command_nor_its_workers(tmp_path: Path) -> None:
@@ -92,21 +79,6 @@ def test_a_module_of_ones_own_with_a_name_of_ours_is_named_in_one_sentence(
     way_out = "rename it, or use fedbr in a process of its own, such as the command fedbr"
     (sentence,) = [line for line in lines if line.endswith(way_out)]
     assert str(tmp_path / module.partition("/")[0]) in sentence
-
-
-def test_folders_that_are_no_packages_are_no_clash(tmp_path: Path) -> None:
-    (tmp_path / "scenarios").mkdir()
-    (tmp_path / "scenarios" / "mine.toml").write_text('extends = "digits"')
-    (tmp_path / "script.py").write_text("import fedbr\nprint(fedbr.check('scenarios/mine.toml')['scenario']['seed'])")
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "script.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (ended.stdout, ended.returncode) == ("0\n", 0), ended.stderr
 
 
 def test_modules_beside_a_scenario_are_found_but_not_those_in_a_run_folder(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.ledgers import chain
 from tests.scenarios.flower.apps import EXAMPLES, Apps
-from tests.scenarios.runs import fedbr
 
 APPS = sorted(path.parent.name for path in EXAMPLES.glob("*/pyproject.toml"))
 OURS = {"fedbr", "scenarios", "coordinator", "edge", "costmodel"}
@@ -50,16 +47,3 @@ def test_one_and_three_workers_give_one_chain(apps: Apps, name: str) -> None:
         for workers, run_id in ((1, "one"), (3, "three"))
     ]
     assert chains[0] == chains[1]
-
-
-def test_all_shipped_apps_are_tested() -> None:
-    assert APPS == ["digits", "fedadam", "local-dp", "scikit-learn"]
-
-
-def test_a_command_line_starts_its_own_processes(flower: None, tmp_path: Path) -> None:
-    words = fedbr("run", "digits", f"method=flower:{EXAMPLES / 'fedadam'}", ROUNDS + "1", BRIEF, "--workers", "1")
-    ended = subprocess.run(
-        [*words, "--quiet", "--json", "--out", str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert json.loads(ended.stdout)["visits"]["train"] == 2

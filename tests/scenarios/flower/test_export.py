@@ -32,11 +32,9 @@ from coordinator.workers.launcher import WorkerLauncher
 from costmodel.fleet.fleet import Fleet
 from costmodel.visits.work import Work
 from edge.flower import device_process, device_records
-from edge.flower.device_client import HELD, JOB, STATE, client_app
+from edge.flower.device_client import JOB, STATE, client_app
 from edge.flower.device_records import TRAIN
-from edge.protocol.codecs.update_codec import DownloadFrame
-from edge.protocol.messages import Train, Update, WireError
-from edge.protocol.payload import Vector
+from edge.protocol.messages import Update, WireError
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
 from scenarios.flower.device_grid import DeviceSettings
@@ -46,7 +44,7 @@ from scenarios.flower.wall_clock import MeasuredTimes, WallClock
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.setup import RunInputs
-from tests.scenarios.flower.flower_grid import FIRST_NODE, LocalGrid, nodes
+from tests.scenarios.flower.flower_grid import LocalGrid, nodes
 from tests.scenarios.runs import check_message, never, refused
 
 CLIENTS = 4
@@ -78,11 +76,8 @@ def simulated(out: Path, launcher: WorkerLauncher, *overrides: str) -> dict[str,
     "overrides",
     [
         ("method=fedavg", "codec.up.kind=topk", "codec.of=weights", "codec.error_feedback=true"),
-        ("method=fedavg", "codec.up.kind=quantize", "codec.up.levels=16", "codec.levels.by_round=true"),
-        ("method=fedmlb+fedprox", "method_options.mu=0.1"),
         ("method=fedbr", "method_options.alpha=2", "rounds.max=3", *QUANTIZED),
         ("method=fedavg+scaffold", "codec.up_slots.control.kind=fp16", *QUANTIZED),
-        ("method=fednova", "train.partial_work=0.5"),
     ],
     ids=" ".join,
 )
@@ -128,22 +123,6 @@ def module(file: Path) -> ModuleType:
     return made
 
 
-def test_the_bandit_learns_from_measured_times(tmp_path: Path) -> None:
-    """Eq. 5 with the times of the ledger, each divided by the longest of its round."""
-    real = served(tmp_path, LocalGrid(client_app(), nodes(CLIENTS)), "method=fedbr")
-    folder = Path(real["run_dir"]) / "ledger.sqlite"
-    columns = "round, client, down_end_s - start_s, compute_end_s - down_end_s"
-    times = {(r, c): (way, work) for r, c, way, work in read(folder, f"SELECT {columns} FROM visits")}
-    columns = "round, client, deviation, loss_drop, compute_share, communication_share, reward"
-    choices = read(folder, f"SELECT {columns} FROM choices")
-    assert len(choices) == 6
-    for round, client, deviation, drop, compute, communication, reward in choices:
-        longest = [max(each[part] for (r, _), each in times.items() if r == round) for part in (0, 1)]
-        way, work = times[round, client]
-        assert (communication, compute) == pytest.approx((way / longest[0], work / longest[1]), rel=1e-9)
-        assert reward == pytest.approx(deviation * drop / math.exp(compute + communication))
-
-
 def test_a_run_on_devices_has_a_run_folder_and_a_file_of_its_rounds(tmp_path: Path) -> None:
     grid = LocalGrid(client_app(), nodes(CLIENTS))
     real = served(tmp_path, grid, "method=fedavg", "eval.every=2")
@@ -160,18 +139,6 @@ def test_a_run_on_devices_has_a_run_folder_and_a_file_of_its_rounds(tmp_path: Pa
     down = [device_records.nbytes(message) for message in visits]
     assert (int(first["bytes_down"]), int(second["bytes_down"])) == (sum(down[:3]), sum(down[3:]))
     assert real["joules"] == 0  # nobody has measured any
-
-
-def test_frames_of_a_codec_travel_in_place_of_numbers(tmp_path: Path) -> None:
-    grid = LocalGrid(client_app(), nodes(CLIENTS))
-    served(tmp_path, grid, "method=fedavg", "rounds.participants=4", *QUANTIZED)
-    visits = [message for message in grid.messages if message.metadata.message_type == TRAIN]
-    first, second = visits[0], visits[-1]
-    assert {name: len(each) for name, each in first.content.array_records.items()} == {"vectors": 4}  # nobody holds any
-    assert {name: len(each) for name, each in second.content.array_records.items()} == {"frames": 4}
-    assert device_records.nbytes(second) < device_records.nbytes(first) / 3
-    held = grid.contexts[FIRST_NODE].state.config_records[HELD]
-    assert len(held) == 8  # of each block what the last difference was taken from, and what came of it
 
 
 # --- data that lie on the devices alone -------------------------------------------------------------------------------
@@ -197,29 +164,6 @@ def boards(root: Path) -> dict[int, dict[str, Any]]:
     for config in configs.values():
         config |= {"data-root": str(root / f"cam{config['partition-id']}"), "cache": str(root / "cache")}
     return configs
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("method=fedavg",),
-        ("method=fedavg+scaffold", "data.validation=0.2"),
-        ("method=fedprox", "rounds.selection=oort"),
-    ],
-    ids=" ".join,
-)
-def test_boards_with_their_own_examples_alone_give_the_weights_of_a_run_with_all(
-    overrides: tuple[str, ...], tmp_path: Path, trainers: WorkerLauncher
-) -> None:
-    cameras(tmp_path)
-    grid = LocalGrid(client_app(), boards(tmp_path))
-    real = served(
-        tmp_path, grid, *OWN, *overrides, "data.partition.kind=boards", data_root=str(tmp_path / "test"), min_nodes=4
-    )
-    natural = ("data.partition.kind=natural", f"data.root={tmp_path / 'all'}")
-    virtual = simulated(tmp_path, trainers, *OWN, *overrides, *natural)
-    assert real["model_sha256"] == virtual["model_sha256"]
-    assert (real["accuracy"], real["flops"]) == (virtual["accuracy"], virtual["flops"])
 
 
 def test_a_board_that_comes_later_or_with_other_examples_takes_no_part(
@@ -331,14 +275,6 @@ def failing(client: int, round: int, answer: str | FlowerError) -> Any:
     return on_message
 
 
-def test_a_device_that_does_not_answer_is_lost_and_the_round_goes_on(tmp_path: Path) -> None:
-    grid = LocalGrid(client_app(), nodes(CLIENTS), failing(1, 0, "silent"))
-    real = served(tmp_path, grid, "method=fedavg", "rounds.participants=4", visit_seconds=2.0)
-    assert (real["rounds"], real["visits"]["train"], real["visits"]["lost"]) == (2, 7, 1)
-    query = "SELECT end_s - start_s FROM rounds WHERE round = 0"
-    assert read(Path(real["run_dir"]) / "ledger.sqlite", query)[0][0] >= 2.0
-
-
 def test_a_node_that_flower_reports_as_gone_is_lost(tmp_path: Path) -> None:
     gone = FlowerError(5, "Node unavailable")
     grid = LocalGrid(client_app(), nodes(CLIENTS), failing(1, 0, gone))
@@ -379,23 +315,6 @@ def test_a_node_that_was_restarted_says_what_it_lacks(record: str, message: str,
     assert str(raised.value).startswith(expected.removesuffix(" .."))
 
 
-def test_rounds_do_not_wait_for_devices_beyond_the_policy(tmp_path: Path) -> None:
-    grid = LocalGrid(client_app(), nodes(CLIENTS), failing(0, 0, "silent"))
-    policy = "rounds.policy=over_select", "rounds.over_select=1.34", "rounds.participants=3", "rounds.max=1"
-    visits = served(tmp_path, grid, "method=fedavg", *policy)["visits"]
-    assert (visits["train"], visits["late"]) == (3, 1)
-    grid = LocalGrid(client_app(), nodes(CLIENTS), failing(2, 0, "silent"))
-    policy = "rounds.policy=deadline", 'rounds.deadline="5 s"', "rounds.participants=4", "rounds.max=1"
-    real = served(tmp_path, grid, "method=fedavg", *policy)
-    assert (real["visits"]["train"], real["visits"]["late"], real["virtual_seconds"]) == (3, 1, 5.0)
-
-
-def test_a_run_begins_without_all_nodes_where_that_is_allowed(tmp_path: Path) -> None:
-    configs = {node: config for node, config in nodes(CLIENTS).items() if config["partition-id"] != 2}
-    real = served(tmp_path, LocalGrid(client_app(), configs), "rounds.participants=4", "rounds.max=1", min_nodes=3)
-    assert real["visits"]["train"] == 3
-
-
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -419,40 +338,7 @@ def test_what_devices_cannot_do_is_refused_by_its_key(
     assert not (tmp_path / "app").exists()
 
 
-def test_a_folder_that_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "mine").write_text("mine")
-    got = refused(capsys, "flower", "export", "digits", str(tmp_path))
-    assert got == f"command line: {tmp_path}: exists already; choose another folder"
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
-def test_a_scenario_that_devices_cannot_run_is_refused_by_the_server_too(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"eval.on = \"clients\""):
-        served(tmp_path, LocalGrid(client_app(), nodes(CLIENTS)), "eval.on=clients")
-
-
 # --- the records ------------------------------------------------------------------------------------------------------
-
-
-def test_a_visit_and_its_update_come_back_as_they_were_sent() -> None:
-    vector, frame = Vector(np.array([1.5, -2.0], np.float32)), np.array([7, 8, 9], np.uint8)
-    task = Train(3, 5, 0.1, {"alpha": 2, "share": 0.5}, {"model": {"conv1": vector}})
-    frames = {("control", "fc"): DownloadFrame(frame, b"", b"v" * 16, 300)}
-    read_task, read_frames, state_in, state_out = device_records.read_train(
-        device_records.train_records(task, frames, "", "3-5.safetensors")
-    )
-    assert (read_task.client, read_task.round, read_task.lr) == (3, 5, 0.1)
-    assert read_task.choice == {"alpha": 2, "share": 0.5}
-    assert read_task.payload["model"]["conv1"].version == vector.version
-    (got,) = read_frames.values()
-    assert (got.frame.tolist(), got.before, got.version, got.size) == ([7, 8, 9], b"", b"v" * 16, 300)
-    assert (state_in, state_out) == ("", "3-5.safetensors")
-    encoded = {"control": {"fc": frame}}
-    update = Update(3, 5, {"loss": math.inf}, {"model": {"conv1": vector}}, {"norm": math.nan}, encoded)
-    back, seconds = device_records.read_update(device_records.update_records(update, 2.25))
-    assert (back.client, back.round, back.numbers, seconds) == (3, 5, {"loss": math.inf}, 2.25)
-    assert back.encoded["control"]["fc"].tolist() == [7, 8, 9]
-    assert math.isnan(back.logged["norm"])
 
 
 GOOD = {"client": 0, "round": 0, "seconds": 1.0}

@@ -229,34 +229,3 @@ def test_calls_of_flower_mean_virtual_time_and_nodes_keep_their_state(apps: Apps
     assert [kind for client, kind in kinds if client == 2] == ["late", "late", "train"]
     bytes_up = [nbytes for client, nbytes in visits(result, "client, bytes_up") if client == 2]
     assert all(LARGE < nbytes < LARGE + 2000 for nbytes in bytes_up)
-
-
-CRASH_SERVER = """
-    import json
-    import time
-    from flwr.app import Message, RecordDict
-    from flwr.serverapp import ServerApp
-
-    app = ServerApp()
-
-    @app.main()
-    def main(grid, context):
-        nodes = list(grid.get_node_ids())
-        for _ in range(6):
-            before = time.monotonic()
-            (reply,) = grid.send_and_receive([Message(RecordDict(), nodes[2], "train")])
-            code = reply.error.code if reply.has_error() else 0
-            print("said", json.dumps([code, time.monotonic() - before]), flush=True)
-"""
-
-
-def test_a_client_that_crashes_is_an_error_of_flower_after_the_heartbeat(apps: Apps) -> None:
-    crashes = ("fleet.crashes_per_hour=300", "method_options.heartbeat=40")
-    result = apps.play(THREE, *crashes, client=STATE_CLIENT, server=CRASH_SERVER)
-    kinds = [kind for (kind,) in visits(result, "kind")]
-    lost = [code == 5 for code, _ in said(result)]
-    assert 0 < sum(lost) < len(lost)
-    assert [kind == "lost" for kind in kinds] == lost
-    for (code, seconds), (start, end) in zip(said(result), visits(result, "start_s, up_end_s"), strict=True):
-        # the server handles 10 MB in 3.3 ms
-        assert seconds == pytest.approx(end - start + (40.0 if code else 0.0), abs=4e-3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from coordinator.records.store import read
 from coordinator.rounds.run import RunFailed
 from edge.protocol import app_records
-from scenarios.config.errors import ScenarioError
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.studies.replay import replay
@@ -36,15 +33,8 @@ def changed(metadata: str, value: str) -> str:
     ("old", "new", "message"),
     [
         (METRICS, 'MetricRecord({"num-examples": -1})', f"{EXAMPLES}-1{LIMIT}"),
-        (METRICS, 'MetricRecord({"num-examples": float("nan")})', f"{EXAMPLES}nan{LIMIT}"),
         (METRICS, 'MetricRecord({"num-examples": float("inf")})', f"{EXAMPLES}inf{LIMIT}"),
-        (METRICS, 'MetricRecord({"num-examples": -0.5e300})', f"{EXAMPLES}-5e+299{LIMIT}"),
         (METRICS, 'MetricRecord({"num-examples": 2**53 + 2})', f"{EXAMPLES}9007199254740994{LIMIT}"),
-        (
-            METRICS,
-            'MetricRecord({"num-examples": 1, "steps": 2**70})',
-            f"{PLACE}a reply that cannot be sent: metrics.steps: ValueError: Value out of range ..",
-        ),
         (
             METRICS,
             'MetricRecord({"num-examples": 1, "a\\ud800": 0.5})',
@@ -105,16 +95,6 @@ LATER = "msg.content['config']['server-round'] == 2 and context.node_config['par
             ": must be from 0 to 9007199254740992",
         ),
         (
-            f"if {LATER}: msg.content['arrays'] = ArrayRecord([np.zeros(9)])",
-            "round 2: the ServerApp has raised ValueError: operands could not be broadcast together with shapes "
-            "..; of the replies, client 1's arrays.0 is of shape (9,) and float64",
-        ),
-        (
-            f"if {LATER}: metrics = MetricRecord({{'weight': 3}})",
-            "round 2: the ServerApp has raised InconsistentMessageReplies: ..; of the replies, client 1's "
-            "metrics.num-examples is missing",
-        ),
-        (
             f"if {LATER}: metrics['num-examples'] = [1, 2]",
             "round 2: the ServerApp has raised InconsistentMessageReplies: ..; of the replies, client 1's "
             "metrics.num-examples is a list",
@@ -124,7 +104,7 @@ LATER = "msg.content['config']['server-round'] == 2 and context.node_config['par
             "round 2: the ServerApp has raised ..; of the replies, client 1's arrays.0 is no array that can be read",
         ),
     ],
-    ids=["negative", "shape", "missing", "list", "damaged"],
+    ids=["negative", "list", "damaged"],
 )
 def test_a_run_goes_on_with_an_app_whose_client_was_mended(apps: Apps, wrong: str, error: str) -> None:
     client = CLIENT.replace("from flwr.app import", "import numpy as np, torch\nfrom flwr.app import Array,", 1)
@@ -149,14 +129,3 @@ def test_a_run_goes_on_with_an_app_whose_client_was_mended(apps: Apps, wrong: st
 def rows(folder: Path) -> list[tuple[object, ...]]:
     columns = "round, start_s, end_s, participants, bytes_down, bytes_up, flops, joules"
     return [tuple(row) for row in read(folder / "ledger.sqlite", f"SELECT {columns} FROM rounds ORDER BY round")]
-
-
-def test_a_run_that_its_app_has_not_ended_does_not_go_on_with_another(apps: Apps) -> None:
-    server = SERVER.replace("FedAvg()", "FedAvg(fraction_evaluate=0.0)")
-    folder = Path(apps.play("data.clients=2", server=server)["run_dir"])
-    with closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger, ledger:
-        ledger.execute("DELETE FROM meta WHERE key = 'summary'")  # as if it had been killed
-    (apps.folder / "app" / "probe" / "client_app.py").write_text(CLIENT + "\n# another\n")
-    loaded, device = opened(folder, allow_code=True)
-    with pytest.raises(ScenarioError, match="the data or the files that the scenario names have changed"):
-        runner.resume(loaded, Host(folder.parent, 2, device), folder, apps.launcher, never)

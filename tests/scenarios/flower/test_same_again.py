@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 import sys
 from importlib import import_module
@@ -15,7 +14,7 @@ from edge.protocol import app_records
 from scenarios.api import flower
 from scenarios.cli.main import run_command
 from scenarios.config.errors import ScenarioError
-from scenarios.run import folder_files, runner
+from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.studies.replay import prepared, replay
 from scenarios.studies.replayed_run import OtherVisits
@@ -69,16 +68,6 @@ def test_a_replay_has_other_times_and_the_same_bytes(apps: Apps) -> None:
     assert replay(folder, allow_code=True).virtual_seconds == [before, before]
 
 
-def test_a_replay_in_which_a_reply_comes_too_late_is_refused(apps: Apps) -> None:
-    client = CLIENT.replace('"arrays": msg.content["arrays"]', '"arrays": ArrayRecord([np.ones(10)])')
-    client = client.replace("from flwr.app", "import numpy as np\nfrom flwr.app", 1)
-    server = SERVER.replace("FedAvg().start(", "FedAvg().start(timeout=5.0, ")
-    folder = Path(apps.play(TWO, "data.clients=2", client=client, server=server)["run_dir"])
-    assert replay(folder, allow_code=True).rounds == 2
-    with pytest.raises(OtherVisits, match="round 1: the app would get other replies in time"):
-        replay(folder, {"fleet.server.up": "300 bit/s"}, allow_code=True)
-
-
 def test_a_changed_app_is_not_replayed_and_not_resumed(apps: Apps) -> None:
     folder = Path(apps.play("data.clients=2")["run_dir"])
     file = apps.folder / "app" / "probe" / "client_app.py"
@@ -98,35 +87,6 @@ def test_an_app_that_a_run_names_runs_only_if_its_user_says_so(
         ledger.execute("DELETE FROM meta WHERE key = 'summary'")
     assert run_command([*command, str(folder)]) == 2
     assert f"the Flower app {app}, which the run names, runs only if you trust the run" in capsys.readouterr().err
-
-
-def test_an_app_within_the_runs_own_folder_never_runs(apps: Apps) -> None:
-    folder = Path(apps.play("data.clients=2")["run_dir"])
-    shutil.copytree(apps.folder / "app", folder / "app")
-    scenario = folder / "scenario.toml"
-    scenario.write_text(scenario.read_text().replace(str(apps.folder / "app"), str(folder / "app")))
-    with pytest.raises(ScenarioError, match="the Flower app lies in the run's own folder"):
-        replay(folder, allow_code=True)
-
-
-def test_a_run_of_an_app_is_removed_with_its_messages(apps: Apps) -> None:
-    folder = Path(apps.play("data.clients=2")["run_dir"])
-    assert len(list((folder / app_records.FOLDER).iterdir())) == 4
-    assert run_command(["ls", "--rm", str(folder), "--yes"]) == 0
-    assert not folder.exists()
-
-
-def test_messages_behind_a_link_are_not_written(apps: Apps, tmp_path: Path) -> None:
-    folder, elsewhere = Path(apps.play("data.clients=2")["run_dir"]), tmp_path / "elsewhere"
-    (folder / app_records.FOLDER).rename(elsewhere)
-    (folder / app_records.FOLDER).symlink_to(elsewhere)
-    with pytest.raises(ScenarioError, match="messages is a link"):
-        folder_files.check(folder)
-
-
-def test_options_that_an_app_has_not_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"unknown key method_options\.heartbeet"):
-        flower.of_app(write_app(tmp_path / "app"), "digits", {}, {"method_options.heartbeet": 3})
 
 
 def test_verify_and_reports_take_runs_of_apps(apps: Apps, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,20 +120,3 @@ def test_objects_of_a_module_are_an_app_with_its_projects_values(
     assert "from probe.server_app import app as app" in (folder / "given_server_app.py").read_text()
     with pytest.raises(ScenarioError, match="is no attribute of an imported module"):
         flower._folder_of(object(), client_app, {})
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("a=1 b=0.5", {"a": 1, "b": 0.5}),
-        ('c="x y" d=true', {"c": "x y", "d": True}),
-        ("e.f=word", {"e.f": "word"}),
-    ],
-)
-def test_a_run_config_is_read_as_flower_reads_it(text: str, values: dict[str, object]) -> None:
-    assert flower._parsed(text) == values
-
-
-def test_a_word_that_is_no_value_is_refused() -> None:
-    with pytest.raises(ScenarioError, match="'rounds' is no KEY=VALUE"):
-        flower._parsed("rounds")

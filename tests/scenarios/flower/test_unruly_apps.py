@@ -80,9 +80,7 @@ def test_what_an_app_has_started_ends_with_its_run(apps: Apps, tmp_path: Path) -
 ONE = "(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)"
 
 
-@pytest.mark.parametrize(
-    "end", ["os._exit(1)", "os.kill(os.getpid(), 9)", "os.kill(os.getppid(), 9); [None for _ in iter(int, 1)]"]
-)
+@pytest.mark.parametrize("end", ["os._exit(1)", "os.kill(os.getppid(), 9); [None for _ in iter(int, 1)]"])
 def test_a_server_app_that_forks_and_dies_does_not_hang_its_run(apps: Apps, tmp_path: Path, end: str) -> None:
     forks = f"import os, time; pid = os.fork(); open({str(tmp_path / 'pid')!r}, 'a').write(f'{{pid or os.getpid()}} ')"
     statements = f"{forks}\n    if not pid: time.sleep(600)\n    {end}"
@@ -94,28 +92,14 @@ def test_a_server_app_that_forks_and_dies_does_not_hang_its_run(apps: Apps, tmp_
     assert not is_running(forked)
 
 
-def test_what_apps_print_is_bounded_and_has_its_end(apps: Apps) -> None:
-    many = "[print('x' * 999_999) for _ in range(12)]; print('the end of it')"
-    result = apps.play("data.clients=2", client=client(many), server=server(f"{many}; {START}"), workers=1)
-    logs = Path(result["run_dir"]) / "logs"
-    texts = {file.name: file.read_bytes() for file in logs.glob("*.log") if file.name != "coordinator.log"}
-    assert sorted(texts) == ["server-app.log", "worker-0.log"]
-    for text in texts.values():
-        assert 8_000_000 < len(text) < 8_100_000
-        assert b"bytes are left out: a log has at most 8000000]" in text[-100_000:]
-        assert b"the end of it" in text[-10_000:]
-
-
 @pytest.mark.parametrize(
     "statements",
     [
-        "[None for _ in iter(int, 1)]",
-        "import threading; threading.Event().wait()",
         "while True:\n        try: [None for _ in iter(int, 1)]\n        except BaseException: pass",
         "while True: grid.get_node_ids(); grid.sleep(0.0); grid.push_messages([Message(RecordDict(), "
         "next(iter(grid.get_node_ids())), 'train')])",
     ],
-    ids=["computes", "waits", "catches all", "asks"],
+    ids=["catches all", "asks"],
 )
 def test_a_run_can_be_stopped_whatever_its_server_app_does(apps: Apps, tmp_path: Path, statements: str) -> None:
     mark = tmp_path / "mark"
@@ -139,9 +123,6 @@ def raise_if_stopped(result: dict[str, object]) -> None:
         raise Stopped
 
 
-DEEP = f"[tool.flwr.app.config.{'.'.join('a' * 4000)}]\nb = 1"
-
-
 def pipe(path: Path) -> None:
     os.mkfifo(path)
 
@@ -155,14 +136,11 @@ def sparse(path: Path) -> None:
     ("name", "make", "message"),
     [
         ("pyproject.toml", pipe, "is no ordinary file; a Flower app is a folder with a pyproject.toml .."),
-        ("pyproject.toml", Path.mkdir, "Is a directory; .."),
         ("pyproject.toml", sparse, "has more than 8000000 bytes, the most of a source file; .."),
-        ("pyproject.toml", lambda path: path.symlink_to("/dev/zero"), "is no ordinary file; .."),
         ("pyproject.toml", lambda path: path.write_text(f"a = {'[' * 9000}{']' * 9000}"), ".. are nested too deeply"),
-        ("pyproject.toml", lambda path: path.write_text(DEEP), ".. are nested too deeply"),
         ("probe/large.py", sparse, "has more than 8000000 bytes, the most of a source file"),
     ],
-    ids=["pipe", "folder", "large", "device", "lists", "tables", "module"],
+    ids=["pipe", "large", "lists", "module"],
 )
 def test_files_of_an_app_are_files_and_not_too_large(
     flower: None, tmp_path: Path, name: str, make: Callable[[Path], object], message: str
@@ -176,13 +154,3 @@ def test_files_of_an_app_are_files_and_not_too_large(
     assert place == str(app / name)
     start, dots, end = message.partition("..")
     assert text.startswith(start) and text.endswith(end) and (dots or text == message)
-
-
-def test_a_module_of_an_app_may_be_a_link_and_pipes_are_none_of_its_sources(flower: None, tmp_path: Path) -> None:
-    app = write_app(tmp_path / "app")
-    loaded = load("digits", parse_all([f"method=flower:{app}"]))
-    before = flower_app(loaded).sha256
-    os.mkfifo(app / "probe" / "pipe.py")
-    (app / "probe" / "client_app.py").rename(tmp_path / "elsewhere.py")
-    (app / "probe" / "client_app.py").symlink_to(tmp_path / "elsewhere.py")
-    assert flower_app(loaded).sha256 == before

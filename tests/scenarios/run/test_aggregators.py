@@ -68,10 +68,3 @@ def test_a_summary_has_the_totals_and_what_was_spent_until_the_target(run: RunFo
     missed = aggregators.summary(run.links, run.trail.until(0.9))
     assert missed is not None
     assert (missed["wan_bytes_to_target"], missed["joules_to_target"], missed["price_to_target"]) == (None, None, None)
-
-
-def test_a_run_without_tiers_has_none_of_it(tmp_path: Path) -> None:
-    plain = RunFolder(made_run(tmp_path / "plain", (0.2,), SCENARIO))
-    assert (plain.has_tiers, plain.links, plain.aggregators) == (False, [], [])
-    assert aggregators.summary(plain.links, plain.trail[0]) is None
-    assert (plain.trail[0].wan_nbytes, plain.trail[0].aggregator_joules, plain.trail[0].price) == (None, None, None)

@@ -59,15 +59,6 @@ def test_the_first_of_equally_good_rounds_on_validation_examples_is_the_best() -
     assert before_and_after(every, 1) == [(0.5, 1.0), (0.75, 0.5)]
 
 
-def test_without_validation_examples_the_rounds_own_accuracy_decides() -> None:
-    found = best_round(ROUNDS, [], 3)
-    assert found is not None
-    assert (found.round, found.selected_by, found.accuracy) == (3, "accuracy", 0.875)
-    assert found.rounds == 3  # the last row is an evaluation after the last round
-    assert (found.validation_accuracy, found.clients_accuracy, found.before_accuracy) == (None, None, None)
-    assert best_round([round_row(0, None)], [], 1) is None
-
-
 DEVICES = {"phone": [0, 3], "watch": [1, 2, 4], "tablet": [5]}
 
 
@@ -87,11 +78,6 @@ def test_accuracies_of_clients_are_grouped_by_their_devices_at_any_round() -> No
     kinds = {"phone": DeviceSummary(2, 0.5, 0.25, 0.25), "watch": DeviceSummary(2, 0.375, 0.25, 0.125)}
     assert summary(rows, found) == ClientSummary(0.4375, 0.25, spread, kinds)
     assert summary(rows) == ClientSummary(0.4375, 0.25, spread)
-
-
-def test_the_last_evaluation_is_that_of_all_kinds_of_devices() -> None:
-    rows = [*values(0, "accuracy", 0.5, 0.25), EvaluationRow(1, 0, "accuracy", 0.75, 4)]
-    assert list(at_round(by_device(rows, DEVICES))) == ["phone"]
 
 
 def test_parts_of_the_global_model_have_a_curve_each_beside_the_whole() -> None:

@@ -12,7 +12,7 @@ import pytest
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import Loaded, ScenarioError, load
-from scenarios.config.overrides import parse_all, parsed
+from scenarios.config.overrides import parse_all
 from scenarios.run import extension, runner
 from scenarios.run.host import Host
 from scenarios.run.setup import RunInputs
@@ -121,52 +121,6 @@ def test_a_budget_of_messages_above_clients_can_be_raised_and_not_be_lowered(
     assert "is where there was none" in text
     assert gone_on(folder, enough)["stopped_by"] == "rounds"
     assert record(folder) == record(whole)
-
-
-def test_an_asynchronous_run_goes_on_after_its_rounds(tmp_path: Path) -> None:
-    policy = ("rounds.policy=fedbuff", "rounds.buffer=3", *SHORT)
-    whole = run(tmp_path / "whole", *policy, "rounds.max=5")
-    folder = run(tmp_path / "short", *policy, "rounds.max=2")
-
-    gone_on(folder, "rounds.max=5")
-
-    assert record(folder) == record(whole)
-
-
-def test_aggregators_that_meet_the_server_one_by_one_go_on_after_their_rounds(tmp_path: Path) -> None:
-    tiers = ("fleet.tiers.count=3", "tiers.upwards=asynchronous", *SHORT)
-    whole = run(tmp_path / "whole", *tiers, "rounds.max=8")
-    folder = run(tmp_path / "short", *tiers, "rounds.max=5")
-
-    gone_on(folder, "rounds.max=8")
-
-    assert record(folder) == record(whole)
-
-
-def test_step_sizes_that_depend_on_the_number_of_rounds_are_not_stretched() -> None:
-    cosine, constant = (
-        load("digits", parsed([f"train.lr_schedule={name}"])).scenario.train for name in ("cosine", "constant")
-    )
-    with pytest.raises(ScenarioError, match=r"rounds.max = 200: the step sizes of train.lr_schedule = 'cosine' depend"):
-        extension.check_schedule(cosine, cosine.lr_rounds or 0, 200)
-    extension.check_schedule(constant, constant.lr_rounds or 0, 200)
-    said = load("digits", parsed(["train.lr_schedule=cosine", "train.lr_rounds=7"])).scenario
-    extension.check_schedule(said.train, said.rounds.max, 200)
-
-
-def test_a_fleet_budget_stays_as_it_is_where_visits_outlast_their_round() -> None:
-    late = {name: ("rounds.policy=deadline", f"rounds.on_late={name}") for name in ("finish", "complete")}
-    for policy, said in (
-        (("rounds.policy=fedbuff",), "rounds.policy = fedbuff"),
-        *((words, f"rounds.on_late = {name}") for name, words in late.items()),
-    ):
-        before, same, more = (
-            load("digits", parse_all([*policy, "budget.bytes=1 MB", *other])).scenario
-            for other in ((), ("rounds.max=999",), ("budget.bytes=1 GB",))
-        )
-        extension.check_budget(before, same)
-        with pytest.raises(ScenarioError, match=rf"budget.bytes: {said}: visits of several rounds"):
-            extension.check_budget(before, more)
 
 
 def test_budgets_of_aggregators_stay_as_they_are_where_each_ends_in_a_round_of_its_own() -> None:

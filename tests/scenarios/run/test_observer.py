@@ -9,9 +9,8 @@ import pytest
 
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
-from scenarios.run.observer import InnerRun, NotePrinter, Observers, RunObserver
+from scenarios.run.observer import InnerRun, NotePrinter, RunObserver
 from scenarios.run.run_folder import RunFolder
-from tests.observers import Listener
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.in_this_process import summary_of_run
 
@@ -49,36 +48,12 @@ def test_all_observers_are_told_of_a_run_in_their_order(tmp_path: Path) -> None:
     assert diary.lines == [line for line in ("start of a", "round 1", "round 2", "end by rounds") for _ in range(2)]
 
 
-def test_one_observer_may_end_a_run_after_a_round(tmp_path: Path) -> None:
-    diary = Diary(most=1)
-    result = run(tmp_path, diary, Diary())
-    assert (result["rounds"], result["stopped_by"]) == (1, "user")
-    assert diary.lines == ["start of a", "round 1", "end by user"]
-
-
 def test_a_run_whose_observer_fails_has_ended_without_a_summary(tmp_path: Path) -> None:
     diary = Diary(fails=True)
     with pytest.raises(ScenarioError, match="no more"):
         run(tmp_path, diary)
     assert diary.lines == ["start of a", "round 1", "failed"]
     assert RunFolder(tmp_path / "digits" / "a").is_begun  # and can be resumed
-
-
-def test_a_run_that_cannot_begin_is_not_told(tmp_path: Path) -> None:
-    run(tmp_path)
-    diary = Diary()
-    with pytest.raises(ScenarioError, match="exists already"):
-        run(tmp_path, diary)
-    assert diary.lines == []
-
-
-def test_a_stop_flag_is_set_by_an_observer_or_by_the_user() -> None:
-    progress: Any = object()
-    watch = Observers([Listener(), Listener(on_round=lambda progress: True)])
-    assert not watch()
-    watch.on_round(progress)
-    assert watch()
-    assert Observers([], lambda: True)()
 
 
 def test_a_run_within_another_piece_of_work_is_known_by_its_notes_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,17 +59,6 @@ def test_a_methods_figure_is_drawn_as_its_run_recorded_it(tmp_path: Path) -> Non
     assert "r = 3" in page
 
 
-def test_a_map_and_a_method_without_a_record_too(tmp_path: Path) -> None:
-    chart = MethodMap("Map", "text", ("rank",), "rank", "gain", "gain")
-    record = {
-        "own_method": {"nominal": False, "table": "ranks", "figure": None, "map": json.loads(json.dumps(vars(chart)))}
-    }
-    (run,) = open_runs([recorded_run(tmp_path / "map", record)])
-    assert figures_of([run]) == {"ranks": chart}
-    (run,) = open_runs([recorded_run(tmp_path / "none", {})])
-    assert (figures_of([run]), run.shows_nominal) == ({}, False)
-
-
 @pytest.mark.parametrize(
     ("changed", "why"),
     [

@@ -8,8 +8,6 @@ import pytest
 
 from coordinator.rounds.budget import PRICE, Budget, Cost, RunLimits
 from costmodel.config import Prices
-from scenarios.config.load import load
-from scenarios.config.overrides import parse_all
 from scenarios.report.result_tables import results
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.terminal import _paid
@@ -32,11 +30,6 @@ def test_a_month_costs_plans_what_is_beyond_them_and_energy() -> None:
         {"runs": 15.0, "plans": 40.0, "data": 250.0, "energy": 22.5, "price": 312.5}
     )
     assert Prices(gb=5.0).month([1e9], 0.0)["price"] == 150.0  # without a plan all of 30 GB
-
-
-def test_a_plan_is_written_with_its_month() -> None:
-    for text in ("10 GB/month", "10 GB per month", "10 GB"):
-        assert load("digits", parse_all([f"fleet.price.plan={text}"])).scenario.fleet.price.plan == 10**10
 
 
 def test_a_budget_of_money_reserves_bytes_and_joules() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from costmodel.fleet.fleet import Fleet
-from costmodel.fleet.inputs import note
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.tcp import WIRE_FACTOR
 from scenarios.config.load import ScenarioError, load
@@ -114,24 +113,6 @@ def test_the_identity_of_a_run_has_all_files_that_its_recordings_come_from(folde
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["fleet.trace=days.csv"], ["fleet.trace: 2 rows for 10 clients: each row serves 5 clients"]),
-        (["fleet.trace=days.csv", *TWO], []),
-        (["fleet.trace=days.csv", "data.clients=1", "rounds.participants=1"], ["fleet.trace: 2 rows for 1 clients: "]),
-    ],
-)
-def test_how_rows_meet_clients_is_said(overrides: list[str], said: list[str]) -> None:
-    notes = RunInputs(load("digits", parse_all(overrides))).fleet_notes
-    assert [text[: len(start)] for text, start in zip(notes, said, strict=True)] == said
-
-
-def test_rows_that_some_clients_share_are_counted() -> None:
-    assert note("fleet.trace", 4, 10) == "fleet.trace: 4 rows for 10 clients: each row serves 2 or 3 clients"
-    assert note("fleet.trace", 13, 10) == "fleet.trace: 13 rows for 10 clients: 3 rows unused"
-
-
-@pytest.mark.parametrize(
     ("text", "overrides", "said"),
     [
         (DAYS, ["fleet.availability.kind=renewal"], "fleet.availability.kind = renewal: fleet.trace says who is "
@@ -155,11 +136,3 @@ def test_recordings_that_contradict_other_keys_or_stop_for_good_are_refused(
 ) -> None:
     (folder / "days.csv").write_text(text)
     assert refusal("fleet.trace=days.csv", *TWO, *overrides) == said
-
-
-def test_series_beside_a_table_have_the_limits_of_other_series(folder: Path) -> None:
-    (folder / "link.csv").write_text("seconds,bits_per_second\n0,1e6\n1e-17,2e6\n")
-    (folder / "table.csv").write_text(
-        "client,flops_per_second,down_bits_per_second,up_bits_per_second,down_series\nx,1e9,1e6,1e6,link.csv\n"
-    )
-    assert refusal("fleet.trace=table.csv", *TWO) == "fleet.trace: client x: seconds must be 0.001 or more apart"

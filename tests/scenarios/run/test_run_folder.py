@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge.protocol.serialization import pack_description
-from scenarios.config.errors import ReportError, ScenarioError
+from scenarios.config.errors import ReportError
 from scenarios.run.environment import DataSetRecord, Environment
 from scenarios.run.run_folder import RunFolder
 from tests.edge.protocol.mutations import DESCRIPTION as PROFILE
@@ -44,13 +44,6 @@ def test_settings_are_those_of_this_version_or_as_they_are_written_where_a_modul
     assert RunFolder(own).keys() == {"method": "my_method:SPEC", "train.lr": 0.5}
 
 
-def test_a_scenario_that_cannot_be_resolved_any_more_has_the_settings_of_its_file(tmp_path: Path) -> None:
-    run = RunFolder(made_run(tmp_path / "gone", (0.5,), 'method = "fedgone"\n'))
-    with pytest.raises(ReportError, match=r"scenario\.toml cannot be read: .*fedgone"):
-        run.keys()
-    assert run.settings == {"method": "fedgone"}
-
-
 def test_an_environment_is_read_as_it_was_written_also_with_keys_that_nobody_knows(tmp_path: Path) -> None:
     began = Environment(
         device="cpu", workers=2, data=DataSetRecord(name="digits", sha256="ab"), own_method={"table": None}
@@ -67,13 +60,6 @@ def test_an_environment_is_read_as_it_was_written_also_with_keys_that_nobody_kno
     assert RunFolder(tmp_path).environment.tables() == tables | {"room": "B 17"}
 
 
-def test_limits_that_a_run_began_with_are_written_until_it_has_them_again() -> None:
-    before = Environment(device="cpu")
-    longer = before.with_limits({"rounds": {"max": 2}})
-    assert longer.tables() == {"device": "cpu", "began_with": {"rounds": {"max": 2}}}
-    assert longer.with_limits({}).tables() == {"device": "cpu"}
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -88,17 +74,3 @@ def test_a_description_that_no_worker_has_given_is_refused(content: bytes | None
         (tmp_path / "description.msgpack").write_bytes(content)
     with pytest.raises(ReportError, match=rf"description\.msgpack does not describe the run's .*{problem}"):
         _ = RunFolder(tmp_path).description
-
-
-def test_a_run_that_has_described_nothing_yet_goes_on_on_any_device(tmp_path: Path) -> None:
-    RunFolder(tmp_path).check_device("cuda:1")
-    Environment(device="cpu").write(tmp_path)
-    with pytest.raises(ScenarioError, match="--device cuda:1: the run began on cpu, and would not be bit-identical"):
-        RunFolder(tmp_path).check_device("cuda:1")
-
-
-def test_a_ledger_whose_creation_was_interrupted_has_no_summary(tmp_path: Path) -> None:
-    assert RunFolder(tmp_path).meta == {}
-    (tmp_path / "ledger.sqlite").touch()
-    run = RunFolder(tmp_path)
-    assert (run.meta, run.summary, run.is_begun) == ({}, None, False)

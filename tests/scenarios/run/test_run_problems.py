@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from edge.protocol.config import ModelProfile
@@ -49,10 +48,6 @@ def test_a_run_without_any_exchange_says_so_before_and_after(tmp_path: Path) -> 
     alone = "travels: no block is downloaded or uploaded, so that clients train on their own, as method = local"
     result = ended(tmp_path, "travels.up=nothing", "travels.down=nothing")
     assert result["warnings"] == result["notes"] == [alone]
-
-
-def test_a_run_that_no_client_could_take_part_in_says_so() -> None:
-    assert warnings("clients") == ["no round has ended: no client could take part"]
 
 
 TOO_SMALL = [
@@ -117,11 +112,6 @@ def test_a_last_round_that_a_budget_has_cut_is_marked_in_warning_summary_labels_
     assert [label.endswith(", last round cut") for label in labels] == [False, True]
 
 
-def test_a_run_that_was_stopped_by_its_user_or_has_learned_is_not_warned_about() -> None:
-    assert warnings("user") == []
-    assert warnings("rounds", rounds=1, train=1, late=9) == []
-
-
 def test_more_threads_than_cores_are_told_and_far_more_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_problems, "default_workers", lambda: 2)
     many, few = (load("digits", parsed(["train.instructions=native", f"train.threads={count}"])) for count in (500, 3))
@@ -133,16 +123,4 @@ def test_more_threads_than_cores_are_told_and_far_more_are_refused(monkeypatch: 
     profile: ModelProfile = SimpleNamespace(layout=None)  # type: ignore[assignment]
     assert run_problems.foreseen(Setup.of(few, profile), "cpu") == [
         "train.threads = 3: there are only 2 cores, so that rounds take longer than with 2"
-    ]
-
-
-def test_clients_without_examples_are_named() -> None:
-    def notes(*samples: int) -> list[str]:
-        profile: ModelProfile = SimpleNamespace(samples=np.array(samples))  # type: ignore[assignment]
-        return run_problems.notes(Setup.of(load("digits", parsed(["method=fedavg"])), profile))
-
-    assert notes(4, 1) == []
-    assert notes(4, 0, 1) == ["data.partition: client 1 has no training examples, and never takes part"]
-    assert notes(*[0] * 7) == [
-        "data.partition: clients 0, 1, 2, 3, 4 and 2 more have no training examples, and never take part"
     ]

@@ -14,7 +14,7 @@ from costmodel.clock import Clock
 from costmodel.config import FleetConfig
 from costmodel.fleet.fleet import Fleet
 from edge.protocol.rng import keyed_generator
-from scenarios.run.host import StopFlag, interruptible
+from scenarios.run.host import StopFlag
 from scenarios.run.runner import StoppableClock
 
 CALLS: dict[str, tuple[Any, ...]] = {
@@ -46,12 +46,3 @@ def test_a_signal_ends_a_long_computation_at_once(name: str, monkeypatch: pytest
     with flag.watching(), pytest.raises(Stopped):
         getattr(StoppableClock(fleet), name)(*CALLS[name])
     assert (flag(), went_on) == (True, [])
-
-
-def test_all_else_goes_on_until_it_asks_the_flag() -> None:
-    flag = StopFlag()
-    with flag.watching():
-        with interruptible():
-            pass
-        signal.raise_signal(signal.SIGTERM)
-        assert flag()

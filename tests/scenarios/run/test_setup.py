@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from costmodel.clock import Clock
-from costmodel.fleet import traces
 from costmodel.fleet.availability import Always, Diurnal, RecordedIntervals, Renewal
-from costmodel.fleet.devices import devices, networks
+from costmodel.fleet.devices import devices
 from costmodel.fleet.fleet import Fleet
-from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, sigma_of_cv
+from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck
 from costmodel.visits.work import Work, Works
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import BlockShape, Layout
@@ -102,15 +101,6 @@ def test_a_file_is_found_as_it_is_named_then_below_the_data_root_then_in_the_cac
     with pytest.raises(ScenarioError) as caught:
         fleet_files.find(alone, "fleet.trace", "t.csv")
     assert str(caught.value) == f"fleet.trace = 't.csv': no such file; searched t.csv, {home / 'root' / 't.csv'}"
-
-
-def test_a_home_that_a_file_is_named_in_is_looked_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(home / "me"))
-    write(home / "me" / "t.csv", CAPACITIES)
-    assert drawn("fleet.trace=~/t.csv").down.size == 10
-    assert refusal("fleet.trace=~nobody-here/t.csv") == (
-        "digits: fleet.trace = '~nobody-here/t.csv': Could not determine home directory."
-    )
 
 
 @pytest.mark.parametrize(
@@ -223,24 +213,6 @@ def test_devices_and_networks_of_own_files_take_part(home: Path) -> None:
     assert (fleet.down.tolist(), fleet.up.tolist(), fleet.rtt.tolist()) == ([2e6] * 10, [1e6] * 10, [0.25] * 10)
 
 
-def test_a_calibrated_device_of_the_cache_takes_part_once_it_is_there_and_after_one_of_a_device_file(
-    home: Path,
-) -> None:
-    assert refusal("fleet.devices={my-board=1}").startswith("command line: fleet.devices: 'my-board': choose from")
-    calibrated = write(cache_folder() / "devices" / "my-board.toml", DEVICE.format(name="my-board"))
-    assert drawn("fleet.devices={my-board=1}").device_names([0]) == ["my-board"]
-    write(home / "d.toml", DEVICE.format(name="my-board").replace("conv = 1e9", "conv = 7e9"))
-    assert drawn("fleet.device_file=d.toml", "fleet.devices={my-board=1}").flops_per_second[0] == 7e9
-    calibrated.write_text("x = 1\n")
-    assert refusal("fleet.devices={my-board=1}") == (
-        "command line: fleet.devices: my-board.toml: row 'x' is not a table of keys"
-    )
-    write(cache_folder() / "board.toml", DEVICE.format(name="../board"))
-    for path in ("../board", "x" * 300):
-        said = refusal(f'fleet.devices={{"{path}"=1}}')
-        assert said.startswith(f"command line: fleet.devices: '{path}': choose from")
-
-
 # --- when clients are there -------------------------------------------------------------------------------------------
 
 
@@ -279,29 +251,6 @@ def test_a_trace_that_repeats_begins_at_the_hour_of_the_day_and_comes_again(home
         [(10, 11), (13, 15), (34, 35), (37, 39)],
         [(22, 23), (46, 47)],
     ]
-
-
-def test_of_a_trace_that_does_not_repeat_what_was_before_the_beginning_is_over(home: Path) -> None:
-    once = "fleet.availability.repeat=false"
-    assert phones(home, once) == [[(1, 3), (22, 23)], [(10, 11)]]
-    assert phones(home, once, "fleet.availability.start_hour=2") == [[(0, 1), (20, 21)], [(8, 9)]]
-    assert phones(home, once, "fleet.availability.start_hour=12") == [[(10, 11)], []]
-
-
-def test_each_row_of_a_trace_is_followed_before_any_is_followed_twice(home: Path) -> None:
-    write(home / "phones.csv", PHONES)
-    fleet = drawn("fleet.availability.kind=trace", "fleet.availability.file=phones.csv")
-    first = [intervals(fleet, client, DAY)[0] for client in range(10)]
-    assert sorted(first[:2]) == [(1, 3), (10, 11)]
-    assert first == first[:2] * 5
-
-
-def test_who_is_there_and_how_links_vary_follow_from_the_seed_alone(home: Path) -> None:
-    settings = ["fleet.availability.kind=renewal", "fleet.bandwidth.kind=ou"]
-    one, two, other = drawn(*settings), drawn(*settings), drawn(*settings, "seed=1")
-    assert intervals(one, 3, DAY) == intervals(two, 3, DAY) != intervals(other, 3, DAY)
-    factors = [fleet.behaviour.variation.factor(3, 0, 55.0) for fleet in (one, two, other)]
-    assert factors[0] == factors[1] != factors[2]
 
 
 # --- what each key does -----------------------------------------------------------------------------------------------
@@ -356,35 +305,6 @@ def test_every_key_reaches_the_fleet(override: str, found: Callable[[Fleet], Any
     assert found(drawn(override)) == expected
 
 
-def test_presences_are_as_their_keys_say() -> None:
-    diurnal = ("kind=diurnal", "hour=22", "hours=4", "start_hour=20", "spread_hours=0", "jitter_hours=0", "sigma=0")
-    fleet = drawn(*(f"fleet.availability.{setting}" for setting in diurnal))
-    assert intervals(fleet, 0, DAY) == intervals(fleet, 9, DAY) == [(2, 6)]
-    renewal = ("kind=renewal", "on=2 h", "off=1 h", "sigma=0")
-    found = intervals(drawn(*(f"fleet.availability.{setting}" for setting in renewal)), 0, DAY)[1:]
-    assert [end - begin for begin, end in found] == pytest.approx([2.0] * len(found))
-    assert np.diff([begin for begin, _ in found]) == pytest.approx([3.0] * (len(found) - 1))
-
-
-def test_links_vary_by_the_cv_and_at_the_steps_of_their_keys() -> None:
-    fleet = drawn(
-        "fleet.bandwidth.kind=ou", "fleet.bandwidth.cv=0.5", "fleet.bandwidth.tau=2 s", "fleet.bandwidth.step=4 s"
-    )
-    variation = fleet.behaviour.variation
-    assert variation.factor(0, 0, 5.0)[1] == 8.0
-    # The logarithm is normal with sigma^2 = ln 1.25, and its mean -sigma^2 / 2; steps of two tau hardly correlate.
-    logs = np.log([variation.factor(client, 0, 4.0 * step)[0] for client in range(10) for step in range(400)])
-    assert logs.std() == pytest.approx(sigma_of_cv(0.5), rel=0.05)
-    assert logs.mean() == pytest.approx(-(sigma_of_cv(0.5) ** 2) / 2, abs=0.03)
-
-
-def test_a_recorded_series_of_factors_is_followed(home: Path) -> None:
-    write(home / "series.csv", SERIES)
-    variation = drawn("fleet.bandwidth.kind=trace", "fleet.bandwidth.file=series.csv").behaviour.variation
-    assert isinstance(variation, Samples)
-    assert {variation.factor(0, 0, t)[0] for t in np.arange(0.0, 8.0, 0.5)} == {1.0, 0.5}
-
-
 def test_a_trace_of_capacities_sets_rates_and_speeds_relative_to_its_median(home: Path) -> None:
     write(home / "capacities.csv", CAPACITIES)
     fleet = drawn(
@@ -395,17 +315,6 @@ def test_a_trace_of_capacities_sets_rates_and_speeds_relative_to_its_median(home
     # The slow phones of this trace have the fast links: rank by rank, the product is the same for all.
     assert fleet.flops_per_second * fleet.down == pytest.approx([2 * conv * fleet.down.min()] * 3)
     assert fleet.down.max() == pytest.approx(4 * fleet.down.min())
-
-
-def test_how_much_links_vary_comes_from_the_trace_where_it_tells(home: Path) -> None:
-    write(home / "cases.csv", CASES)
-    settings = ["fleet.trace=cases.csv", "fleet.trace_case=3", "fleet.bandwidth.kind=ou", "fleet.bandwidth.step=1000 s"]
-    told, stiff = drawn(*settings), drawn(*settings, "fleet.bandwidth.cv=0")
-    assert told.bandwidth_cv is not None
-    assert told.bandwidth_cv.tolist() == [[0.1, 0.1]] * 10
-    logs = np.log([told.behaviour.variation.factor(0, 0, 1000.0 * step)[0] for step in range(1000)])
-    assert logs.std() == pytest.approx(sigma_of_cv(0.1), rel=0.1)
-    assert told.behaviour.variation.factor(4, 1, 5.0) == stiff.behaviour.variation.factor(4, 1, 5.0)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -466,15 +375,6 @@ def test_a_pathway_keeps_its_activations_and_a_teacher_does_not(home: Path, meth
     assert len(Setup.of(loaded, two).refused) == count
 
 
-def test_a_model_that_no_device_holds_is_refused(home: Path) -> None:
-    write(home / "d.toml", DEVICE.format(name="board"))
-    alone = [HALF_SMALL[0], "fleet.devices={board=1}", HALF_SMALL[2]]
-    loaded = load("digits", parse_all(alone))
-    with pytest.raises(ScenarioError) as caught:
-        _ = Setup.of(loaded, described(60, 5.0)).refused
-    assert str(caught.value) == f"digits: fleet.devices: the model fits no device; {SUM}"
-
-
 # --- the identity of a run --------------------------------------------------------------------------------------------
 
 
@@ -499,46 +399,6 @@ def test_a_run_is_another_one_when_a_file_that_it_names_says_something_else(
     assert RunInputs(load("digits", parse_all([kind, f"{key}=file"]))).identity == known
     write(home / "file", after)
     assert RunInputs(load("digits", parse_all([kind, f"{key}=file"]))).identity["files"] != known["files"]
-
-
-def test_all_that_depends_on_a_fleets_files_shares_one_record_until_their_content_changes(home: Path) -> None:
-    write(home / "t.csv", CAPACITIES)
-    scenario = load("digits", parsed(["fleet.trace=t.csv"])).scenario
-    first, again = fleet_files.read_inputs(scenario), fleet_files.read_inputs(scenario)
-    assert first.trace is again.trace
-    write(home / "t.csv", CAPACITIES.replace("100,", "101,"))
-    changed = fleet_files.read_inputs(scenario)
-    assert isinstance(first.trace, traces.Capacities) and isinstance(changed.trace, traces.Capacities)
-    seconds = first.trace.compute_seconds.tolist(), changed.trace.compute_seconds.tolist()
-    assert seconds == ([0.1, 0.2, 0.4], [0.101, 0.2, 0.4])
-
-
-def test_a_run_is_another_one_when_its_calibrated_device_is_measured_again() -> None:
-    file = cache_folder() / "devices" / "my-board.toml"
-    write(file, DEVICE.format(name="my-board"))
-    known = RunInputs(load("digits", parsed(["fleet.devices={my-board=1}"]))).identity
-    write(file, DEVICE.format(name="my-board").replace("conv = 1e9", "conv = 2e9"))
-    assert RunInputs(load("digits", parsed(["fleet.devices={my-board=1}"]))).identity != known
-
-
-@pytest.mark.parametrize(
-    ("key", "kind"),
-    [
-        ("fleet.trace", "seed=0"),
-        ("fleet.availability.file", "fleet.availability.kind=trace"),
-        ("fleet.bandwidth.file", "fleet.bandwidth.kind=trace"),
-        ("data.partition.file", "data.partition.kind=file"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_named_before_a_run_begins(home: Path, key: str, kind: str) -> None:
-    loaded = load("digits", parse_all([kind, f"{key}=/proc/self/mem"]))
-    with pytest.raises(ScenarioError, match=rf"^{key}: /proc/self/mem: cannot be read: Input/output error$"):
-        _ = RunInputs(loaded).identity
-    (home / "long").touch()
-    os.truncate(home / "long", 10**12)
-    loaded = load("digits", parse_all([kind, f"{key}=long"]))
-    with pytest.raises(ScenarioError, match=rf"^{key}: long: is larger than (16|64),000,000 bytes$"):
-        _ = RunInputs(loaded).identity
 
 
 # --- recorded traces --------------------------------------------------------------------------------------------------
@@ -575,12 +435,3 @@ def test_the_shipped_scenario_finds_its_traces_below_the_data_folder(recorded: P
         for hour in (2, 14)  # the run begins at 22:00
     ]
     assert there[0] > there[1] > 0
-
-
-@pytest.mark.parametrize("file", ["network_flash_users.csv", "mobiperf_flhetbench_cases.csv"])
-def test_recorded_links_vary_as_much_as_they_were_measured_to(recorded: Path, file: str) -> None:
-    fleet = drawn(f"fleet.trace=devices/{file}", "fleet.bandwidth.kind=ou")
-    assert fleet.bandwidth_cv is not None
-    assert fleet.bandwidth_cv.shape == (10, 2)
-    assert (fleet.bandwidth_cv >= 0).all() and 0.05 < fleet.bandwidth_cv.mean() < 2
-    assert networks()["wifi-4"].down_bits_per_second not in fleet.down

@@ -73,21 +73,3 @@ def test_recorded_rates_of_links_are_the_scenarios_own(
     assert row_bases(above)["aggregators"]["wifi-4"] == dict(zip(("down", "up"), expected, strict=True))
     (fleet,) = RunInputs(above).tier_clock().fleets
     assert fleet.traced == traced
-
-
-def test_a_recorded_gateway_is_the_basis_of_transfers_that_it_is_too_slow_for(tmp_path: Path) -> None:
-    log = tmp_path / "log.csv"
-    # Wi-Fi 4 has 40 Mbit/s down and 25 up: the gateway is narrower downwards alone.
-    log.write_text("seconds,gateway,down_mbps,up_mbps\n0,a,10,50\n10,a,20,50\n")
-    words = [f"fleet.gateways={{count=1, bandwidth={{file='{log}'}}}}", "fleet.networks={wifi-4=1}"]
-    found = row_bases(load("digits", parse_all(words)))
-    assert found["networks"] == {"wifi-4": {"down": "read", "up": "assumed"}}
-
-
-def test_a_file_that_is_named_is_followed_without_a_kind(tmp_path: Path) -> None:
-    (tmp_path / "day.csv").write_text("seconds,bits_per_second\n0,1e6\n1,2e6\n")
-    words = ["fleet.networks={lte=1}", f"fleet.bandwidth.file={tmp_path / 'day.csv'}"]
-    assert row_bases(load("digits", parse_all(words)))["networks"]["lte"] == {"down": "read", "up": "read"}
-    (tmp_path / "there.csv").write_text("device,start_s,end_s\n0,5,100\n")
-    fleet = RunInputs(load("digits", parse_all([f"fleet.availability.file={tmp_path / 'there.csv'}"]))).drawn_fleet
-    assert fleet.behaviour.availability.interval(0, 200.0)[0] is False

@@ -45,13 +45,8 @@ WHOLE: Mapping[str, dict[str, Any]] = {
     "fedasync": {"rules": RoundPolicy("fedasync")},
     "fedbuff": {"rules": RoundPolicy("fedbuff", buffer=2)},
     "unsteady, sync": unsteady_world("sync"),
-    "unsteady, deadline": unsteady_world("deadline"),
-    "unsteady, fedbuff": unsteady_world("fedbuff"),
-    "a narrow server": {"server_link": 1e6},
     "gateways": {"fleet": {"gateways": {"count": 2, "down": 2e6, "up": 1e6}}},
     "codecs": {"codec": QUANTIZED},
-    "codecs of parts, tiers": {"codec": QUANTIZED, **TIERS},
-    "tiers": TIERS,
     "tiers one by one": {"aggregators": {"count": 2}, "schedule": {"upwards": "asynchronous"}, "server_link": math.inf},
     "tiers, late messages": {**TIERS, "rules": RoundPolicy("deadline", deadline=0.2, on_late="finish")},
     "charged evaluations": {"evaluation": {"on": "clients", "charged": True}},
@@ -59,9 +54,6 @@ WHOLE: Mapping[str, dict[str, Any]] = {
     "budget of seconds": {"limits": RunLimits(virtual_seconds=1.0), "rounds": 9},
     "budgets of clients": {"limits": RunLimits(client=Limits(bytes=40_000)), "rounds": 9},
     "scaffold": {"method": "scaffold"},
-    "fedgkd": {"method": "fedgkd"},
-    "local": {"method": "local"},
-    "heterofl": {"method": "heterofl", "submodel": {"rate": "client", **SUBMODEL}},
     "heterofl, drawn": {"method": "heterofl", "submodel": {"rate": "round", **SUBMODEL}},
     "heterofl, deadline": {"method": "heterofl", "submodel": {"rate": "deadline", "deadline": 0.12, **SUBMODEL}},
 }
@@ -107,13 +99,6 @@ def test_the_first_round_of_a_forecast_has_its_bytes_flops_seconds_and_joules(tm
     (sent,) = run.rows("SELECT SUM(nbytes), SUM(price) FROM aggregators")
     assert first["wan_bytes"] == sent[0]
     assert first["price"] == pytest.approx(sent[1])
-
-
-def test_a_method_that_learns_from_vectors_learns_nothing(tmp_path: Path) -> None:
-    how = WORLD | {"method": "fedbr", "deviation": "model", "rounds": 2}
-    untrained, _ = _both(tmp_path, how)
-    assert len(untrained.rounds) == 2
-    assert [round.record.method_rows for round in untrained.rounds] == [[], []]
 
 
 def _both(folder: Path, how: Mapping[str, Any]) -> tuple[UntrainedRun, Any]:
