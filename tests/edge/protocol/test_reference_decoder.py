@@ -254,3 +254,46 @@ def test_an_envelope_reads_as_the_reference_packs_it() -> None:
     )
     assert msgpack.unpackb(envelope.pack()) == plain_values
     assert serialization.Envelope.parse(msgpack.packb(plain_values)) == envelope
+
+
+# Two messages as they were written in a run: the second round of FedBR (alpha = 1) on digits, client 1 of two.
+# Of the blocks conv1 (40 numbers), conv2 (296), conv3 (584) and head (330), the head alone goes down.
+RECORDED_TRAIN = bytes.fromhex(
+    "950ba5547261696eb03632613738363530386463303166303884a6636c69656e74c4080000000000000001a5726f756e64c40800"
+    "00000000000001a26c72d7003fb999999999999aa663686f69636582a5616c706861c4080000000000000001a466756c6cc40800"
+    "000000000000009197a56d6f64656ca468656164c4109c701c8a11a5421ac583c2de9c0157c7a33c663491c40800000000000001"
+    "4ac4080000000000000528c4080000000000000000"
+)
+RECORDED_UPDATE = bytes.fromhex(
+    "950ba6557064617465b03632613738363530386463303166303883a6636c69656e74c4080000000000000001a5726f756e64c408"
+    "0000000000000001a76e756d6265727385a46c6f7373d70040002da4e4de9bd3a773616d706c6573d7004086700000000000a573"
+    "74657073d7004037000000000000a5666c6f7073d700419e85dc00000000a464726f70d7003fb0b5a08ba2e8c09497a56d6f6465"
+    "6ca5636f6e7631c41000000000000000000000000000000000a33c663491c4080000000000000028c40800000000000000a0c408"
+    "000000000000000097a56d6f64656ca5636f6e7632c41000000000000000000000000000000000a33c663491c408000000000000"
+    "0128c40800000000000004a0c408000000000000000097a56d6f64656ca5636f6e7633c410000000000000000000000000000000"
+    "00a33c663491c4080000000000000248c4080000000000000920c408000000000000000097a56d6f64656ca468656164c4100000"
+    "0000000000000000000000000000a33c663491c408000000000000014ac4080000000000000528c4080000000000000000"
+)
+
+
+def test_the_reference_reads_what_a_run_has_sent() -> None:
+    protocol, kind, run_id, fields, entries = read(RECORDED_TRAIN)
+    assert (protocol, kind, run_id) == (11, "Train", "62a786508dc01f08")
+    choice = {"alpha": whole(1), "full": whole(0)}
+    assert fields == {"client": whole(1), "round": whole(1), "lr": real(0.1), "choice": choice}
+    version = bytes.fromhex("9c701c8a11a5421ac583c2de9c0157c7")
+    assert entries == (("model", "head", version, "<f4", (whole(330),), whole(1320), whole(0)),)
+    protocol, kind, run_id, fields, entries = read(RECORDED_UPDATE)
+    assert (protocol, kind, run_id, fields["client"], fields["round"]) == (
+        *(11, "Update", "62a786508dc01f08"),
+        *(whole(1), whole(1)),
+    )
+    assert list(fields["numbers"]) == ["loss", "samples", "steps", "flops", "drop"]
+    assert [fields["numbers"][name] for name in ("samples", "steps")] == [real(718.0), real(23.0)]
+    numbers = {"conv1": 40, "conv2": 296, "conv3": 584, "head": 330}
+    assert entries == tuple(entry("model", key, bytes(16), "<f4", (size,)) for key, size in numbers.items())
+    assert (len(RECORDED_TRAIN), len(RECORDED_UPDATE)) == (177, 413)
+    frames = [np.full(size, 0.5, np.float32).tobytes() for size in numbers.values()]
+    update = serialization.decode(RECORDED_UPDATE, frames, "62a786508dc01f08")
+    assert isinstance(update, messages.Update)
+    assert {key: vector.data.size for key, vector in update.payload["model"].items()} == numbers
