@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -111,22 +110,6 @@ def test_local_training_in_two_phases(tmp_path: Path) -> None:
     kept = [client_state.read(state_file(run.federation, client)) for client in range(4)]
     assert [{slot: list(named) for slot, named in one.items()} for one in kept] == [{"branch": ["visits"]}] * 4
     assert [float(one["branch"]["visits"].data[0]) for one in kept] == [3, 3, 3, 3]
-
-
-# --- a correction that keeps vectors of its own: SCAFFOLD ------------------------------------------------
-
-
-def test_what_a_correction_keeps_outlives_a_broadcast_to_everyone(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"participants": 2, "train": BRIEF, "partition": IID, "period": 1, "broadcast": "everyone"}
-    run = play(tmp_path, "fedbr+scaffold", rounds=5, **how)
-    visits = run.rows("SELECT client, kind FROM visits WHERE round = 4")
-    trained = {client for (client,) in run.rows("SELECT DISTINCT client FROM visits WHERE kind = 'train'")}
-    listeners = [client for client, kind in visits if kind == "listen" and client in trained]
-    assert listeners
-    for client in listeners:
-        kept = client_state.read(state_file(run.federation, client))
-        assert list(kept[MODEL]) == list(BODY)
-        assert max(np.abs(vector.data).max() for vector in kept["control"].values()) > 0
 
 
 # --- a correction that has the last word on the global model: FedDyn --------------------------------------------------

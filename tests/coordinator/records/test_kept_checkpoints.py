@@ -23,10 +23,6 @@ def test_rounds_are_counted_from_1(keep: str | tuple[int, ...], kept: set[int]) 
     assert CheckpointRules(keep).kept(STORED, best=3) == kept
 
 
-def test_there_is_no_best_round_before_an_evaluation() -> None:
-    assert CheckpointRules("best").kept(STORED, best=None) == set()
-
-
 def committed(path: Path, keep: str | tuple[int, ...], accuracies: list[float | None]) -> Ledger:
     """A round per accuracy; client 7 is visited in each, client 8 in rounds 0 and 3."""
     ledger = Ledger(path, "start", None, CheckpointRules(keep))
@@ -59,12 +55,3 @@ def test_the_best_checkpoint_stays_until_a_better_one(tmp_path: Path) -> None:
     assert [round for round, _, _ in ledger.checkpoints()] == [6, 5]
     audit(ledger)
     ledger.close()
-
-
-def test_the_chain_is_the_same_whatever_is_kept(tmp_path: Path) -> None:
-    chains = set()
-    for number, keep in enumerate(("newest", "best", "every:1")):
-        ledger = committed(tmp_path / f"{number}.sqlite", keep, [0.5] * 4)
-        chains.add(ledger.chain)
-        ledger.close()
-    assert len(chains) == 1

@@ -25,7 +25,7 @@ from coordinator.rounds.budget import (
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.synchronous import Round
 from edge.protocol.config import PartitionConfig, TrainConfig
-from tests.toy import Run, committed_states, federation, model_sha256, play
+from tests.toy import committed_states, federation, model_sha256, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 IID = PartitionConfig("iid")
@@ -87,13 +87,6 @@ def test_a_target_comes_before_the_last_round() -> None:
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------
-
-
-def test_rounds_end_a_run_and_the_last_is_scored_whatever_the_rhythm(tmp_path: Path) -> None:
-    run = play(tmp_path, rounds=5, train=BRIEF, eval_every=2)
-    assert (run.stopped_by, run.federation.rounds) == (ROUNDS, 5)
-    assert run.rows("SELECT round, participants FROM rounds") == [(round, 4) for round in range(5)]
-    assert [accuracy is not None for accuracy in accuracies(run)] == [False, True, False, True, True]
 
 
 @pytest.mark.parametrize(("rule", "column"), [(BYTES, 0), (FLOPS, 1), (JOULES, 2), (BYTES_DOWN, 3), (BYTES_UP, 4)])
@@ -166,19 +159,6 @@ def test_a_visit_that_ends_at_the_edge_counts_and_no_round_starts_there(tmp_path
         assert (run.stopped_by, run.federation.clock.now) == (stopped_by, edge)
         assert run.rows("SELECT round, participants FROM rounds") == [(0, 4)]
         assert np.array_equal(run.model, one.model)
-
-
-def accuracies(run: Run) -> list[float | None]:
-    return [row[0] for row in run.rows("SELECT accuracy FROM rounds")]
-
-
-def test_a_target_ends_a_run_in_the_round_that_reaches_it(tmp_path: Path) -> None:
-    train = TrainConfig(lr=0.2, batch=16, local_steps=30)
-    path = [a for a in accuracies(play(tmp_path / "path", rounds=4, train=train, partition=IID)) if a is not None]
-    target = max(path)
-    run = play(tmp_path / "run", rounds=4, target=target, train=train, partition=IID)
-    assert run.stopped_by == TARGET
-    assert run.federation.rounds == path.index(target) + 1
 
 
 @pytest.mark.parametrize("share", [0.35, 0.8])

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from coordinator.records.round_record import EvalResult
-from coordinator.records.schema import EvaluationRow
 from coordinator.records.store import Ledger, evaluations
 from coordinator.rounds.budget import CONVERGED, ROUNDS, TARGET, Budget, RunLimits
 from coordinator.rounds.policy import PolicyName, RoundPolicy
@@ -40,13 +38,6 @@ def test_a_target_comes_before_convergence_and_convergence_before_the_last_round
     assert Budget(RunLimits(), 3).reached(3, 0.4, 0.4) == ROUNDS
 
 
-def test_another_split_may_decide_than_the_one_that_is_reported() -> None:
-    held_out = [EvaluationRow(0, *row, 4, kind="validation") for row in ((0, "accuracy", 0.5), (3, "accuracy", 0.25))]
-    rows = [EvaluationRow(0, 0, "accuracy", 0.9, 4), *held_out]
-    assert EvalResult(0.9, 0.1, rows).validation == 0.375  # a mean over clients, not over examples
-    assert EvalResult(0.9, 0.1, rows[:1]).validation is None
-
-
 @pytest.mark.parametrize(
     ("policy", "every", "rounds"), [("sync", 1, 3), ("sync", 3, 6), ("fedbuff", 1, 3), ("fedasync", 3, 6)]
 )
@@ -59,14 +50,6 @@ def test_patience_is_counted_in_rounds_and_ends_every_policy_at_an_evaluation(
     assert (run.stopped_by, run.federation.rounds) == (CONVERGED, rounds)
     with_accuracy = [number for (number,) in run.rows("SELECT round + 1 FROM rounds WHERE accuracy IS NOT NULL")]
     assert with_accuracy == list(range(every, rounds + 1, every))
-
-
-def test_a_round_opened_before_the_evaluation_that_ends_the_run_is_charged_to_nobody(tmp_path: Path) -> None:
-    run = play(tmp_path / "ended", rounds=9, patience=1, train=STILL)
-    alone = play(tmp_path / "alone", rounds=2, train=STILL)
-    assert (run.stopped_by, alone.stopped_by) == (CONVERGED, ROUNDS)
-    assert run.rows("SELECT * FROM visits") == alone.rows("SELECT * FROM visits")
-    assert run.federation.committed == alone.federation.committed
 
 
 def test_the_validation_examples_decide_where_they_select(tmp_path: Path) -> None:

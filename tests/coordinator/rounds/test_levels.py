@@ -58,16 +58,6 @@ def test_entropy_coded_levels_are_charged_as_they_were_sent(tmp_path: Path) -> N
     assert run.workers.bytes_up < plain.workers.bytes_up
 
 
-def test_without_adaptation_every_visit_has_the_stages_levels(tmp_path: Path) -> None:
-    plain, off = (
-        play(tmp_path / name, codec=codec, **HOW)
-        for name, codec in (("plain", {"up": STAGES}), ("off", {"up": STAGES, "levels": {"least": 3}}))
-    )
-    assert model_sha256(off.federation) == model_sha256(plain.federation)
-    assert off.rows("SELECT bytes_up FROM visits") == plain.rows("SELECT bytes_up FROM visits")
-    assert model_sha256(start(tmp_path / "on", BOTH).federation) != model_sha256(plain.federation)
-
-
 def test_the_order_of_workers_and_their_sums_change_nothing(tmp_path: Path) -> None:
     one, three = (start(tmp_path / str(n), BOTH, sites=n, shuffle=n) for n in (1, 3))
     assert model_sha256(three.federation) == model_sha256(one.federation)

@@ -41,16 +41,6 @@ def test_the_file_has_no_name_and_its_places_are_used_again(tmp_path: Path) -> N
         assert list(tmp_path.iterdir()) == []
 
 
-def test_replies_of_different_sizes_do_not_share_a_place(tmp_path: Path) -> None:
-    with ReorderBuffer(0, tmp_path) as held:
-        held.add(reply(0, size=10))
-        held.take(0)
-        held.add(reply(1, size=20))
-        held.add(reply(2, size=10))
-        assert sha256(held.take(1).payload) == sha256(reply(1, size=20).payload)
-        assert sha256(held.take(2).payload) == sha256(reply(2, size=10).payload)
-
-
 def test_a_reply_without_vectors_needs_no_file_and_a_disk_that_refuses_is_an_error_of_the_system(
     tmp_path: Path,
 ) -> None:

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import pytest
 from msgspec import structs
 
 from coordinator.workers.assignment import MAX_PREFETCH
-from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolTask
 from edge.protocol.messages import Train
 from edge.protocol.payload import Payload
@@ -85,34 +83,3 @@ def test_a_worker_that_dies_while_its_payload_is_built_is_replaced(pools: Pools)
         waiting.wait()
     assert heard.replies == [(3, [3.0, 4.0])]
     assert len(builds) == 1
-
-
-def test_an_error_of_a_builder_is_raised_by_the_wait(pools: Pools) -> None:
-    def broken() -> Payload:
-        raise ArithmeticError("no mix of nothing")
-
-    with pools(1) as pool, pytest.raises(ArithmeticError, match="no mix of nothing"):
-        pool.submit([built(0, broken)], Heard()).wait()
-
-
-def test_a_cancelled_task_is_not_sent_when_its_payload_is_built(pools: Pools) -> None:
-    begun, release = threading.Event(), threading.Event()
-
-    def slow() -> Payload:
-        begun.set()
-        assert release.wait(60)
-        return model()
-
-    def answered(pool: Pool, client: int) -> bool:
-        return sums(pool, [visit(client)]) == {client: [client, client + 1.0]}
-
-    heard = Heard()
-    with pools(1) as pool:
-        group = pool.submit([built(0, slow)], heard)
-        while not begun.is_set():
-            pool.turn(0.01)
-        group.cancel()
-        release.set()
-        assert answered(pool, 1)
-        assert answered(pool, 2)
-    assert heard.replies == []

@@ -11,12 +11,12 @@ from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ABORT, PAUSE, ClientDynamics
 from costmodel.fleet.speed import ComputeSpeed
-from costmodel.network.bandwidth import DOWN, UP, Replay, Samples, WithOutages
+from costmodel.network.bandwidth import DOWN, Replay, WithOutages
 from costmodel.network.links import Links
 from costmodel.step_series import StepSeries
 from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import Work, Works
-from tests.costmodel.worlds import INF, LATER_ENDS, VISIT, conditions, connected, ends, fleet_of, random_world
+from tests.costmodel.worlds import INF, LATER_ENDS, VISIT, connected, ends, fleet_of, random_world
 
 # A visit over an open connection: download until 1.1 s, computing for 3.2 s until 4.3 s, upload until 5.4 s.
 
@@ -33,12 +33,6 @@ def _there(*windows: tuple[float, float], on_loss: str = ABORT) -> ClientDynamic
 
 
 # Clients that leave.
-
-
-def test_a_client_is_there_since_its_interval_began_and_since_ever_at_a_time_that_never_comes() -> None:
-    behaviour = _there((3.0, 9.0))
-    assert [behaviour.since_of(0, t) for t in (4.0, 9.0, INF)] == [3.0, 9.0, -INF]
-    assert ClientDynamics().since_of(0, 4.0) == -INF
 
 
 @pytest.mark.parametrize(
@@ -61,11 +55,6 @@ def test_a_client_that_leaves_aborts_its_visit_and_what_it_spent_is_charged(
     assert (timeline.flops[0], timeline.joules_spent[0]) == pytest.approx((flops, joules))
     # The server hears at once that it lost the client.
     assert timeline.end[0] == pytest.approx(min(leaves, 5.4))
-
-
-def test_a_visit_to_a_client_that_is_away_is_lost_at_its_start() -> None:
-    timeline = _solve(connected(), _there((10.0, 20.0)))
-    assert (timeline.lost[0], timeline.joules_spent[0], timeline.bytes_down[0]) == (0.0, 0.0, 0)
 
 
 def test_a_device_that_throttles_computes_longer_and_draws_its_power_for_as_long() -> None:
@@ -98,35 +87,11 @@ def test_a_paused_download_goes_on_when_its_client_is_back() -> None:
     assert timeline.joules[0] == pytest.approx(2.2 + 32.0 + 3.3 + 2.0)
 
 
-def test_paused_computing_takes_the_baseline_alone() -> None:
-    timeline = _solve(connected(), _there((-1.0, 2.0), (3.0, 4.0), (7.0, 100.0), on_loss=PAUSE))
-    # 0.9 s before the first pause, 1 s between the two, 1.3 s after: it ends at 8.3 s.
-    assert ends(timeline) == pytest.approx((1.1, 8.3, 9.4))
-    assert (timeline.paused_seconds[0], timeline.computed[0]) == pytest.approx((4.0, 3.2))
-    assert timeline.joules[0] == pytest.approx(2.2 + 32.0 + 3.3 + 4.0)
-
-
-def test_computing_that_is_cut_after_a_pause_is_charged_what_was_done() -> None:
-    behaviour = _there((-1.0, 2.0), (3.0, 100.0), on_loss=PAUSE)
-    timeline = solve([0.0], Works.of([VISIT]), connected(), Links(), behaviour, until=3.7)
-    # 0.9 s + 0.7 s of 3.2 s: half.
-    assert (timeline.flops[0], timeline.computed[0], timeline.paused_seconds[0]) == pytest.approx((3.0, 1.6, 1.0))
-    assert timeline.joules_spent[0] == pytest.approx(2.2 + 16.0 + 1.0)
-
-
 def test_a_pause_ends_nothing_unless_the_client_never_comes_back() -> None:
     timeline = _solve(connected(), _there((-1.0, 0.5), (1.0, 2.5), on_loss=PAUSE))
     assert timeline.lost[0] == 2.5
     # Download by 1.6 s, then 0.9 s of computing.
     assert (timeline.down_end[0], timeline.computed[0]) == pytest.approx((1.6, 0.9))
-
-
-def test_a_client_that_was_away_has_to_connect_again() -> None:
-    # Last used at 4 s, there again since 6 s, or since 3 s without a break.
-    again, ever = _there((-1.0, 5.0), (6.0, 100.0)), _there((3.0, 100.0))
-    who = connected(last_down=4.0, last_up=4.0)
-    assert _solve(who, again, start=7.0).down_end[0] == pytest.approx(7.0 + 0.7 + 1.1)
-    assert _solve(who, ever, start=7.0).down_end[0] == pytest.approx(7.0 + 1.1)
 
 
 # Links that vary.
@@ -162,14 +127,6 @@ def test_what_is_sent_into_a_silence_waits_and_what_is_sent_into_an_outage_is_se
     # Outages beside them, none of which has begun.
     rare = WithOutages(behaviour.variation, np.full(1, 1e-9), np.ones(1), lambda *key: np.random.default_rng(0))
     assert ClientDynamics(variation=rare).has_outage(0, DOWN, 1.0) != zero_waits
-
-
-def test_a_paused_client_has_no_rate_and_the_next_change_is_the_first_of_both() -> None:
-    samples = Samples([StepSeries((0.0, 2.0), (1.0, 0.5), 4.0)], lambda *key: np.random.default_rng(0))
-    behaviour = ClientDynamics(RecordedIntervals([[(0.0, 1.0), (50.0, 60.0)]], None), PAUSE, samples)
-    factor, change = samples.factor(0, UP, 0.0)
-    assert behaviour.rate(0, UP, 100.0, 0.0) == (100.0 * factor, min(change, 1.0))
-    assert behaviour.rate(0, UP, 100.0, 49.5)[0] == 0.0
 
 
 # Crashes.
@@ -215,13 +172,6 @@ def test_a_visit_ends_when_the_battery_is_empty(charge: float, dies: float, reac
     assert timeline.joules_spent[0] == pytest.approx(min(charge, 37.5))
 
 
-def test_a_battery_lasts_through_the_time_that_its_client_is_away() -> None:
-    timeline = _solve(connected(charge=2.2 + 16.0), _there((-1.0, 2.0), (5.0, 100.0), on_loss=PAUSE))
-    # 1.6 s of computing: 0.9 s before the pause of 3 s and 0.7 s after it.
-    assert timeline.lost[0] == pytest.approx(5.7)
-    assert timeline.joules_spent[0] == pytest.approx(18.2 + 3.0)
-
-
 def test_over_a_rate_dependent_radio_the_joules_for_the_bits_of_a_message_are_put_by_first() -> None:
     by_the_bit = {"receive_joules_per_bit": 1e-3, "receive_watts": 2.0}
     # 12.112 J for the bits, and 2 W x 1.1 s.
@@ -234,7 +184,7 @@ def test_over_a_rate_dependent_radio_the_joules_for_the_bits_of_a_message_are_pu
     assert (none.lost[0], none.bytes_down[0], none.joules_spent[0]) == (0.0, 0, 0.0)
 
 
-@pytest.mark.parametrize("seed", [seed for seed in range(64) if seed & 16])
+@pytest.mark.parametrize("seed", range(16, 32))
 def test_no_client_spends_more_than_its_battery_holds_but_for_tail_and_absence(seed: int) -> None:
     """A radio that falls asleep only after the visit may still draw power then, and so does a device that is away."""
     world = random_world(seed)
@@ -243,9 +193,3 @@ def test_no_client_spends_more_than_its_battery_holds_but_for_tail_and_absence(s
     tails = 2 * who.tail_watts * who.tail_seconds
     away = who.idle_watts * timeline.paused_seconds
     assert (timeline.joules_spent <= 30.0 + tails + away + 1e-6).all()
-
-
-def test_a_lost_visit_names_its_client_and_leaves_the_others_alone() -> None:
-    timeline = _solve(conditions(3, last_down=-0.1, last_up=-0.1, crash_after=[INF, 2.0, INF]))
-    assert timeline.lost.tolist() == [INF, 2.0, INF]
-    assert timeline.up_end.tolist() == pytest.approx([5.4, INF, 5.4])

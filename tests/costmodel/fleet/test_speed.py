@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -36,12 +34,6 @@ def test_factors_multiply_and_repeat() -> None:
     speed = ComputeSpeed((BUSY,), 4.0, 0.5)
     assert speed.end(0, 0.0, 3.0 + 0.5 + 0.25 + 4.0 + 0.5 + 0.25, None) == (15.5, 15.5)
     assert ComputeSpeed((BUSY,)).end(1, 10.0, 4.5, None) == (15.5, 5.5)
-
-
-def test_work_for_a_client_that_is_gone_never_ends() -> None:
-    presence = RecordedIntervals([[(-1.0, 3.0)]], None).interval
-    assert HOT.end(0, 0.0, 10.0, presence) == (math.inf, 3.0)
-    assert HOT.end(0, 5.0, 0.0, presence) == (5.0, 0.0)
 
 
 def test_the_user_of_a_device_slows_it_down_for_as_long_as_the_keys_say() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.config import Transport
 from costmodel.network.senders import INITIAL_WINDOW_BITS
-from costmodel.network.tcp import is_idle, wire_bits
+from costmodel.network.tcp import wire_bits
 from tests.costmodel.oracle import slow_start_seconds
 
 
@@ -38,14 +37,3 @@ def test_known_transfers_over_shaped_links_come_out() -> None:
         bits = wire_bits(nbytes)
         predicted = slow_start_seconds(rtt, rate, bits) + bits / rate + rtt / 2
         assert predicted == pytest.approx(measured, rel=0.02)
-
-
-def test_a_connection_is_idle_after_a_round_trip_and_a_fifth_of_a_second() -> None:
-    assert not is_idle(10.0, 9.8, 0.1)
-    assert is_idle(10.0, 9.65, 0.1)
-    assert is_idle(10.0, float("-inf"), 0.1)
-
-
-def test_tls_takes_a_round_trip_more_than_an_open_connection() -> None:
-    transports = Transport("none"), Transport("tls"), Transport("curve")
-    assert [transport.connect_round_trips for transport in transports] == [3.5, 4.5, 5.5]

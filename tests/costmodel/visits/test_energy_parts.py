@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from costmodel.clock import Clock
-from costmodel.config import Transport
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import PAUSE, ClientDynamics
 from costmodel.network.links import Links
-from costmodel.visits.timeline import Timeline, solve, solve_beside
+from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import Work, Works
 from tests.costmodel.worlds import INF, SEEDS, VISIT, connected, fleet_of, random_world
 
@@ -64,13 +63,6 @@ def test_a_client_that_goes_away_and_comes_back_is_idle_meanwhile_and_after_its_
     assert timeline.waiting_joules(10.0, connected())[0] == pytest.approx(1.6)
 
 
-def test_an_idle_radio_that_connects_first_takes_its_joules_of_the_message() -> None:
-    asleep = connected(promotion_seconds=0.26, promotion_watts=2.21, awake_seconds=0.0)
-    links = Links(transport=Transport(promotion=True))
-    timeline = solve([0.0], Works.of([VISIT]), asleep, links, None, INF)
-    assert _parts(timeline) == pytest.approx([0.0, 32.0, 2.2 + 0.26 * 2.21, 3.3 + 0.26 * 2.21])
-
-
 def test_a_visit_that_begins_within_the_tail_of_the_one_before_does_not_pay_for_what_it_cuts() -> None:
     # An LTE radio stays awake for 11.6 s at 1.06 W. Rounds of 1.9 s, each 0.4 s after the one before, then one after
     # 8 s and one after 20 s: each tail lasts until the next message, and the last one to its end.
@@ -99,32 +91,7 @@ def test_a_visit_that_begins_within_the_tail_of_the_one_before_does_not_pay_for_
     assert tails[False].tolist() == tails[True].tolist()
 
 
-@pytest.mark.parametrize(
-    ("until", "joules"),
-    [
-        # Cut in its upload, it has no tail of its own: 0.5 W for 2 of the 3.2 s of computing, as ever.
-        (4.8, 2.2 + 1.0 + 32.0 + 1.5),
-        (INF, 2.2 + 1.0 + 32.0 + 3.3 + 0.5 * 0.3),
-    ],
-)
-def test_a_tail_that_was_cut_is_set_off_against_the_tail_of_the_visit_alone(until: float, joules: float) -> None:
-    who = connected(**TAILS | {"last_down": -1.0, "last_up": -0.3})
-    assert _solve(who, until).joules_spent[0] == pytest.approx(joules)
-
-
-@pytest.mark.parametrize(("work", "watts"), [(Work(8688, 0, 0.0), 2.0), (Work(0, 4344, 0.0), 3.0)])
-def test_the_rest_of_a_late_message_is_received_or_sent(work: Work, watts: float) -> None:
-    pausing = ClientDynamics(RecordedIntervals([[(-9.0, 2.0), (5.0, 100.0)]], None), PAUSE)
-    who = connected(1, **TAILS | {"last_down": -5.0, "last_up": -5.0})
-    state = solve_beside(None, [-2.0], Works.of([work]), who, Links(), pausing, 0.0, goes_on=True).state
-    timeline = solve_beside(state, [], Works.of([]), who.only(np.zeros(1, bool)), Links(), pausing).leftovers
-    assert timeline is not None
-    # 4.1 of 6.1 s of the message, 3 s at the baseline of 1 W while the client is away, and 1 J of the tail.
-    joules = 4.1 * watts + 1.0
-    assert _parts(timeline) == pytest.approx([3.0, 0.0, *((joules, 0.0) if work.bytes_down else (0.0, joules))])
-
-
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", range(0, SEEDS, 5))
 def test_whatever_happens_to_visits_the_four_parts_are_their_joules(seed: int) -> None:
     world = random_world(seed)
     clock = Clock(world.fleet)

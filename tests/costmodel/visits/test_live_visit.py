@@ -48,21 +48,6 @@ def test_a_flight_names_the_time_of_each_of_its_parts() -> None:
     assert ends(flight.timeline()) == pytest.approx(FIRST_ENDS)
 
 
-def test_a_flight_with_a_codec_computes_for_its_seconds_too() -> None:
-    flight = _flight(replace(VISIT, codec_seconds=0.25))
-    flight.begin()
-    _download(flight)
-    assert flight.go_on(1.8) == pytest.approx((6.0, INF))
-
-
-def test_parts_without_bytes_are_passed_at_once() -> None:
-    flight = _flight(Work(0, 0, 6.0))
-    assert flight.begin() == (3.0, INF)
-    assert flight.part == COMPUTE
-    assert flight.go_on(3.0) == (3.0, INF)
-    assert flight.is_over
-
-
 def test_a_flight_that_crashes_names_the_instant_in_every_part() -> None:
     flight = _flight(crash_after=4.0)
     assert flight.begin() == pytest.approx((0.7, 4.0))
@@ -74,16 +59,6 @@ def test_a_flight_that_crashes_names_the_instant_in_every_part() -> None:
     timeline = flight.timeline()
     assert ends(timeline) == (1.8, INF, INF)
     assert timeline.lost[0] == 4.0
-
-
-def test_a_flight_under_way_tells_what_it_has_spent_so_far() -> None:
-    flight = _flight()
-    flight.begin()
-    _download(flight)
-    flight.go_on(1.8)
-    # 2 W x 1.8 s, and 1.6 s of 3.2 s of computing at 10 W.
-    so_far = flight.timeline(until=3.4)
-    assert (so_far.joules_spent[0], so_far.flops[0], so_far.lost[0]) == pytest.approx((19.6, 3.0, INF))
 
 
 def _alone(clock: Clock, seed: int) -> list[Conditions]:
@@ -227,19 +202,6 @@ def test_a_batch_is_cut_as_visits_are_cut_one_by_one(
     for client in range(len(alone)):
         one = ended.get(client) or clock.cut(client)
         assert differences(batch, client, one.timeline) == []
-
-
-@pytest.mark.parametrize("seed", range(0, 64, 7))
-def test_a_visit_ends_when_it_ends_or_when_it_is_lost(seed: int) -> None:
-    world = random_world(seed)
-    clock = Clock(world.fleet)
-    clients = range(len(world.fleet))
-    for client in clients:
-        clock.begin(world.works[client], clock.conditions([client], 0, visit=client), client)
-    for _ in clients:
-        ended = clock.next()
-        assert ended.timeline.end[0] == clock.now
-        assert (ended.timeline.up_end[0] < INF) != (ended.timeline.lost[0] < INF)
 
 
 def test_a_message_asks_once_for_each_change_of_its_link_however_many_segments_it_loses() -> None:

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.visits.work import Work, Works, nominal_bytes, nominal_bytes_plain, nominal_flops
-
-
-def test_visits_become_columns_in_their_order() -> None:
-    works = Works.of([Work(3_000_000_000, 2, 5.0, 7, 0.25), Work(0, 1, 0.5)])
-    assert len(works) == 2
-    assert (works.bytes_down.tolist(), works.bytes_up.tolist()) == ([3_000_000_000, 0], [2, 1])
-    assert (works.flops.tolist(), works.steps.tolist()) == ([5.0, 0.5], [7, 0])
-    assert works.codec_seconds.tolist() == [0.25, 0.0]
-    assert len(Works.of([])) == 0
+from costmodel.visits.work import nominal_bytes, nominal_bytes_plain, nominal_flops
 
 
 def test_compute_of_eq_2_and_traffic_of_eq_3() -> None:
@@ -26,10 +17,3 @@ def test_compute_of_eq_2_and_traffic_of_eq_3() -> None:
     assert nominal_bytes(alpha=2, blocks=6, tau=3, model_nbytes=1000) == pytest.approx(1555.5556)
     for tau in (0, 1):  # a full model each way costs what every other method pays
         assert nominal_bytes(alpha=3, blocks=6, tau=tau, model_nbytes=1000) == nominal_bytes_plain(1000) == 2000.0
-
-
-def test_alpha_is_less_than_the_number_of_blocks() -> None:
-    with pytest.raises(AssertionError):
-        nominal_bytes(alpha=6, blocks=6, tau=3, model_nbytes=1000)
-    with pytest.raises(AssertionError):
-        nominal_flops(alpha=6, blocks=6, samples=1, flops_per_sample=1.0)
