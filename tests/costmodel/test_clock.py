@@ -75,17 +75,6 @@ def test_at_the_same_time_the_lowest_order_comes_first_then_the_oldest() -> None
     assert [clock.next() for _ in range(4)] == ["client 0", "client 2", "client 2 again", "client 7"]
 
 
-def test_visits_that_end_together_come_by_their_order_among_the_other_items() -> None:
-    clock = _by_hand()
-    for client in (2, 0, 1):
-        _begin(clock, client)
-    end = float(clock.solve([0.0], [VISIT], clock.conditions([0], 0)).up_end[0])
-    clock.at(end, 1, "deadline")
-    items = [clock.next() for _ in range(4)]
-    assert [item if isinstance(item, str) else item.order for item in items] == [0, "deadline", 1, 2]
-    assert clock.now == end
-
-
 def test_advance_goes_to_a_time_exactly_and_keeps_what_is_due_then() -> None:
     clock = _clock()
     clock.at(0.3, 0, "due")
@@ -150,25 +139,6 @@ def test_a_visit_that_is_cut_at_the_instant_of_its_end_has_ended_and_comes_once(
     assert clock.cut(1).timeline.up_end[0] == end
     with pytest.raises(LookupError, match="no event is scheduled"):
         clock.next()
-
-
-@pytest.mark.parametrize("until", [0.3, 1.2, 1.75, 3.4, 5.25])
-def test_a_visit_cut_one_by_one_has_spent_what_a_batch_says(until: float) -> None:
-    clock = _by_hand()
-    batch = clock.solve([0.0], [VISIT], clock.conditions([0], 0), until)
-    _begin(clock, 0)
-    clock.advance(until)
-    one = clock.cut(0).timeline
-    for field in dataclasses.fields(one):
-        assert getattr(one, field.name).tolist() == getattr(batch, field.name).tolist(), field.name
-
-
-def test_a_visit_that_loses_its_client_comes_out_of_next_at_that_instant() -> None:
-    clock = _by_hand(behaviour=ClientDynamics(RecordedIntervals([[(0.0, 2.5)], [(0.0, 90.0)], []], None)))
-    _begin(clock, 0)
-    _begin(clock, 1)
-    first, second = _ended(clock), _ended(clock)
-    assert (first.order, first.timeline.lost[0], second.order, second.timeline.lost[0]) == (0, 2.5, 1, INF)
 
 
 # What clients remember.

@@ -24,7 +24,6 @@ from costmodel.fleet.csv_table import parse_table
 from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.inputs import FleetInputs, read_inputs
 from costmodel.fleet.traces import Series, WindowTrace
-from costmodel.network.links import Links
 from costmodel.tiers import TierClock, TierMessages, assigned
 from costmodel.visits.work import Work
 from tests.costmodel.worlds import fleet_of, streams
@@ -87,18 +86,6 @@ def test_three_clients_share_the_lan_of_their_gateway_and_not_the_servers_link()
     timeline = Clock(unequal).solve([0.0] * 6, [Work(1448, 0, 0.0)] * 6, unequal.conditions(range(6), 0))
     assert timeline.down_end.tolist() == pytest.approx(np.array([4.0] * 4 + [2.0] * 2) + 4 * conditions.rtt)
     assert unequal.conditions([5, 1], 0).access_link.tolist() == [1, 0]
-
-
-def test_the_draws_of_clients_and_a_fleet_without_tiers_stay_as_they_are() -> None:
-    varied: dict[str, Any] = {"jitter": 0.1, "compute_spread": 3.0, "networks": {"lte": 1.0, "wifi-4": 1.0}}
-    plain, below = fleet_of(6, **varied), fleet_of(6, **varied, tiers=TierConfig(2))
-    TierClock.build(below.config, streams=streams)
-
-    ours, theirs = (vars(fleet.conditions(range(6), 3)) for fleet in (plain, below))
-    assert [name for name in ours if not np.array_equal(ours[name], theirs[name])] == ["access_link"]
-    assert plain.access_links is None
-    assert plain.links == Links(INF, INF, aggregate_bytes_per_second=INF)
-    assert Links.of(FleetConfig()) == Links(1e9, 1e9, aggregate_bytes_per_second=3e9)
 
 
 # --- messages between aggregators and the server ----------------------------------------------------------------------

@@ -111,16 +111,6 @@ def test_workers_killed_before_their_sums_were_collected_are_made_up_for(pools: 
     assert sum(lost) == 8
 
 
-def test_rounds_that_were_cancelled_leave_nothing_in_the_sums_of_the_next(pools: Pools) -> None:
-    with pools() as pool:
-        early = pool.submit([visit(client) for client in range(8)], Clients())
-        early.wait()
-        early.cancel()
-        order = pool.submit([visit(client, round=6) for client in range(8)], Clients())
-        order.wait()
-        assert means(order.collect()) == MEANS
-
-
 # --- real clients on real workers -------------------------------------------------------------------------------------
 
 
@@ -273,23 +263,6 @@ def test_a_number_at_the_limit_is_refused_and_the_largest_below_it_is_not(tmp_pa
     assert run.server.model["head"].data[3] == pytest.approx(32767.998 / 4, abs=1)
 
 
-def test_sums_of_other_shapes_than_the_model_are_refused(tmp_path: Path) -> None:
-    def cut(update: Update) -> Update:
-        return structs.replace(update, payload={MODEL: {"head": update.payload[MODEL]["head"]}})
-
-    assert "updates rejected: round 1: shapes {'model': {'head': " in failure(spoilt(tmp_path, cut))
-
-
-def test_real_workers_are_not_asked_again_for_an_update_that_diverged(
-    trainers: WorkerLauncher, tmp_path: Path, short_folder: Path
-) -> None:
-    run, pools = federation(tmp_path, rounds=1, train=WILD, sum="fixed_point"), Pools(trainers, tmp_path, short_folder)
-    with pools(2, run.job, TRAINER) as workers:
-        set_workers(run, workers)
-        assert failure(run).startswith("update rejected: client 0, round 1: ")
-    assert pools.of("task_failed") == pools.of("task_repeated") == []
-
-
 # --- who cannot use it ------------------------------------------------------------------------------------------------
 
 
@@ -310,16 +283,6 @@ def test_what_needs_single_updates_is_refused_by_name(overrides: tuple[str, ...]
     assert load("digits", parse_all(overrides)).scenario.aggregate.sum == "client_order"
 
 
-LOOKING: dict[str, dict[str, Any]] = {
-    "fedbr": {"deviation": "model"},
-    "fednova": {},
-    "fedfomo": {},
-    "fedamp": {},
-    "pfedmb": {},
-}
-"""Methods that ship and can look into single updates, with options that make them; none, where they always do."""
-
-
 def own(
     server_side: type[ServerStrategy] | type[ServerExtension] | None, base: type[ServerStrategy] | type[ServerExtension]
 ) -> set[str]:
@@ -330,18 +293,6 @@ def own(
         if server_side is None
         else {name for name in names if getattr(server_side, name) is not getattr(base, name)}
     )
-
-
-def test_every_server_side_that_looks_into_replies_says_so_in_its_spec() -> None:
-    assert {name for name, row in OBJECTIVES.items() if own(row.server, ServerStrategy)} == set(LOOKING)
-    for name, options in LOOKING.items():
-        row = OBJECTIVES[name]
-        assert row.individual_updates(row.options(**options))
-        assert row.individual_updates(row.options()) == (not options)
-    for correction in CORRECTIONS.values():
-        assert correction.individual_updates(correction.options()) == bool(own(correction.server, ServerExtension)), (
-            correction.name
-        )
 
 
 class Robust(ServerStrategy):

@@ -351,18 +351,6 @@ def test_a_lost_client_is_an_error_after_the_heartbeat(tmp_path: Path) -> None:
     assert [visit[:3] for visit in played.visits] == [(0, 0, "train"), (0, 1, "lost")]
 
 
-def test_a_message_to_a_client_that_never_returns_expires(tmp_path: Path) -> None:
-    seen = []
-
-    def app() -> Generator[Answer, Answer, None]:
-        yield push(1)
-        answer = yield receive(0)
-        seen.append((codes(answer), answer["now"]))
-
-    play(tmp_path, app, behaviour=away([(0.0, 1000.0)], [(0.0, 0.0)]))
-    assert seen == [([EXPIRED], 3600.0)]
-
-
 @pytest.mark.parametrize(
     ("limits", "rule", "visits"),
     [
@@ -384,17 +372,6 @@ def test_a_budget_ends_the_run(tmp_path: Path, limits: RunLimits, rule: str, vis
     spent = sum(row.bytes_up for row in played.rows)
     assert limits.bytes_up is None or spent <= limits.bytes_up
     assert limits.virtual_seconds is None or played.spans[-1] == (4.0, 6.0)
-
-
-def test_an_accuracy_that_is_reached_ends_the_run(tmp_path: Path) -> None:
-    def app() -> Generator[Answer, Answer, None]:
-        for round in range(1, 9):
-            yield push(0)
-            yield receive(round - 1)
-            yield {"do": "metrics", "round": round, "values": {"accuracy": round / 8}}
-
-    played = play(tmp_path, app, target=0.5)
-    assert (played.stopped_by, len(played.rows)) == ("target", 4)
 
 
 @pytest.mark.parametrize(
@@ -443,20 +420,6 @@ def test_a_refused_reply_is_named_by_its_client_and_asked_for_again_when_the_run
     assert str(failed.value) == f"round 1, client 1, train, message 1: {text}"
     assert reply_file(tmp_path, 1).exists() == (workers is None)
     assert reply_file(tmp_path, 0).exists()
-
-
-def test_replies_that_a_server_app_could_not_use_are_asked_for_again_but_not_those_of_committed_rounds(
-    tmp_path: Path,
-) -> None:
-    def app() -> Generator[Answer, Answer, None]:
-        for first in (0, 2):
-            yield push(0, 1)
-            yield receive(first, first + 1)
-        yield {"do": "error", "text": "ValueError: shapes", "odd": [1, 3]}
-
-    with pytest.raises(RunFailed, match="round 2: the ServerApp has raised ValueError: shapes"):
-        play(tmp_path, app, workers=object())
-    assert [reply_file(tmp_path, number).exists() for number in range(4)] == [True, True, True, False]
 
 
 def test_an_error_of_a_client_is_a_visit_that_failed_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -340,18 +340,6 @@ def test_the_next_visit_of_a_client_sees_what_its_last_one_kept(
     assert float(run.federation.server.state()["part0/used"]) == len(trained)
 
 
-@both
-def test_what_a_part_sends_down_is_as_old_as_the_model_beside_it(policy: PolicyName, tmp_path: Path) -> None:
-    rules = RoundPolicy(policy, buffer=2)
-    run = ran(tmp_path, rules, method=Method("tallied", FEDAVG, (TALLY,)), rounds=3)
-    version, per_step = 0, 1 if policy == "fedasync" else 2
-    for index, (visit, age) in enumerate(run.rows(f"SELECT visit, staleness {ARRIVED}")):
-        version = index // per_step
-        heard = float(run.workers.replies[visit].payload["tally"]["heard"].data[0])
-        assert heard == per_step * (version - age)
-    assert version == (11 if policy == "fedasync" else 2)
-
-
 # --- FedBR ------------------------------------------------------------------------------------------------------------
 
 
@@ -363,18 +351,6 @@ def test_each_client_counts_its_own_visits_to_the_next_whole_model(policy: Polic
         chosen = run.rows(f"SELECT full FROM choices WHERE client = {client}")
         assert len(chosen) >= 4
         assert [full for (full,) in chosen] == [int(visit % 3 == 0) for visit in range(len(chosen))]
-
-
-def test_a_visit_that_was_lost_brings_no_feedback_and_does_not_postpone_the_whole_model(tmp_path: Path) -> None:
-    # With a period of 1: whole, part, whole. The part is lost at 5.5 s, and again at 9 s.
-    behaviour = windows([(0, 5.5), (6, 9), (10, 1e6)])
-    how: dict[str, Any] = {"method": "fedbr", "alpha": 1, "period": 1, "behaviour": behaviour}
-    run = ran(tmp_path, RoundPolicy("fedasync"), FOUR[:1], **how, rounds=3)
-    visits = run.rows("SELECT kind FROM visits")
-    assert visits == [("train",), ("lost",), ("lost",), ("train",), ("train",)]
-    assert run.rows("SELECT full FROM choices") == [(1,), (0,), (1,)]
-    # The bandit counts what it chose, used or not.
-    assert run.federation.server.state()["n"][0].tolist() == [5, 0, 0]
 
 
 @both

@@ -84,17 +84,6 @@ def test_each_client_is_scored_with_the_global_model_on_its_own_test_examples(tm
     assert run.rows("SELECT accuracy FROM rounds")[1][0] == pytest.approx(np.mean(expected))
 
 
-def test_both_is_global_and_clients_and_the_rounds_are_those_of_the_default(tmp_path: Path) -> None:
-    runs = {on or "default": played(tmp_path / str(on), on=on) for on in (None, "global", "clients", "both")}
-    accuracies = {on: run.rows("SELECT accuracy, test_loss FROM rounds") for on, run in runs.items()}
-    assert accuracies["both"] == accuracies["global"] == accuracies["default"] != accuracies["clients"]
-    found = {on: values(tmp_path / on) for on in ("global", "clients", "both")}
-    assert found["both"] == found["clients"]
-    assert found["global"] == {}
-    means = [(np.mean(of("accuracy", found["clients"], n)), np.mean(of("loss", found["clients"], n))) for n in (0, 1)]
-    assert accuracies["clients"] == means
-
-
 def test_no_virtual_fact_depends_on_what_is_evaluated(tmp_path: Path) -> None:
     plain, all_of_it = (
         virtual_rows(folder)

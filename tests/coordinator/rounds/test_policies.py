@@ -76,16 +76,6 @@ def test_the_round_lasts_until_the_server_has_added_the_updates_up(tmp_path: Pat
     assert (run.stopped_by, run.rows("SELECT end_s, joules, participants FROM rounds")) == (ROUNDS, [(5, 19, 1)])
 
 
-@pytest.mark.parametrize("rules", [RoundPolicy("over_select", over_select=2.0), RoundPolicy("deadline", deadline=4.0)])
-def test_late_clients_go_on_while_the_server_adds_up_and_stay_late(rules: RoundPolicy, tmp_path: Path) -> None:
-    # Both updates are there at 4 s and take 5 s to add up. Client 2 is done at 8 s, client 3 sends from 8 s on.
-    slow = Links(aggregate_bytes_per_second=UP_NBYTES / 2.5)
-    run = ran(tmp_path, rules, participants=2 if rules.policy == "over_select" else 4, links=slow)
-    assert run.rows("SELECT end_s, participants FROM rounds") == [(9, 2)]
-    query = "SELECT client, kind, bytes_up, joules, up_end_s FROM visits WHERE client > 1 ORDER BY client"
-    assert run.rows(query) == [(2, "late", UP_NBYTES, 4 + 16 + 16 + 1, 8), (3, "late", UP_NBYTES // 8, 8 + 32 + 4, 9)]
-
-
 # --- over-selection ---------------------------------------------------------------------------------------------------
 
 TWO_OF_FOUR = RoundPolicy("over_select", over_select=2.0)
@@ -128,12 +118,6 @@ def test_over_selection_takes_who_is_left_and_blames_nobody_whom_it_did_not_wait
     run = ran(tmp_path / "lost", TWO_OF_FOUR, participants=2, behaviour=away)
     assert kinds(run) == "0 train, 1 lost, 2 lost, 3 lost"
     assert run.rows("SELECT end_s, participants, critical FROM rounds") == [(4, 1, 0)]
-
-
-@pytest.mark.parametrize(("factor", "wanted", "cohort"), [(1.3, 10, 13), (1.1, 10, 11), (1.25, 10, 13), (1.0, 7, 7)])
-def test_how_many_begin(factor: float, wanted: int, cohort: int) -> None:
-    assert RoundPolicy("over_select", wanted, over_select=factor).cohort == cohort
-    assert RoundPolicy("deadline", wanted, over_select=factor).cohort == wanted
 
 
 # --- deadline ---------------------------------------------------------------------------------------------------------
@@ -288,21 +272,6 @@ def test_a_client_that_has_spent_its_own_budget_takes_part_no_more(
     assert (run.stopped_by, visits_of(run)) == (CLIENTS, visits)
 
 
-@each_synchronous
-def test_a_run_ends_before_the_first_round_that_lacks_a_client_without_budget(
-    policy: PolicyName, tmp_path: Path
-) -> None:
-    # Visits of 4, 4, 8 and 16 s: clients 2 and 3 have spent 9 s before the others.
-    how: dict[str, Any] = {"rounds": 99, "limits": RunLimits(client=Limits(virtual_seconds=20.0))}
-    whole = RoundPolicy(policy, over_select=1.0, deadline=100.0)
-    run = ran(tmp_path / "whole", whole, **how)
-    assert (run.stopped_by, visits_of(run)) == (CLIENTS, [1, 1, 1, 1])
-    part = RoundPolicy(policy, over_select=1.0, deadline=100.0, min_fraction=0.75)
-    run = ran(tmp_path / "part", part, **how)
-    assert (run.stopped_by, visits_of(run)) == (CLIENTS, [2, 2, 2, 1])
-    assert run.rows("SELECT participants, cut_by FROM rounds") == [(4, ""), (3, CLIENTS)]
-
-
 @each_policy
 @pytest.mark.parametrize(
     ("rule", "limit"), [(BYTES_UP, 13 * UP_NBYTES // 2), (BYTES, 13 * (DOWN_NBYTES + UP_NBYTES) // 2)]
@@ -344,16 +313,6 @@ def test_a_budget_ends_a_run_before_the_round_that_it_cannot_pay_for_whole(
     run = ran(tmp_path / "part", part, **how)
     assert (run.stopped_by, run.rows("SELECT participants, cut_by FROM rounds")) == (rule, [(4, ""), (2, rule)])
     assert not np.array_equal(run.model, one.model)
-
-
-def test_clients_that_would_not_count_anyway_are_no_loss(tmp_path: Path) -> None:
-    # Two of four count, the first ones; a budget for six visits leaves the slowest out of the second round.
-    how: dict[str, Any] = {"participants": 2, "rounds": 99}
-    rules = RoundPolicy("over_select", over_select=2.0)
-    limits = RunLimits(bytes_down=7 * DOWN_NBYTES)
-    run = ran(tmp_path, rules, **how, limits=limits)
-    assert (run.stopped_by, run.rows("SELECT participants, cut_by FROM rounds")) == (BYTES_DOWN, [(2, ""), (2, "")])
-    assert kinds(run, 1) == "0 train, 1 train, 2 late"
 
 
 @each_synchronous

@@ -15,7 +15,6 @@ from coordinator.rounds.selection import (
     ClientHistory,
     ClientSelection,
     ClientSelector,
-    IdleClients,
     SelectionContext,
     weighted_order,
 )
@@ -145,16 +144,6 @@ def test_an_invalid_choice_names_the_selector(clients: Sequence[int], problem: s
     selection = ClientSelection("mine:ROW", Stubborn(clients), 0, np.ones(4, np.int64))
     with pytest.raises(ValueError, match=f"rounds.selection = 'mine:ROW': {problem}"):
         selection.select(0, range(4), 2, 0.0, lambda client: client != 3)
-
-
-def test_one_of_the_idle_is_taken_and_nobody_where_nobody_is() -> None:
-    selection = ClientSelection("mine:ROW", Stubborn([2]), 0, np.ones(4, np.int64))
-    idle = IdleClients(0, range(4), is_eligible=lambda client: True, available_at=lambda client: 0.0)
-    assert selection.take(idle, 0, 0, 0.0) == 2
-    with pytest.raises(ValueError, match="chose client 2, which is no candidate"):
-        selection.take(idle, 0, 1, 0.0)
-    away = IdleClients(0, range(4), is_eligible=lambda client: True, available_at=lambda client: 5.0)
-    assert (selection.take(away, 0, 1, 0.0), away.next_return) == (None, 5.0)
 
 
 @pytest.mark.parametrize(("policy", "name"), [("sync", "power-of-choice"), *((policy, "oort") for policy in POLICIES)])

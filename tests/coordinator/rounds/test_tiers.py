@@ -19,7 +19,7 @@ from coordinator.methods.registry import resolve
 from coordinator.rounds.budget import PRICE, ROUNDS, SECONDS, WAN_BYTES, RunLimits
 from coordinator.rounds.policy import RoundPolicy
 from edge.protocol.messages import GLOBAL
-from tests.coordinator.rounds.clockwork import EVER, FOUR, evaluation_ends, windows
+from tests.coordinator.rounds.clockwork import FOUR
 from tests.coordinator.rounds.clockwork import UP_NBYTES as UP_OF_CLIENTS
 from tests.coordinator.rounds.tier_clockwork import CYCLE, DOWN_NBYTES, SMALL, TWO, UP_NBYTES, chain, ran, rounds
 from tests.crossed import crossed, every
@@ -88,17 +88,6 @@ def test_each_aggregator_takes_the_first_of_more_visits_than_it_needs(tmp_path: 
         *((0, "late"), (1, "late"), (2, "late"), (3, "late"), (4, "train"), (5, "train"))
     ]
     assert rounds(run) == [(0, 9)]  # 2 + 3 + 4
-
-
-def test_an_aggregator_without_clients_there_looks_again_in_the_next_round(tmp_path: Path) -> None:
-    ever = [EVER]
-    there = windows(ever, [(9.5, 1e6)], ever, [(9.5, 1e6)])
-    run = ran(tmp_path, rounds=2, schedule={"interval": 2}, behaviour=there)
-
-    # Aggregator 0 has made its step after 9 s; at that time clients 1 and 3 are still away.
-    assert run.rows("SELECT round, client, start_s FROM visits") == [(0, 0, 1), (0, 2, 1), (1, 0, 9), (1, 2, 9)]
-    run = ran(tmp_path / "longer", rounds=3, schedule={"interval": 3}, behaviour=there)
-    assert run.rows("SELECT client, start_s FROM visits WHERE round = 2") == [(0, 17), (1, 17), (2, 17), (3, 17)]
 
 
 # --- what is lost -----------------------------------------------------------------------------------------------------
@@ -299,25 +288,6 @@ def test_a_late_message_goes_on_over_the_network_of_its_aggregator(tmp_path: Pat
         *((1, 2, "late", 12, 17, quarter), (1, 3, "late", 13, 18, 0)),
     ]
     assert rounds(run) == [(0, 11), (11, 22)]
-
-
-def test_an_evaluation_begins_when_the_models_of_the_server_have_come_down(tmp_path: Path) -> None:
-    run = ran(tmp_path, rounds=2, evaluation={"on": "clients", "charged": True})
-
-    # The server makes its step after 22 s; its models come down after 23 and 24 s, and need not do so again.
-    started = "SELECT client, start_s, up_end_s FROM visits WHERE round = 0 AND kind = 'evaluate' ORDER BY client"
-    visits = run.rows(started)
-    assert [start for _, start, _ in visits] == [23, 24, 23, 24]
-    assert [end for *_, end in visits] == pytest.approx(
-        [evaluation_ends(client, start)[2] for client, start, _ in visits]
-    )
-    down = "SELECT round, aggregator, start_s FROM aggregators WHERE direction = 'down' ORDER BY start_s, aggregator"
-    assert run.rows(down)[:4] == [(0, 0, 0), (0, 1, 0), (0, 0, 22), (0, 1, 22)]
-    # An aggregator's next round begins when its own clients have been evaluated.
-    last = {aggregator: max(end for client, _, end in visits if client % 2 == aggregator) for aggregator in (0, 1)}
-    begun = dict(run.rows("SELECT client, start_s FROM visits WHERE round = 1 AND kind = 'train'"))
-    assert begun == {client: last[client % 2] for client in range(4)}
-    assert run.rows("SELECT round, COUNT(*) FROM evaluations GROUP BY round") != []
 
 
 @pytest.mark.parametrize(

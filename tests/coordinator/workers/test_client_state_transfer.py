@@ -14,7 +14,7 @@ from msgspec import structs
 from msgspec.structs import replace as changed
 
 from coordinator.workers.task import PoolError, PoolTask, Reply, UpdateValidator
-from edge.protocol import client_state, messages, serialization
+from edge.protocol import client_state, messages
 from edge.protocol.payload import Payload, Vector
 from tests.pools import ALICE, Opener, Peer, answer, meanwhile, visit
 
@@ -140,7 +140,6 @@ def test_it_does_not_go_back_to_the_remote_worker_that_did_the_last_visit_unless
 
 KEPT = messages.ClientState(7, AFTER)
 LONG: Payload = {"model": {"a": Vector(np.zeros(3, np.float32))}}
-OTHER: Payload = {"other": AFTER["model"]}
 LONG_SHAPES, OTHER_SHAPES = (f"{found} instead of {SHAPES}" for found in ({"model": {"a": 3}}, {"other": {"a": 2}}))
 Said = list[tuple[messages.Message, int]]
 VISIT = "client 7, round 6, train"
@@ -166,25 +165,6 @@ def test_what_does_not_fit_is_refused_and_written_nowhere_and_the_visit_is_done_
             eve.say(message, sequence)
 
     _refused_then_done(listening, folder, reason, act)
-
-
-def test_a_frame_that_was_damaged_cut_or_swapped_for_a_longer_one_is_refused(listening: Opener, folder: Path) -> None:
-    encoded = serialization.encode(KEPT, "run-1")
-    damaged, longer = bytearray(encoded.frames[0]), bytes(encoded.frames[0]) + bytes(4)
-    damaged[3] ^= 1
-    wrong = {
-        "entry model/a: the checksum does not fit the frame": [encoded.header, bytes(damaged)],
-        "entry model/a: 8 bytes announced, a frame of 12 came": [encoded.header, longer],
-        "ClientState: 1 frames announced, 0 received": [encoded.header],
-        "header: Input data was truncated": [encoded.header[:-1], bytes(encoded.frames[0])],
-    }
-    for reason, parts in wrong.items():
-        (folder / "after").unlink(missing_ok=True)
-
-        def act(eve: Guest, update: messages.Update, n: int, parts: list[bytes] = parts) -> None:
-            eve.send([serialization.Envelope(eve.name, n).pack(), *parts])
-
-        _refused_then_done(listening, folder, reason, act)
 
 
 def _refused_then_done(
@@ -229,31 +209,6 @@ def test_what_a_remote_worker_brought_before_it_was_lost_does_not_count(listenin
     with meanwhile(serve):
         host.pool.submit([keeping(folder)], lambda task, reply: None).wait()
     assert plain(client_state.read(str(folder / "after"))) == plain(AFTER)
-
-
-def test_what_comes_back_from_a_visit_that_was_cancelled_is_written_nowhere(listening: Opener, folder: Path) -> None:
-    host, has_it, is_cancelled = listening(0), threading.Event(), threading.Event()
-
-    def serve() -> None:
-        with Guest(host.endpoint, ALICE) as alice:
-            sequence, update = alice.join().asked()
-            has_it.set()
-            assert is_cancelled.wait(20)
-            alice.say(KEPT, sequence)
-            alice.say(update, sequence)
-            assert alice.hear() == (sequence, messages.Cancel())
-            alice.say(messages.Pong(), sequence)
-            alice.serve(1)
-
-    with meanwhile(serve):
-        order = host.pool.submit([keeping(folder)], lambda task, reply: None)
-        host.until(has_it.is_set)
-        order.cancel()
-        is_cancelled.set()
-        host.until(lambda: host.of("late_reply"))
-        host.pool.submit([visit(3)], lambda task, reply: None).wait()
-    assert files(folder) == ["before"]
-    assert host.of("message_refused") == []
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"nothing like it")])

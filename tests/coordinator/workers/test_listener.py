@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import struct
 import subprocess
@@ -13,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 import zmq
@@ -23,9 +21,8 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.listener import Listener
 from coordinator.workers.zmtp import FrameHead, Frames, Handshake, RefusedError
 from edge.protocol import messages
-from edge.protocol.payload import Vector
 from tests.handshakes import GREETING, HELLO, INITIATE, frame
-from tests.pools import ALICE, BOB, RUN, Host, Opener, Peer, answer, meanwhile, sums, visit
+from tests.pools import ALICE, BOB, Host, Opener, Peer, answer, meanwhile, sums, visit
 
 MB = 1_000_000
 
@@ -237,78 +234,6 @@ def test_honest_messages_wait_for_a_busy_coordinator_however_many_they_are(
         (connection,) = host.pool._sockets.listener._connections.values()  # type: ignore[union-attr]
         assert connection.credited > 32 * MB
         assert connection.sent - connection.credited < 20_000  # heartbeats alone
-
-
-def slow_down(monkeypatch: pytest.MonkeyPatch, takes: str) -> None:
-    """Have the bytes of known workers pass at 5 MB/s in one direction."""
-    real = getattr(Listener, takes)
-
-    def slow(listener: Listener, connection: listeners.Connection, data: bytes) -> None:
-        if connection.is_known:
-            time.sleep(len(data) / (5 * MB))
-        real(listener, connection, data)
-
-    monkeypatch.setattr(Listener, takes, slow)
-
-
-def test_a_frame_may_take_longer_than_four_heartbeats_to_come(
-    launcher: WorkerLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow_down(monkeypatch, "_from_worker")
-    host, vector = Host(0, launcher, tmp_path), Vector(np.arange(4 * MB, dtype=np.float32))  # 16 MB: 3.2 s
-    host.pool.most_nbytes = 17 * MB
-    got: list[messages.Update] = []
-    with host.pool, Peer(host.endpoint, ALICE) as alice:
-
-        def work() -> None:
-            sequence, task = alice.join().hear()
-            assert isinstance(task, messages.Train)
-            alice.say(messages.Update(task.client, task.round, {}, {"model": {"a": vector}}), sequence)
-
-        with meanwhile(work):
-            host.pool.submit([visit(0)], lambda task, reply: got.append(reply)).wait()  # type: ignore[arg-type]
-    assert np.array_equal(got[0].payload["model"]["a"].data, vector.data)
-    assert host.of("worker_died") == []
-
-
-REMOTE = """
-import os, sys
-from edge.protocol import messages
-from edge.runtime.connection import CoordinatorConnection, Credentials
-from edge.runtime.keys import KeyPair
-endpoint, *keys = sys.argv[1:]
-public, secret, server = [key.encode() for key in keys]
-credentials = Credentials(KeyPair(public, secret), server)
-lost = lambda why: os._exit(3)
-connection = CoordinatorConnection(endpoint, "remote-1", 500, lost, credentials, 10.0, reuses_vectors=False)
-connection.welcome()
-connection.receive()
-connection.send(messages.Pong())
-envelope, task = connection.receive()
-connection.send(messages.Update(task.client, task.round, {}, {}), envelope.sequence)
-connection.await_shutdown(20.0)
-os._exit(0)
-"""
-
-
-@contextmanager
-def remote_worker(host: Host) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with the connection of a node agent, which does one visit."""
-    words = [sys.executable, "-c", REMOTE, host.endpoint, *(key.decode() for key in (*ALICE, RUN[0]))]
-    with subprocess.Popen(words) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def test_a_worker_that_is_silent_is_lost(listening: Opener) -> None:
-    host = listening(1)
-    with remote_worker(host) as process:
-        host.until(lambda: host.of("worker_joined"))
-        process.send_signal(signal.SIGSTOP)
-        host.until(lambda: host.of("worker_died"))
-    assert host.of("connections_closed") == ["1 closed, 1 so far; the last: from 127.0.0.1: nothing was heard for 2 s"]
 
 
 def test_what_was_sent_over_a_lost_connection_is_not_waited_for_though_its_sender_has_connected_again(

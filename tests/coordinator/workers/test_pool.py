@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,9 +22,8 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolError, PoolTask, Reply, Stopped, TaskGroup
 from edge.protocol import messages
-from edge.protocol.config import Job, TrainConfig
-from edge.protocol.portable import TRAINING_SWITCHES
-from edge.runtime.numerics import lacking
+from edge.protocol.config import Job
+from edge.protocol.payload import Payload, Vector
 from tests.edge.protocol import mutations
 from tests.pools import (
     AWAIT,
@@ -328,15 +326,6 @@ def test_a_worker_that_hangs_is_replaced_though_its_connection_lives(
     assert len(pools.of("worker_died")) == 3
 
 
-def test_a_temporary_folder_too_deep_for_a_socket_is_named(pools: Pools) -> None:
-    deep = pools.folder / ("d" * 100)
-    deep.mkdir()
-    tempfile.tempdir = str(deep)
-    with pytest.raises(PoolError, match="TMPDIR"), pools():
-        pass
-    assert list(deep.iterdir()) == []
-
-
 def test_what_starts_workers_may_die_three_times_in_a_run(tmp_path: Path) -> None:
     workers: list[psutil.Process] = []
     died: list[str] = []
@@ -360,43 +349,6 @@ def test_what_starts_workers_may_die_three_times_in_a_run(tmp_path: Path) -> Non
     assert len(workers) == 4
     assert died == [f"worker {n} ended: the process that starts workers was ended by SIGKILL" for n in range(3)]
     assert all_end(workers)
-
-
-def test_the_death_of_what_starts_workers_is_nobodys_fault(tmp_path: Path) -> None:
-    """Tasks in hand are done by the next workers, and no task is given up for it: three at once were lost here."""
-    events: list[HostEvent] = []
-    with WorkerLauncher(preload=("tests.pools",)) as own:
-        with Pool(job(), 3, own, tmp_path, events.append, lambda: False, SITE) as pool:
-            assert sums(pool, [visit(n) for n in range(6)]) == {n: [n, n + 1.0] for n in range(6)}
-            for _ in range(3):
-                os.kill(own._process.pid, signal.SIGKILL)
-                assert sums(pool, [visit(n) for n in range(6)]) == {n: [n, n + 1.0] for n in range(6)}
-        with Pool(job(), 1, own, tmp_path, events.append, lambda: False, SITE) as pool:
-            os.kill(own._process.pid, signal.SIGKILL)  # the next run has three again
-            assert sums(pool, [visit(0)]) == {0: [0.0, 1.0]}
-    died = {event.detail.partition(": ")[2] for event in events if event.kind == "worker_died"}
-    assert died == {"the process that starts workers was ended by SIGKILL"}
-
-
-@pytest.mark.skipif(bool(lacking()), reason=f"needs a processor with AVX2 and FMA: {lacking()}")
-def test_each_pool_has_workers_with_the_switches_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in TRAINING_SWITCHES:
-        monkeypatch.delenv(name, raising=False)
-
-    def switches(own: WorkerLauncher) -> list[str | None]:
-        environment = psutil.Process(own._process.pid).environ()
-        return [environment.get(name) for name in ("ATEN_CPU_CAPABILITY", "MKL_CBWR")]
-
-    portable = replace(job(), train=TrainConfig(instructions="portable"))
-    events: list[HostEvent] = []
-    with tempfile.TemporaryDirectory() as folder, WorkerLauncher(preload=("tests.pools",)) as own:
-        own.adopt(Path(folder))
-        for run, expected in ((job(), [None, None]), (portable, ["avx2", "COMPATIBLE"]), (job(), [None, None])):
-            with Pool(run, 1, own, tmp_path, events.append, lambda: False, SITE) as pool:
-                assert sums(pool, [visit(1)]) == {1: [1.0, 2.0]}
-                assert switches(own) == expected
-        assert Path(folder).exists()  # though one that ends by itself removes what it was given
-    assert {event.kind for event in events} == {"worker_started"}
 
 
 def test_a_worker_that_never_greets_ends_the_run(
@@ -444,14 +396,61 @@ with WorkerLauncher(("tests.pools",)) as launcher:
         assert list(Path(folder).iterdir()) == []
 
 
-def test_a_pool_that_has_given_up_says_so_again_however_it_is_asked(pools: Pools) -> None:
-    deadline = time.monotonic() + 60
-    pools.stopped = lambda: time.monotonic() > deadline  # rather than wait for ever
+# --- what a node agent uses: groups that grow, tasks that fail alone, another socket ----------------------------------
+
+ZERO: Payload = {"model": {"a": Vector(np.zeros(1, np.float32))}}
+
+
+def halved(client: int, act: int = NORMAL, gate: Path | None = None) -> PoolTask:
+    """A visit that weighs a half, and whose update is the client's number."""
+    return replace(visit(client, act, ZERO, state_in=gate), weight=0.5)
+
+
+def test_tasks_join_a_group_that_is_open_and_one_that_is_withdrawn_was_never_in_it(
+    pools: Pools, tmp_path: Path
+) -> None:
+    heard: list[int] = []
+
+    def on_reply(task: PoolTask, reply: Reply) -> None:
+        assert isinstance(reply, messages.Update) and reply.payload == {}
+        heard.append(reply.client)
+
+    first, second, third = halved(2), halved(4, AWAIT, tmp_path / "gate"), halved(6)
     with pools(1) as pool:
-        given_up, behind = (pool.submit([visit(client, RAISE)], Heard()) for client in (1, 2))
-        with pytest.raises(PoolError, match=r"client 1, round 6, train: given up after 3 workers") as first:
-            behind.wait()
-        for ask in (given_up.wait, behind.wait, lambda: pool.submit([visit(3)], Heard()), pool.describe):
-            with pytest.raises(PoolError) as again:
-                ask()
-            assert str(again.value) == str(first.value)
+        group = pool.submit([first], on_reply)
+        group.wait()
+        pool.submit([second, third], on_reply, group)
+        pool.withdraw(third)
+        pool.withdraw(third)  # no-op
+        (tmp_path / "gate").touch()
+        while (partial := group.try_collect()) is None:
+            pool.turn(0.05)
+    assert heard == [2, 4]
+    assert partial.clients == group.tasks == 2
+    assert (partial.totals["model"]["a"] * 2.0**-46).tolist() == [3.0]
+
+
+def test_a_task_that_three_workers_failed_over_tells_who_cares_and_the_pool_goes_on(pools: Pools) -> None:
+    failed: list[str] = []
+    task = replace(halved(1, RAISE), on_failure=lambda task, reason: failed.append(f"{task.weight:g}: {reason}"))
+    with pools(1) as pool:
+        group = pool.submit([task], lambda task, reply: None)
+        group.wait()
+        assert sums(pool, [visit(3)]) == {3: [3.0, 4.0]}
+    why = "worker 0: ValueError: that cannot be trained"
+    told = [reason.partition(" (")[0] for reason in failed]
+    assert told == [f"0.5: client 1, round 6, train: given up after 3 workers; the last: {why}"]
+    assert group.tasks == 0
+
+
+def test_another_socket_is_waited_for_as_well(pools: Pools) -> None:
+    heard: list[bytes] = []
+    with zmq.Context() as context, context.socket(zmq.PAIR) as ours, context.socket(zmq.PAIR) as theirs:
+        ours.bind("inproc://pair")
+        theirs.connect("inproc://pair")
+        with pools(1) as pool:
+            pool.watch(ours, lambda: heard.append(ours.recv()))
+            theirs.send(b"one")
+            while not heard:
+                pool.turn(10.0)
+    assert heard == [b"one"]

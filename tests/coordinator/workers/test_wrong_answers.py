@@ -11,6 +11,8 @@ import pytest
 from msgspec import structs
 
 from coordinator.workers import scheduler as scheduling
+from coordinator.workers.monitor import TermClock
+from coordinator.workers.scheduler import GETTING_READY
 from coordinator.workers.task import PoolTask, Reply, ReplyValidator, UpdateValidator
 from edge.protocol import messages
 from edge.protocol.messages import Update
@@ -148,28 +150,6 @@ def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term
     assert host.of("worker_died") == [f"worker 1, a remote worker, is gone: {told[0]}"]
 
 
-def test_a_remote_worker_that_never_gets_ready_is_not_waited_for(
-    listening: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scheduling, "READY_SECONDS", 1.0)
-    host = listening(1)
-
-    def dawdle() -> None:
-        with Peer(host.endpoint, ALICE) as alice:
-            alice.say(messages.Hello())
-            _, welcome = alice.hear()
-            assert isinstance(welcome, messages.Welcome)
-            alice.run_id = welcome.job.run_id
-            while not isinstance(alice.hear()[1], messages.Shutdown):
-                pass
-
-    with meanwhile(dawdle):
-        host.until(lambda: host.of("worker_died"))
-    assert host.of("worker_died") == [
-        "worker 1, a remote worker, is gone: word that it is ready did not come within 1 s"
-    ]
-
-
 def test_a_key_whose_remote_workers_were_dismissed_three_times_is_let_in_no_more(listening: Opener) -> None:
     host, last = listening(1), []
 
@@ -256,3 +236,38 @@ def test_a_term_is_many_times_what_a_task_should_take_and_at_least_three_minutes
         found.answered_all(remote_worker, [(sequence, 10.0 * sequence, True)])
     found.collect([1, 2])
     assert found.terms(remote_worker) == {scheduling.GIVING_SUMS: 600.0}  # a node agent may do both again, twenty times
+
+
+# --- the clock of terms -----------------------------------------------------------------------------------------------
+
+AGENT = 4
+
+
+def checked(clock: TermClock, now: float, terms: dict[int, float], file_sent_at: float = -1.0) -> object:
+    """One check of a node agent, the only remote worker."""
+    clock.begin_check(now, [AGENT])
+    return clock.late(AGENT, terms, now, file_sent_at)
+
+
+def test_any_running_task_of_a_node_agent_may_be_late_whatever_the_others_do() -> None:
+    clock, terms = TermClock(), {1: 20.0, 2: 20.0, 3: 20.0}
+    assert [checked(clock, now, terms) for now in (0.0, 8.0)] == [None, None]
+    moved_on = {1: 20.0, 3: 20.0, 5: 20.0}  # task 2 was answered, and task 5 runs in its place since 16 s
+    assert [checked(clock, now, moved_on) for now in (16.0, 20.0)] == [None, None]
+    assert checked(clock, 21.0, {5: 20.0, 3: 20.0}) == (3, 20.0)
+    assert checked(clock, 22.0, {5: 20.0}) is None
+    assert [checked(clock, now, {5: 20.0}) for now in (31.0, 37.0)] == [None, (5, 20.0)]
+
+
+def test_terms_begin_anew_after_a_pause_of_this_process_and_for_each_worker() -> None:
+    clock = TermClock()
+    assert [checked(clock, now, {1: 15.0}) for now in (0.0, 8.0)] == [None, None]
+    assert [checked(clock, now, {1: 15.0}) for now in (20.0, 28.0, 36.0)] == [None, None, (1, 15.0)]
+    clock.begin_check(37.0, [])
+    assert checked(clock, 38.0, {1: 15.0}) is None
+
+
+def test_nobody_is_late_in_getting_ready_while_files_are_sent() -> None:
+    clock, terms = TermClock(), {GETTING_READY: 15.0}
+    assert [checked(clock, now, terms, file_sent_at=12.0) for now in (0.0, 9.0, 18.0, 27.0)] == [None] * 4
+    assert checked(clock, 28.0, terms, file_sent_at=12.0) == (GETTING_READY, 15.0)

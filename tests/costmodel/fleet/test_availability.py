@@ -185,17 +185,6 @@ def test_each_client_keeps_its_own_hour() -> None:
         assert np.diff(starts) == pytest.approx(DAY)
 
 
-def test_days_differ_as_asked() -> None:
-    """1400 windows; ln length has the deviation 0.5, the hour of one client's day 1.5 h: each within 4 errors."""
-    model = Diurnal(12.0, 2.0, streams, jitter_hours=1.5, length_sigma=0.5)
-    intervals = [interval for client in range(100) for interval in walk(model, client, 14 * DAY) if interval[0]]
-    assert len(intervals) == 1400
-    assert np.std([begin % DAY / HOUR for _, begin, _ in intervals]) == pytest.approx(1.5, abs=0.12)
-    lengths = np.log([(end - begin) / HOUR for _, begin, end in intervals])
-    assert np.median(lengths) == pytest.approx(math.log(2.0), abs=0.07)
-    assert np.std(lengths) == pytest.approx(0.5, abs=0.04)
-
-
 def test_long_and_late_windows_meet_and_are_one() -> None:
     """The oracle lays out all windows of a month and merges them; the model only ever looks at six days."""
     model = Diurnal(3.0, 20.0, streams, spread_hours=6.0, jitter_hours=9.0, length_sigma=1.0)

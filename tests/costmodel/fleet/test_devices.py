@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from scipy.optimize import lsq_linear
 
 from costmodel.fleet.codec_costs import CodecRates
 from costmodel.fleet.devices import (
@@ -61,10 +57,6 @@ source = "two tins"
 year = 1970
 assumed = false
 """
-FIGURES = (
-    *("flops_per_second.conv", "flops_per_second.depthwise", "step_seconds", "modes", "memory_bytes"),
-    *("train_watts", "idle_watts", "clock_hz", "codec_slowdown"),
-)
 MOBILENET_V2_MACS, RESNET18_MACS = 0.30e9, 1.82e9
 """Multiply-adds of one forward pass of an image of 224x224."""
 
@@ -168,52 +160,12 @@ def test_raspberry_pis_train_21_models_as_fast_as_published_by_kind_of_operation
     assert np.abs(off["raspberry-pi-4"]).max() < 0.09
 
 
-def test_a_model_that_the_rates_by_kind_are_not_fitted_to_is_off_by_a_tenth() -> None:
-    names = list(PUBLISHED)
-    counts = np.array([PUBLISHED[name][0] for name in names]) * 16e9
-    seconds = np.array([PUBLISHED[name][1] for name in names]) / 20
-    # As edge.profile.fit: relative errors, and no FLOPs faster than twice the fastest model's.
-    most = 2 * max(16e9 * sum(of[:4]) * 20 / took for of, took, _ in PUBLISHED.values())
-    least = np.array([1 / most] * 4 + [0.0])
-
-    def costs(rows: NDArray[np.bool_]) -> NDArray[np.float64]:
-        relative = counts[rows] / seconds[rows, None]
-        scale = relative.max(axis=0)
-        found = lsq_linear(relative / scale, np.ones(rows.sum()), (least * scale, np.inf), method="bvls").x
-        fitted: NDArray[np.float64] = found / scale
-        return fitted
-
-    every = np.full(len(names), True)
-    shipped = devices()["raspberry-pi-5"].operations_per_second
-    assert dict(zip(FITTED_KINDS, 1 / costs(every), strict=True)) == pytest.approx(shipped, rel=0.005)
-    others = [every ^ (np.arange(len(names)) == left_out) for left_out in range(len(names))]
-    errors = [math.log(counts[~rows][0] @ costs(rows) / seconds[~rows][0]) for rows in others]
-    assert math.sqrt(np.mean(np.square(errors))) == pytest.approx(0.098, abs=0.002)
-
-
 def test_phones_train_mobilenet_as_fast_and_as_frugally_as_published() -> None:
     # Benchmark-On-Device-Training: a Mi 9 takes 4.53 s per batch of 16, a Meizu 16T 4.81 s and 0.60 J per example.
     assert _batch_seconds("phone-high", "depthwise", MOBILENET_V2_MACS) == pytest.approx(4.53, rel=0.02)
     seconds = _batch_seconds("meizu-16t", "depthwise", MOBILENET_V2_MACS)
     assert seconds == pytest.approx(4.81, rel=0.02)
     assert devices()["meizu-16t"].train_watts * seconds == pytest.approx(9.6, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("device", "milliseconds"),
-    [("phone-high", (9.658, 12.346, 13.750, 16.260, 19.145)), ("meizu-16t", (10.089, 11.291, 12.235, 14.350, 17.332))],
-)
-def test_the_step_of_a_phone_is_that_of_its_times_of_lenet(device: str, milliseconds: tuple[float, ...]) -> None:
-    # Benchmark-On-Device-Training: LeNet (20 and 50 filters of 5x5, 500 hidden) at batches of 1, 2, 4, 8 and 16.
-    batches = np.array([1, 2, 4, 8, 16])
-    macs = 24**2 * 20 * 25 + 8**2 * 50 * 20 * 25 + 800 * 500 + 500 * 10
-    slope, step = np.polyfit(batches, milliseconds, 1)
-    row = devices()[device]
-    assert 1e3 * row.step_seconds == pytest.approx(step, abs=0.05)
-    # The line's slope is a throughput of 24 and 30 GFLOP/s; the row's, of AlexNet, predicts LeNet within 20 %.
-    modelled = 1e3 * (row.step_seconds + 6 * macs * batches / row.throughput("conv"))
-    assert modelled == pytest.approx(np.array(milliseconds), rel=0.2)
-    assert 6 * macs / slope / 1e6 == pytest.approx(row.throughput("conv") / 1e9, rel=0.3)
 
 
 def test_classes_of_phones_spread_as_flash_measured() -> None:
@@ -307,16 +259,6 @@ def test_a_row_without_a_slowdown_of_codecs_has_one_by_its_clock(tmp_path: Path)
     assert basis(row, "codec_slowdown") == "assumed"
 
 
-def test_a_slowdown_of_codecs_is_derived_from_how_boards_compress_copy_and_multiply() -> None:
-    # sbc-bench, single-threaded 7-zip and memcpy: 1752 MIPS and 2330 MB/s on a Raspberry Pi 4, 2735 and 8400 here; 8
-    # operations a cycle at 1.8 GHz, 32 at 3.1 here.
-    pi = devices()["raspberry-pi-4"]
-    ratios = 2735 / 1752 * 8400 / 2330 * (32 * 3.1) / (8 * 1.8)
-    assert pi.codec_slowdown == pytest.approx(ratios ** (1 / 3), abs=0.005)
-    assert {basis(row, "codec_slowdown") for row in devices().values()} == {"derived", "training", "assumed"}
-    assert [row.name for row in devices().values() if basis(row, "codec_slowdown") == "training"] == ["x86-core"]
-
-
 RATES = "encode = [1e6, 2e6, 3e6], decode = [4, 5, 6]"
 
 
@@ -354,31 +296,6 @@ def test_a_row_may_have_the_steps_that_were_measured_which_are_no_figures(tmp_pa
     step = MeasuredStep("cnn", False, 8, 1e6, 0.5, 0.4)
     assert row == replace(TOASTER, measurements=(step, replace(step, width=16)))
     assert figures(asdict(row)) == figures(asdict(TOASTER))
-
-
-@pytest.mark.parametrize(
-    ("measurements", "message"),
-    [
-        ("3", ": expected an array of tables, one for each measured step"),
-        (f"[{{ {STEP} }}, {{ {STEP}, widht = 3 }}]", ", table 2: unknown key 'widht', did you mean 'width'?"),
-        (f"[{{ {STEP.replace('0.5', '0')} }}]", ", table 1, key 'measured_seconds': 0.0 is out of range"),
-    ],
-)
-def test_measured_steps_that_are_none_are_refused(tmp_path: Path, measurements: str, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"rows.toml: row 'toaster', key 'measurements'{message}")):
-        read_rows(_file(tmp_path, measurements=measurements), Device)
-
-
-@pytest.mark.parametrize(
-    ("figure", "most"), [("loss = 0.5", "0.1"), ("outages_per_hour = 1e300", "3600"), ("outage_seconds = 1e7", "1e+06")]
-)
-def test_a_network_that_would_never_deliver_a_message_is_refused(tmp_path: Path, figure: str, most: str) -> None:
-    path = tmp_path / "rows.toml"
-    path.write_text(LINE + figure)
-    with pytest.raises(
-        ValueError, match=rf"row 'string', key '{figure.split()[0]}': .* the most is {re.escape(most)}$"
-    ):
-        own_rows(path, Network)
 
 
 def test_each_figure_has_one_basis(tmp_path: Path) -> None:
@@ -437,18 +354,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         assert str(error.value) == f"{path}: cannot be read: {why}"
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "message"),
-    [
-        (Device, "jetson-nano", "rows.toml: row 'jetson-nano': a device of that name ships; give it another"),
-        (Network, "wan", "rows.toml: row 'wan': a network of that name ships; give it another"),
-    ],
-)
-def test_a_users_own_file_cannot_take_a_shipped_name(tmp_path: Path, kind: type[Any], text: str, message: str) -> None:
-    path = _file(tmp_path) if kind is Device else tmp_path / "rows.toml"
-    if kind is Network:
-        path.write_text(LINE)
-    path.write_text(path.read_text().replace("[toaster]", f"[{text}]").replace("[string]", f"[{text}]"))
+def test_a_users_own_file_cannot_take_a_shipped_name(tmp_path: Path) -> None:
+    path = _file(tmp_path)
+    path.write_text(path.read_text().replace("[toaster]", "[jetson-nano]"))
     with pytest.raises(ValueError) as error:
-        own_rows(path, kind)
-    assert str(error.value) == message
+        own_rows(path, Device)
+    assert str(error.value) == "rows.toml: row 'jetson-nano': a device of that name ships; give it another"

@@ -7,16 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from costmodel.fleet.availability import RecordedIntervals
+from costmodel.fleet.availability import RecordedIntervals, Renewal
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ABORT, PAUSE, ClientDynamics
-from costmodel.fleet.speed import ComputeSpeed
+from costmodel.fleet.speed import ComputeSpeed, ForegroundLoad, RecordedSpeed
 from costmodel.network.bandwidth import DOWN, Replay, WithOutages
 from costmodel.network.links import Links
 from costmodel.step_series import StepSeries
 from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import Work, Works
-from tests.costmodel.worlds import INF, LATER_ENDS, VISIT, connected, ends, fleet_of, random_world
+from tests.costmodel.worlds import INF, LATER_ENDS, VISIT, connected, ends, fleet_of, random_world, streams
 
 # A visit over an open connection: download until 1.1 s, computing for 3.2 s until 4.3 s, upload until 5.4 s.
 
@@ -193,3 +193,45 @@ def test_no_client_spends_more_than_its_battery_holds_but_for_tail_and_absence(s
     tails = 2 * who.tail_watts * who.tail_seconds
     away = who.idle_watts * timeline.paused_seconds
     assert (timeline.joules_spent <= 30.0 + tails + away + 1e-6).all()
+
+
+# --- computing at a speed that changes --------------------------------------------------------------------------------
+
+HOT = ComputeSpeed(throttle_after=4.0, throttle_to=0.5)
+# Half of the speed from 3 s to 5 s of every 10 s.
+BUSY = RecordedSpeed([StepSeries((0.0, 3.0, 5.0), (1.0, 0.5, 1.0), 10.0)], np.array([0, 0]))
+
+
+def test_a_device_throttles_after_a_while() -> None:
+    # 4 s at full speed, then the other 6 s at half of it.
+    assert HOT.end(0, 100.0, 10.0, None) == (116.0, 16.0)
+    assert HOT.end(0, 100.0, 4.0, None) == (104.0, 4.0)
+    assert HOT.done(0, 100.0, 110.0, None) == 7.0
+
+
+def test_a_device_cools_down_while_it_is_away() -> None:
+    # From 3 s to 5 s it is away; it is hot at 9 s, with 7 s done; 3 s more take 6 s.
+    presence = RecordedIntervals([[(-1.0, 3.0), (5.0, 100.0)]], None).interval
+    assert HOT.end(0, 0.0, 10.0, presence) == (15.0, 13.0)
+    assert HOT.done(0, 0.0, 11.0, presence) == 8.0
+
+
+def test_factors_multiply_and_repeat() -> None:
+    # 3 s, then 1 s at half speed; hot from 4 s on: 1 s at a quarter; then at half until 13 s; 2 s at a quarter.
+    speed = ComputeSpeed((BUSY,), 4.0, 0.5)
+    assert speed.end(0, 0.0, 3.0 + 0.5 + 0.25 + 4.0 + 0.5 + 0.25, None) == (15.5, 15.5)
+    assert ComputeSpeed((BUSY,)).end(1, 10.0, 4.5, None) == (15.5, 5.5)
+
+
+def test_the_user_of_a_device_slows_it_down_for_as_long_as_the_keys_say() -> None:
+    load = ForegroundLoad(Renewal(10.0, 30.0, 0.0, streams, "foreground load"), 0.25)
+    factor, change = load.factor(3, 0.0)
+    lengths = []
+    for _ in range(6):
+        now, (before, (factor, change)) = change, (factor, load.factor(3, change))
+        lengths.append((factor, change - now))
+        assert {before, factor} == {0.25, 1.0}
+    assert np.array(sorted(lengths[:2])) == pytest.approx(np.array([(0.25, 10.0), (1.0, 30.0)]))
+    assert change < INF
+    # It has draws of its own, which are not those of availability.
+    assert Renewal(10.0, 30.0, 0.0, streams).interval(3, 0.0)[1] != load.factor(3, 0.0)[1]

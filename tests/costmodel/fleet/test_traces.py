@@ -244,14 +244,6 @@ def test_a_file_that_is_damaged_anywhere_is_read_or_refused_by_its_name(whole: s
 # The published files
 
 
-def test_the_595_clients_of_fedscale() -> None:
-    trace = read(real("fedscale_client_capacity_595.csv"))
-    assert isinstance(trace, Capacities)
-    assert trace.compute_seconds.shape == trace.bits_per_second.shape == (595,)
-    assert np.median(trace.compute_seconds) == 0.041
-    assert np.median(trace.bits_per_second) == pytest.approx(5.96e6, rel=1e-3)
-
-
 def test_the_710_phones_of_flash_are_ready_as_long_as_their_table_says() -> None:
     """Ready over three repetitions of each phone's trace; 5, 50 and 95 % of the phones: 0.02, 5.5 and 32 %."""
     trace = read(real("availability_windows.csv"))
@@ -306,13 +298,6 @@ def test_what_is_no_file_is_refused_by_its_name(
     for reader in (read, partial(own_rows, kind=Device)):
         with pytest.raises(ValueError, match=f"^{name}: {said}$"):
             reader(Path(name))
-
-
-def test_a_header_of_very_many_columns_is_refused_in_one_pass(tmp_path: Path) -> None:
-    """To count each name among all would take hours."""
-    names = ",".join(map(str, range(300_000)))
-    with pytest.raises(ValueError, match=r"line 1: column '7' occurs twice$"):
-        read(write(tmp_path, f"{names},7\n"))
 
 
 def test_a_device_file_beyond_all_use_is_refused_before_it_is_parsed(tmp_path: Path) -> None:

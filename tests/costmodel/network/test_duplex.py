@@ -88,19 +88,6 @@ def test_directions_know_nothing_of_each_other_where_the_slower_one_has_a_short_
     assert replace(HOME, site_down=(INF,), site_up=(INF,), airtime="time").held_up is None
 
 
-def test_a_link_that_changes_its_rate_sends_the_rest_at_the_new_one() -> None:
-    link = FairLink(10.0)
-    for flow in (0, 1):
-        link.join(0.0, flow, 10.0, 8.0)
-    # 5 each by 1 s; then 2 bit/s each.
-    link.resize(1.0, 4.0)
-    assert (link.rates(), link.demands()) == ([4.0], [16.0])
-    assert link.next_finish() == pytest.approx(3.5)
-    # At 2 s there is room for both, with 3 bits each.
-    link.resize(2.0, 100.0)
-    assert link.next_finish() == pytest.approx(2.0 + 3 / 8)
-
-
 def test_access_links_that_are_apart_meet_when_the_servers_link_becomes_narrow_and_part_again() -> None:
     # Sites of 4 and 6 bit/s with one flow each; from 1 s on the server has 6 for both, 3 each; from 3 s on none again.
     link = FairLink(math.inf, (4.0, 6.0))

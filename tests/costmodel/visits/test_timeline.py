@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
+from costmodel.clock import Clock
 from costmodel.config import Transport
+from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.conditions import Conditions
+from costmodel.fleet.dynamics import PAUSE, ClientDynamics
 from costmodel.network.links import Links
 from costmodel.visits.timeline import Timeline, solve
-from costmodel.visits.work import Work, Works
+from costmodel.visits.work import Work, Works, nominal_bytes, nominal_bytes_plain, nominal_flops
 from tests.costmodel.worlds import (
     DOWN_RATE,
     FIRST_ENDS,
     INF,
     LATER_ENDS,
+    SEEDS,
     UP_RATE,
     VISIT,
     conditions,
     connected,
     ends,
+    fleet_of,
     random_world,
 )
 
@@ -250,7 +257,7 @@ def test_the_radio_stays_awake_after_a_transfer_until_the_next(work: Work, tail_
     assert tailed.joules[0] - plain.joules[0] == pytest.approx(1.06 * awake)
 
 
-@pytest.mark.parametrize("seed", [*range(0, 64, 9), *range(320, 384, 15)])
+@pytest.mark.parametrize("seed", [*range(0, 64, 9), *range(320, 384, 16)])
 def test_joules_are_the_integral_of_the_power_that_is_drawn(seed: int) -> None:
     """The trace is built from the timeline's instants alone, for every client: what it does, at its watts."""
     world = random_world(seed & ~0b1000_0001)  # nobody leaves, no link fails: an instant tells what a client is doing
@@ -297,3 +304,104 @@ def _power_trace(
         if work.bytes_up:
             trace.append((up_end, up_end + tail_seconds, tail))
     return trace
+
+
+# --- nominal costs: FedBR's Eq. 2 and Eq. 3, term by term -------------------------------------------------------------
+
+
+def test_compute_of_eq_2_and_traffic_of_eq_3() -> None:
+    assert nominal_flops(alpha=0, blocks=6, samples=100, flops_per_sample=3.0) == 300.0
+    # alpha = 3, M = 6: 1 + 3 * 4 / 12 = 2.
+    assert nominal_flops(alpha=3, blocks=6, samples=100, flops_per_sample=3.0) == 600.0
+    # tau = 4, alpha = 3, M = 6: 1 + 1/4 + 3/4 * 1/2 = 1.625.
+    assert nominal_bytes(alpha=3, blocks=6, tau=4, model_nbytes=1000) == 1625.0
+    # tau = 3, alpha = 2, M = 6: 1 + 1/3 + 2/3 * 1/3 = 14/9.
+    assert nominal_bytes(alpha=2, blocks=6, tau=3, model_nbytes=1000) == pytest.approx(1555.5556)
+    for tau in (0, 1):  # a full model each way costs what every other method pays
+        assert nominal_bytes(alpha=3, blocks=6, tau=tau, model_nbytes=1000) == nominal_bytes_plain(1000) == 2000.0
+
+
+# --- joules by what a client does -------------------------------------------------------------------------------------
+
+# A visit receives for 1.1 s at 2 W, computes for 3.2 s at 10 W and sends for 1.1 s at 3 W; idle, a device draws 1 W.
+# The radio has been asleep since the message before it.
+TAILS: dict[str, Any] = {"tail_watts": 0.5, "tail_seconds": 2.0, "last_down": -9.0, "last_up": -9.0}
+BY_BIT: dict[str, Any] = {"receive_joules_per_bit": 1e-3, "transmit_joules_per_bit": 2e-3}
+PARTS = ("idle_joules", "compute_joules", "receive_joules", "send_joules")
+
+
+def _parts(timeline: Timeline) -> list[float]:
+    return [float(getattr(timeline, name)[0]) for name in PARTS]
+
+
+def _alone(who: Conditions, until: float = INF, behaviour: ClientDynamics | None = None) -> Timeline:
+    return solve([0.0], Works.of([VISIT]), who, Links(), behaviour, until)
+
+
+@pytest.mark.parametrize(
+    ("figures", "until", "idle", "compute", "receive", "send"),
+    [
+        ({}, INF, 0.0, 32.0, 2.2, 3.3),
+        # 12 112 bits down and 6056 up
+        (BY_BIT, INF, 0.0, 32.0, 2.2 + 12.112, 3.3 + 12.112),
+        # The radio is awake for two of the 3.2 s between its messages, and for two after them.
+        (TAILS, INF, 0.0, 32.0, 2.2 + 1.0, 3.3 + 1.0),
+        ({}, 0.5, 0.0, 0.0, 1.0, 0.0),
+        ({}, 2.1, 0.0, 10.0, 2.2, 0.0),
+        ({}, 4.8, 0.0, 32.0, 2.2, 1.5),
+        # 32 J are left to compute with when the battery has paid for the download.
+        ({"charge": 12.2}, INF, 0.0, 10.0, 2.2, 0.0),
+    ],
+)
+def test_the_joules_of_a_visit_are_those_of_its_phases(
+    figures: dict[str, Any], until: float, idle: float, compute: float, receive: float, send: float
+) -> None:
+    timeline = _alone(connected(**figures), until)
+    assert _parts(timeline) == pytest.approx([idle, compute, receive, send])
+    assert timeline.joules_spent[0] == pytest.approx(idle + compute + receive + send)
+
+
+def test_a_client_that_goes_away_and_comes_back_is_idle_meanwhile_and_after_its_visit() -> None:
+    away = ClientDynamics(RecordedIntervals([[(-1.0, 2.0), (5.0, 100.0)]], None), PAUSE)
+    timeline = _alone(connected(), behaviour=away)
+    assert _parts(timeline) == pytest.approx([3.0, 32.0, 2.2, 3.3])
+    # The visit ends after 8.4 s; a round of 10 s takes 1.6 J more.
+    assert timeline.waiting_joules(10.0, connected())[0] == pytest.approx(1.6)
+
+
+def test_a_visit_that_begins_within_the_tail_of_the_one_before_does_not_pay_for_what_it_cuts() -> None:
+    # An LTE radio stays awake for 11.6 s at 1.06 W. Rounds of 1.9 s, each 0.4 s after the one before, then one after
+    # 8 s and one after 20 s: each tail lasts until the next message, and the last one to its end.
+    gaps = (0.4, 0.4, 8.0, 20.0)
+    tails = {}
+    for is_batch in (True, False):
+        spent = []
+        for watts in (1.06, 0.0):
+            fleet = fleet_of(1, radio_energy="rate", networks={"lte": 1}, devices={"phone-mid": 1})
+            clock = Clock(fleet)
+            for round, gap in enumerate((0.0, *gaps)):
+                clock.advance(clock.now + gap)
+                who = replace(clock.conditions([0], round), tail_watts=np.array([watts]))
+                work = Work(100_000, 100_000, 1e9, 5)
+                if is_batch:
+                    timeline = clock.solve([clock.now], [work], who)
+                    clock.advance(float(timeline.up_end[0]))
+                else:
+                    clock.begin(work, who, round)
+                    timeline = clock.next().timeline
+                clock.passed(who, timeline)
+                spent.append(float(timeline.joules_spent[0]))
+        between = 1.06 * float(timeline.compute_end[0] - timeline.down_end[0])
+        tails[is_batch] = np.subtract(spent[:5], spent[5:]) - between
+    assert tails[True] == pytest.approx([1.06 * seconds for seconds in (11.6, 0.4, 0.4, 8.0, 11.6)])
+    assert tails[False].tolist() == tails[True].tolist()
+
+
+@pytest.mark.parametrize("seed", range(0, SEEDS, 5))
+def test_whatever_happens_to_visits_the_four_parts_are_their_joules(seed: int) -> None:
+    world = random_world(seed)
+    clock = Clock(world.fleet)
+    timeline = clock.solve(world.starts, world.works, clock.conditions(range(len(world.fleet)), 0), 20.0)
+    parts = np.stack([getattr(timeline, name) for name in PARTS])
+    assert (parts >= 0).all()
+    assert parts.sum(axis=0) == pytest.approx(timeline.joules_spent, rel=1e-12, abs=1e-12)
