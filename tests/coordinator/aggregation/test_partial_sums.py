@@ -30,7 +30,7 @@ from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.run.host import Host
 from scenarios.run.runner import run as run_scenario
-from tests.pools import BLOCK_NBYTES, KILL_ONCE, NORMAL, TRAINER, Pools
+from tests.pools import BLOCK_NBYTES, NORMAL, TRAINER, Pools
 from tests.pools import visit as pools_visit
 from tests.toy import build_now, direct, federation, model_sha256, play, set_workers, store
 
@@ -81,20 +81,6 @@ def test_the_socket_carries_two_models_per_worker_however_many_clients_there_are
         summed = pool.physical_bytes[1] - whole
     assert 16 * model < whole < 16.1 * model
     assert 2 * model < summed < 4.1 * model  # one worker may have done it all: an int64 is as long as two float32
-
-
-def test_a_worker_killed_in_mid_round_has_its_clients_trained_again_and_heard_once(pools: Pools) -> None:
-    clients = Clients()
-    with pools() as pool:
-        tasks = [visit(client, KILL_ONCE if client == 3 else NORMAL, pools.logs / str(client)) for client in range(8)]
-        order = pool.submit(tasks, clients)
-        order.wait()
-        assert means(order.collect()) == MEANS
-    assert clients.heard == list(range(8))
-    assert [event.detail for event in pools.of("task_repeated")] == [
-        "client 3, round 6, train: worker 0 was ended by SIGKILL",
-        "3 visits whose updates it had added up: worker 0 was ended by SIGKILL",
-    ]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

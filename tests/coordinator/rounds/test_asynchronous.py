@@ -104,16 +104,6 @@ def test_a_buffer_makes_rounds_of_its_own_length(tmp_path: Path) -> None:
     assert run.rows("SELECT start_s, end_s, participants FROM rounds") == [(0, 8, 3), (8, 12, 3), (12, 16, 3)]
 
 
-@both
-def test_no_visit_begins_at_the_end_of_time(policy: PolicyName, tmp_path: Path) -> None:
-    run = ran(tmp_path, RoundPolicy(policy, buffer=2), rounds=99, limits=RunLimits(virtual_seconds=4.0))
-    assert (run.stopped_by, run.federation.clock.now) == (SECONDS, 4.0)
-    # Both that end at that moment count.
-    kinds = run.rows("SELECT client, kind, start_s FROM visits ORDER BY client")
-    assert kinds == [(0, "train", 0), (1, "train", 0), (2, "cut", 0), (3, "cut", 0)]
-    assert run.rows("SELECT participants, accuracy IS NULL FROM rounds WHERE participants > 0") == [(2, 0)]
-
-
 # --- clients that are away --------------------------------------------------------------------------------------------
 
 

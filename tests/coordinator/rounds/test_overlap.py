@@ -325,13 +325,3 @@ def test_the_file_has_no_name_and_its_places_are_used_again(tmp_path: Path) -> N
                 held.take(client - 3)
         assert held._end == 4 * 4028  # never more than four at a time
         assert list(tmp_path.iterdir()) == []
-
-
-def test_a_reply_without_vectors_needs_no_file_and_a_disk_that_refuses_is_an_error_of_the_system(
-    tmp_path: Path,
-) -> None:
-    with ReorderBuffer(0, tmp_path / "nowhere") as held:
-        held.add(Update(4, 0, {"loss": 1.0}, {}))
-        assert held.take(4) == Update(4, 0, {"loss": 1.0}, {})
-    with ReorderBuffer(0, tmp_path / "nowhere") as held, pytest.raises(FileNotFoundError):
-        held.add(reply(0))

@@ -171,13 +171,6 @@ def test_a_round_with_too_few_in_time_changes_nothing_but_counts(rules: RoundPol
     assert run.rows("SELECT wasted_joules = joules, wasted_s = busy_s FROM rounds") == [(1, 1)] * 2
 
 
-def test_the_fraction_that_is_asked_for_is_enough_however_it_is_rounded(tmp_path: Path) -> None:
-    assert 0.14 * 50 > 7
-    seconds = [(1.0, 1.0, 2.0)] * 7 + [(4.0, 4.0, 8.0)] * 43
-    run = ran(tmp_path, RoundPolicy("deadline", deadline=4.0, min_fraction=0.14), seconds=seconds)
-    assert run.rows("SELECT participants FROM rounds") == [(7,)]
-
-
 def test_a_late_client_keeps_nothing_and_has_not_been_seen_but_the_bandit_has_counted(tmp_path: Path) -> None:
     run = ran(tmp_path, RoundPolicy("deadline", deadline=6.0), method="fedbr", alpha=1)
     assert kinds(run) == "0 train, 1 train, 2 late, 3 late"

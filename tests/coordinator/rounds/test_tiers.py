@@ -5,7 +5,6 @@ Clients are a clockwork: their visits take 4, 4, 8 and 16 s. Aggregator 0 has cl
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from coordinator.rounds.budget import PRICE, ROUNDS, SECONDS, WAN_BYTES, RunLimi
 from coordinator.rounds.policy import RoundPolicy
 from edge.protocol.messages import GLOBAL
 from tests.coordinator.rounds.clockwork import FOUR
-from tests.coordinator.rounds.clockwork import UP_NBYTES as UP_OF_CLIENTS
 from tests.coordinator.rounds.tier_clockwork import CYCLE, DOWN_NBYTES, SMALL, TWO, UP_NBYTES, chain, ran, rounds
 from tests.crossed import crossed, every
 from tests.methods.cases import CASES, Case
@@ -271,23 +269,6 @@ def test_replies_in_another_order_change_nothing(tmp_path: Path) -> None:
 
 
 # --- late visits, and evaluations that are charged --------------------------------------------------------------------
-
-LATE = "SELECT round, client, kind, start_s, up_end_s, bytes_up FROM visits WHERE kind != 'train' ORDER BY visit"
-
-
-def test_a_late_message_goes_on_over_the_network_of_its_aggregator(tmp_path: Path) -> None:
-    rules = RoundPolicy("deadline", deadline=5.0, on_late="finish")
-    run = ran(tmp_path, rounds=2, rules=rules)
-
-    # Aggregator 0 is there from 1 to 6 s, by when client 2 has sent 1 s of 4 s; its message ends after 9 s. Client 3
-    # still computes after 7 s, and sends nothing. The second round begins at 12 and 13 s.
-    quarter = math.floor(UP_OF_CLIENTS / 4)
-    assert run.rows(LATE) == [
-        *((0, 2, "late", 1, 6, quarter), (0, 3, "late", 2, 7, 0)),
-        (1, 2, "leftover", 6, 9, UP_OF_CLIENTS - quarter),
-        *((1, 2, "late", 12, 17, quarter), (1, 3, "late", 13, 18, 0)),
-    ]
-    assert rounds(run) == [(0, 11), (11, 22)]
 
 
 @pytest.mark.parametrize(

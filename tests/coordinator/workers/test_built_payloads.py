@@ -65,30 +65,6 @@ def test_heartbeats_and_other_tasks_go_on_while_a_payload_is_built(pools: Pools)
     assert pools.of("worker_died") == []
 
 
-def test_a_worker_that_dies_while_its_payload_is_built_is_replaced(pools: Pools) -> None:
-    begun, release = threading.Event(), threading.Event()
-    builds = []
-
-    def slow() -> Payload:
-        builds.append(time.monotonic())
-        begun.set()
-        assert release.wait(60)
-        return model()
-
-    with pools(1) as pool:
-        sums(pool, [visit(9)])
-        heard = Heard()
-        waiting = pool.submit([built(3, slow)], heard)
-        assert begun.wait(60)
-        pools.kill()
-        while not pools.of("worker_died"):
-            pool.turn(0.05)
-        release.set()
-        waiting.wait()
-    assert heard.replies == [(3, [3.0, 4.0])]
-    assert len(builds) == 1
-
-
 # --- the builder alone ------------------------------------------------------------------------------------------------
 
 

@@ -85,27 +85,6 @@ def test_it_goes_ahead_of_the_visit_and_is_written_before_the_update_is_heard(li
     assert files(folder) == ["after", "as a worker of ours writes it", "before"]
 
 
-def test_a_score_under_what_a_client_has_kept_gets_it_too_and_brings_nothing_back(
-    listening: Opener, folder: Path
-) -> None:
-    host, heard = listening(0), list[Reply]()
-    score = messages.Score(0, 7, {messages.CORRECT: (3, 4), messages.CROSS_ENTROPY: (0.5, 4)})
-
-    def serve() -> None:
-        with Guest(host.endpoint, ALICE) as alice:
-            ahead, kept = alice.join().hear()
-            sequence, task = alice.hear()
-            assert isinstance(kept, messages.ClientState) and isinstance(task, messages.Evaluate)
-            assert (ahead, kept.client) == (sequence, 7)
-            alice.say(score, sequence)
-
-    with meanwhile(serve):
-        asked = PoolTask(messages.Evaluate(0, 4, 7, DOWN), str(folder / "before"))
-        host.pool.submit([asked], lambda task, reply: heard.append(reply)).wait()
-    assert heard == [score]
-    assert files(folder) == ["before"]
-
-
 def test_it_does_not_go_back_to_the_remote_worker_that_did_the_last_visit_unless_that_has_lost_it(
     listening: Opener, folder: Path
 ) -> None:

@@ -13,7 +13,7 @@ from msgspec import structs
 from coordinator.workers import scheduler as scheduling
 from coordinator.workers.monitor import TermClock
 from coordinator.workers.scheduler import GETTING_READY
-from coordinator.workers.task import PoolTask, Reply, ReplyValidator, UpdateValidator
+from coordinator.workers.task import PoolTask, Reply, ReplyValidator
 from edge.protocol import messages
 from edge.protocol.messages import Update
 from edge.protocol.payload import Payload
@@ -101,29 +101,6 @@ def test_what_two_remote_workers_agree_on_is_the_trainings_fault_and_is_heard(li
     assert isinstance(update, Update)
     assert math.isnan(update.numbers["loss"])
     assert update.by.startswith("worker ") and ", a remote worker, key " in update.by
-
-
-def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_elsewhere(listening: Opener) -> None:
-    host = listening(1)
-    scores: list[Reply] = []
-
-    def score(task: messages.Message) -> messages.Score:
-        assert isinstance(task, messages.Evaluate)
-        return messages.Score(
-            task.start, task.client, {messages.CORRECT: (0, 1), messages.CROSS_ENTROPY: (math.nan, 1)}
-        )
-
-    tasks = [PoolTask(messages.Evaluate(n, n + 1, messages.GLOBAL, visit(0).payload)) for n in range(4)]
-    with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, score, 1)):
-        while not host.of("worker_died"):
-            host.pool.submit(tasks, lambda task, reply: scores.append(reply)).wait()
-    assert all(isinstance(each, messages.Score) and each.values[messages.CROSS_ENTROPY] == (0.5, 1) for each in scores)
-    assert "the sum of loss is nan" in host.of("task_failed")[0]
-    asked = [replace(visit(n), validator=UpdateValidator(reports=frozenset({"pid"}))) for n in range(4)]
-    with Peer(host.endpoint, BOB) as bob, meanwhile(lambda: does(bob, lambda task: lie(task, loss=0.5), 1)):
-        while len(host.of("worker_died")) < 2:
-            assert sums(host.pool, asked) == {n: [n, n + 1.0] for n in range(4)}
-    assert host.of("worker_died")[1].endswith("reports ['loss'] instead of ['pid']")
 
 
 def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term_is_over(

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.arrays import Streams
 from costmodel.fleet.availability import (
     Always,
     Availability,
@@ -31,16 +30,6 @@ DAY = 86400.0
 def streams(purpose: str, index: int, client: int) -> np.random.Generator:
     assert purpose == "availability"
     return np.random.default_rng([17, index, client])
-
-
-def keys_of(asked: list[tuple[int, int]]) -> Streams:
-    """Streams that note the (index, client) they are asked for."""
-
-    def draw(purpose: str, index: int, client: int) -> np.random.Generator:
-        asked.append((index, client))
-        return streams(purpose, index, client)
-
-    return draw
 
 
 def renewal() -> Renewal:
@@ -93,22 +82,6 @@ def test_intervals_follow_each_other_without_a_gap_and_alternate(model: Callable
         for (here, begin, end), (later, next_begin, _) in pairwise(intervals):
             assert begin < end == next_begin
             assert later is not here
-
-
-@each_model
-def test_in_a_million_clients_only_those_asked_about_are_computed(model: Callable[[], Availability]) -> None:
-    asked: list[tuple[int, int]] = []
-    draws = keys_of(asked)
-    few: dict[Callable[[], Availability], Availability] = {
-        Always: Always(),
-        renewal: Renewal(600.0, 1800.0, 0.8, draws),
-        diurnal: Diurnal(22.0, 8.0, draws, spread_hours=3.0),
-        windows: RecordedIntervals([[(0.0, 5.0)]], [10.0], np.zeros(1_000_000, np.intp)),
-    }
-    clients = list(range(0, 1_000_000, 100_000))
-    changes = {few[model].interval(client, 1000.0)[1] for client in clients}
-    assert len(changes) == (10 if model in (renewal, diurnal) else 1)
-    assert {client for _, client in asked} == (set(clients) if model in (renewal, diurnal) else set())
 
 
 # Renewal

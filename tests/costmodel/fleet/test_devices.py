@@ -107,15 +107,6 @@ def test_a_raspberry_pi_5_trains_as_fast_as_published() -> None:
     assert _batch_seconds("raspberry-pi-5", "attention", 4.3e9) == pytest.approx(8.25, rel=0.02)
 
 
-def test_a_raspberry_pi_4_trains_as_fast_as_published() -> None:
-    # The same source: 218.37 s (ResNet-18) and 305.47 s (MobileNetV2) for 20 batches of 16.
-    assert _batch_seconds("raspberry-pi-4", "conv", RESNET18_MACS) == pytest.approx(10.92, rel=0.02)
-    assert _batch_seconds("raspberry-pi-4", "depthwise", MOBILENET_V2_MACS) == pytest.approx(15.27, rel=0.02)
-    # The model that the figure of its family was measured with has it under its own name.
-    for board in (devices()["raspberry-pi-4"], devices()["raspberry-pi-5"]):
-        assert board.throughput("resnet18-imagenet", "conv") == board.throughput("conv")
-
-
 PUBLISHED = {
     # Per image and training step of 224x224, in 1e9: FLOPs of convolutions (vectors of 16 output channels filled),
     # of 1x1 and of depthwise convolutions and of other matrix products, and numbers of element-wise work, counted by

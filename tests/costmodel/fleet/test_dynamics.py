@@ -68,14 +68,6 @@ def test_a_device_that_throttles_computes_longer_and_draws_its_power_for_as_long
     assert (flat.lost[0], flat.flops[0]) == pytest.approx((4.3, 6.0 * 2.6 / 3.2))
 
 
-def test_what_a_lost_client_leaves_of_the_link_goes_to_the_others() -> None:
-    # Both share 12 112 bit/s. Client 0 is gone at 1 s, when client 1 has half of its bits: 0.5 s more, and 0.1 s.
-    behaviour = ClientDynamics(RecordedIntervals([[(-1.0, 1.0)], [(-1.0, 100.0)]], None))
-    timeline = solve([0.0, 0.0], Works.of([VISIT, VISIT]), connected(2), Links(down=12_112.0), behaviour)
-    assert timeline.down_end.tolist() == pytest.approx([INF, 1.6])
-    assert timeline.bytes_down.tolist() == [724, 1448]
-
-
 # Clients that pause.
 
 
@@ -85,13 +77,6 @@ def test_a_paused_download_goes_on_when_its_client_is_back() -> None:
     assert ends(timeline) == pytest.approx((3.1, 6.3, 7.4))
     assert timeline.paused_seconds[0] == pytest.approx(2.0)
     assert timeline.joules[0] == pytest.approx(2.2 + 32.0 + 3.3 + 2.0)
-
-
-def test_a_pause_ends_nothing_unless_the_client_never_comes_back() -> None:
-    timeline = _solve(connected(), _there((-1.0, 0.5), (1.0, 2.5), on_loss=PAUSE))
-    assert timeline.lost[0] == 2.5
-    # Download by 1.6 s, then 0.9 s of computing.
-    assert (timeline.down_end[0], timeline.computed[0]) == pytest.approx((1.6, 0.9))
 
 
 # Links that vary.

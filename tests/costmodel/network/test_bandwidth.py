@@ -111,19 +111,6 @@ def test_each_client_has_its_own_sigma_and_0_never_varies() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("sigma", "tau", "step", "message"),
-    [
-        (0.3, 0.0, 1.0, "tau must be a positive number of seconds, not 0.0"),
-        (0.3, 1.0, INF, "step must be a positive number of seconds, not inf"),
-        (-0.3, 1.0, 1.0, "sigma must be at least 0, not -0.3"),
-    ],
-)
-def test_a_process_that_cannot_be_is_refused(sigma: float, tau: float, step: float, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        OrnsteinUhlenbeck(sigma, tau, step, streams)
-
-
 # Recorded series
 
 

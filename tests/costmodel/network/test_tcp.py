@@ -62,22 +62,6 @@ def test_a_sender_waits_for_the_round_trip_before_it_sends_twice_as_much() -> No
     assert sending.sent == 10 * W
 
 
-def test_a_window_that_takes_longer_than_the_round_trip_has_filled_the_pipe() -> None:
-    sending = Sender(10 * W, Path(rtt=1.0))
-    sending.next_part(0.0, 8 * W)
-    # Held back for 1.375 s of 1.5 s; of that, what lies past the round trip delays.
-    assert sending.part_sent(Served(1.5, W, 1.375, 0.0)) == 1.5
-    assert sending.contention_seconds == 0.5
-    assert sending.next_part(1.5, 8 * W) == (9 * W, 8 * W)
-    # What sharing costs within a round trip delays nothing.
-    sending = Sender(10 * W, Path(rtt=1.0))
-    sending.next_part(0.0, 8 * W)
-    assert sending.part_sent(Served(0.75, W, 0.625, 0.0)) == 1.0
-    assert sending.contention_seconds == 0.0
-    # A warm connection sends at once.
-    assert Sender(10 * W, Path(1.0, starts_slowly=False)).next_part(0.0, 8 * W) == (10 * W, 8 * W)
-
-
 @given(
     st.lists(st.tuples(st.floats(4, 8), st.floats(5, 9), st.floats(0.0001, 1.0)), min_size=1, max_size=6),
     st.floats(0, 100),

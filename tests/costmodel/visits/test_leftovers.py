@@ -17,9 +17,9 @@ from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.links import Links
 from costmodel.visits.accounting import COSTS
 from costmodel.visits.leftovers import Leftovers, Solution
-from costmodel.visits.timeline import Timeline, solve, solve_beside
+from costmodel.visits.timeline import solve_beside
 from costmodel.visits.work import Work, Works
-from tests.costmodel.worlds import INF, UP_RATE, VISIT, conditions, connected, ends, random_world
+from tests.costmodel.worlds import INF, UP_RATE, VISIT, connected, ends, random_world
 
 # An upload of 4344 bytes takes 6 s at 6056 bit/s, and 0.1 s to arrive. It is cut at 0 s, after 2 s, and goes on beside
 # a visit that uploads for 1 s from 4.3 s on.
@@ -171,18 +171,3 @@ def test_late_visits_and_those_of_the_next_round_delay_each_other_as_in_one_batc
             assert column == pytest.approx(getattr(whole, name)[is_late], rel=1e-9, abs=1e-6), (seed, name)
             found = getattr(after.timeline, name)
             assert found == pytest.approx(getattr(whole, name)[~is_late], rel=1e-9, abs=1e-6), (seed, name)
-
-
-@pytest.mark.parametrize("cut", [0.3, 4.0])
-def test_a_late_message_loses_segments_as_if_there_were_no_rounds(cut: float) -> None:
-    """5 MB over 20 Mbit/s at 60 ms, of which 1 % is lost: 15.7 s measured once, in a round that ended meanwhile."""
-    line = dict.fromkeys(("down", "up"), 20e6) | {"rtt": 0.06, "loss": 0.01}
-    who = conditions(24, **line)
-    works = Works.of([Work(0, 5_000_000, 0.0)] * 24)
-    whole = solve(np.zeros(24), works, who, Links())
-    assert whole.up_end.min() < 15.7 < np.median(whole.up_end)
-    state = solve_beside(None, np.zeros(24), works, who, Links(), until=cut, goes_on=True).state
-    assert state is not None
-    rest = solve_beside(state, [], Works.of([]), who.only(np.zeros(24, bool)), Links()).leftovers
-    assert isinstance(rest, Timeline)
-    assert rest.up_end == pytest.approx(whole.up_end, rel=1e-12)

@@ -133,17 +133,6 @@ def test_an_idle_connection_starts_slowly_unless_told_otherwise() -> None:
     assert _solve(work, idle, Links(transport=Transport(slow_start=False))).down_end[0] == pytest.approx(2.10616)
 
 
-def test_a_window_need_not_fill_more_than_a_clients_share() -> None:
-    # Two share 20 Mbit/s: 10 Mbit/s each hold 300 kbit. Windows of 121.12 and 242.24 kbit take 12.112 and 24.224 ms:
-    # idle for 17.888 + 5.776 ms; then 41.823 Mbit at 10 Mbit/s.
-    who = conditions(2, down=20e6, rtt=0.03, last_down=-60.0)
-    timeline = _solve([Work(5_000_000, 0, 0.0)] * 2, who, Links(down=20e6))
-    assert timeline.down_end.tolist() == pytest.approx([5e6 * 8 * 1514 / 1448 / 10e6 + 0.023664 + 0.015] * 2)
-    # The other has left the link when a third comes: it starts as if it were alone.
-    third = solve([0.0, 9.0], Works.of([Work(5_000_000, 0, 0.0)] * 2), who, Links(down=20e6))
-    assert third.down_end[1] - 9.0 == pytest.approx(2.091160 + 0.047608 + 0.015, abs=1e-6)
-
-
 # Shared links.
 
 
