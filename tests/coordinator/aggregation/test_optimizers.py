@@ -96,7 +96,7 @@ def test_parameters_step_and_buffers_are_averaged(name: str) -> None:
 
 @pytest.mark.parametrize("policy", ["fedasync", "fedbuff"])
 def test_they_step_where_updates_come_one_by_one(policy: str, tmp_path: Path) -> None:
-    how: dict[str, Any] = {"participants": 3, "rounds": 3, "train": BRIEF}
+    how: dict[str, Any] = {"participants": 3, "rounds": 2, "train": BRIEF}
 
     def played(name: str, server: str, **options: float) -> Any:
         rules = RoundPolicy("fedasync") if policy == "fedasync" else RoundPolicy("fedbuff", buffer=2)
@@ -104,8 +104,8 @@ def test_they_step_where_updates_come_one_by_one(policy: str, tmp_path: Path) ->
 
     plain = played("plain", "plain")
     assert np.array_equal(played("still", "fedavgm", momentum=0), plain)
-    others = [plain, played("momentum", "fedavgm"), played("adam", "fedadam"), played("yogi", "fedyogi")]
-    assert len({model.tobytes() for model in others}) == 4
+    others = [plain, played("momentum", "fedavgm"), played("yogi", "fedyogi")]
+    assert len({model.tobytes() for model in others}) == 3
 
 
 @pytest.mark.parametrize(

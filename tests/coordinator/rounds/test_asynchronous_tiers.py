@@ -98,7 +98,7 @@ def test_aggregators_begin_no_round_after_their_seconds_and_wait_for_the_others(
     assert run.rows("SELECT accuracy IS NULL FROM rounds") == [(1,), (1,), (0,), (1,), (0,)]
 
 
-# --- what is lost, and what a budget ends -----------------------------------------------------------------------------
+# --- what a budget ends -----------------------------------------------------------------------------------------------
 
 
 def test_the_run_goes_on_with_the_others_until_its_seconds_end(tmp_path: Path) -> None:
@@ -122,18 +122,15 @@ def test_the_run_goes_on_with_the_others_until_its_seconds_end(tmp_path: Path) -
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("interval", [1, 2])
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case.name in ("fedavg", "fedbr", "pfedmb", "fedmlb")], ids=str
-)
+@pytest.mark.parametrize("case", [case for case in CASES if case.name in ("fedavg", "fedbr", "pfedmb")], ids=str)
 def test_one_aggregator_that_is_mixed_in_whole_has_the_synchronous_models_to_the_bit(
-    case: Case, interval: int, tmp_path: Path
+    case: Case, tmp_path: Path
 ) -> None:
     waiting, alone = (
         case.play_real(
             partial(play, tmp_path / name),
             aggregators={"count": 1},
-            schedule={"interval": interval, **schedule},
+            schedule={"interval": 2, **schedule},
             server_link=OPEN,
         )
         for name, schedule in (("waiting", {}), ("alone", PLAIN_MIX))
@@ -182,7 +179,6 @@ def test_a_run_that_is_killed_while_models_are_on_their_way_goes_on_to_the_bit(
 
     broken_off(tmp_path / "killed", method, after, **how)
     assert chain(resumed(tmp_path / "killed", method, **how)) == chain(whole)
-    assert chain(play(tmp_path / "shuffled", method, shuffle=3, sites=3, **how)) == chain(whole)
 
 
 # --- who takes part, and what is refused ------------------------------------------------------------------------------

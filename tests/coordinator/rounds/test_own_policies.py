@@ -1,4 +1,4 @@
-"""Round policies of a user's own: rounds that end at half of the arrivals, and updates with a constant discount."""
+"""Round policies of a user's own: rounds that end at half of the arrivals, and what is refused of them."""
 
 from __future__ import annotations
 

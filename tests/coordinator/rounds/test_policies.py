@@ -1,4 +1,4 @@
-"""Synchronous policies: who counts, what late and lost visits cost, who is to blame, and when a run stops.
+"""Synchronous policies: who counts, what late and lost visits cost, and when a run stops.
 
 Clients are a clockwork: download, computing and upload of each take literal seconds, and a client draws 2 W while it
 receives, 8 W while it trains, 4 W while it sends and 1 W while it waits for the others.

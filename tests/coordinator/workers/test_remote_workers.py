@@ -160,7 +160,7 @@ def test_a_name_that_a_lost_remote_worker_leaves_behind_is_not_taken_over_with_a
     assert host.of("worker_died")[0] == "worker 0, a remote worker, is gone: another has come under its name"
 
 
-# --- what is said twice -----------------------------------------------------------------------------------------------
+# --- a node agent -----------------------------------------------------------------------------------------------------
 
 
 def model_of(value: float) -> Any:

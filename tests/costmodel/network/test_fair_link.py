@@ -253,9 +253,6 @@ def test_the_rates_are_max_min_fair(seed: int, flows: int, sites: int) -> None:
         assert rates[flow] >= cap[flow] * (1 - 1e-9) or any(bottlenecks)
 
 
-# What it promises.
-
-
 # --- loops for special cases, beside the general one ------------------------------------------------------------------
 
 NAMES = ("finish", "sent", "contention_seconds", "paused", "own_seconds", "access_seconds", "server_seconds")
