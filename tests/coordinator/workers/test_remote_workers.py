@@ -118,6 +118,23 @@ def test_without_the_right_keys_nobody_is_let_in(
     assert len(refusals) == is_asked_about
 
 
+def test_nobody_speaks_in_the_name_of_a_worker_of_ours(listening: Opener) -> None:
+    host = listening(1)
+    sums(host.pool, [visit(0)])
+    name = host.pool._registry[0].identity
+    with Peer(host.endpoint, BOB, name) as bob:
+        bob.run_id = "run-1"
+        for sequence in range(1, 5):  # whichever it will be
+            bob.say(messages.Update(1, 5, {}, {"model": {"a": Vector(model_of(9.0))}}), sequence)
+        bob.say(messages.Error("ValueError", "blame"), 2)
+        host.until(lambda: host.of("message_refused"))
+        bob.run_id = messages.NO_RUN
+        bob.say(messages.Hello())
+        assert bob.hears_nothing
+    assert host.of("message_refused")[0].startswith(f"from {name}: not a worker of this pool")
+    assert (host.of("worker_died"), host.of("worker_joined"), host.of("task_failed")) == ([], [], [])
+
+
 def test_nobody_speaks_in_the_name_of_another_remote_worker(listening: Opener) -> None:
     host = listening(1)
     with Peer(host.endpoint, ALICE) as alice, Peer(host.endpoint, BOB, "remote-2") as bob:

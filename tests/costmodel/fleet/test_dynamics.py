@@ -82,24 +82,6 @@ def test_a_paused_download_goes_on_when_its_client_is_back() -> None:
 # Links that vary.
 
 
-def test_a_link_that_halves_in_mid_transfer_takes_longer_from_there_on() -> None:
-    class Halving:
-        has_outages = False
-
-        def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
-            return (1.0, 0.5) if t < 0.5 else (0.5, INF)
-
-        def is_outage(self, client: int, direction: int, t: float) -> bool:
-            return False
-
-    behaviour = ClientDynamics(variation=Halving())
-    # Half of the bits by 0.5 s, the others take 1 s; computing is as ever; the upload takes 2 s.
-    timeline = _solve(connected(), behaviour)
-    assert ends(timeline) == pytest.approx((1.6, 4.8, 6.9))
-    assert timeline.bytes_down[0] == 1448
-    assert behaviour.rate(0, DOWN, 12_112.0, 0.75) == (6056.0, INF)
-
-
 @pytest.mark.parametrize(("zero_waits", "down_end"), [(True, 0.5 + 1.0 + 0.5 + 0.1), (False, 0.5 + 1.2 + 0.5 + 0.1)])
 def test_what_is_sent_into_a_silence_waits_and_what_is_sent_into_an_outage_is_sent_again(
     zero_waits: bool, down_end: float
