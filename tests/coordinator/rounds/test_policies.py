@@ -355,6 +355,7 @@ def test_a_target_ends_the_run_in_the_round_that_reaches_it_and_the_last_round_i
     run = ran(tmp_path, RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2), **how)
     assert (run.stopped_by, run.federation.rounds) == (stopped_by, len(unscored))
     assert run.rows("SELECT round, accuracy IS NULL FROM rounds") == [*enumerate(unscored)]
+    assert run.rows("SELECT COUNT(*) FROM rounds WHERE bottleneck = 'waiting'") == [(0,)]  # all are always there
 
 
 # --- what holds for every policy --------------------------------------------------------------------------------------
