@@ -31,6 +31,7 @@ from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.task import PoolError
 from costmodel.network.links import Links
+from costmodel.network.tcp import wire_bits
 from tests.coordinator.rounds.clockwork import BRIEF, DOWN_NBYTES, EVER, FOUR, IID, UP_NBYTES, ran, windows
 from tests.ledgers import virtual_rows
 from tests.toy import Run, committed_states, federation, model_sha256, play, store, unsteady_world
@@ -263,6 +264,31 @@ def test_a_client_that_has_spent_its_own_budget_takes_part_no_more(
     rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2, min_fraction=0.0)
     run = ran(tmp_path, rules, rounds=99, limits=RunLimits(client=Limits(**limit)))
     assert (run.stopped_by, visits_of(run)) == (CLIENTS, visits)
+
+
+@each_synchronous
+def test_a_run_ends_before_the_first_round_that_lacks_a_client_without_budget(
+    policy: PolicyName, tmp_path: Path
+) -> None:
+    # Visits of 4, 4, 8 and 16 s: clients 2 and 3 have spent 9 s before the others.
+    how: dict[str, Any] = {"rounds": 99, "limits": RunLimits(client=Limits(virtual_seconds=20.0))}
+    whole = RoundPolicy(policy, over_select=1.0, deadline=100.0)
+    run = ran(tmp_path / "whole", whole, **how)
+    assert (run.stopped_by, visits_of(run)) == (CLIENTS, [1, 1, 1, 1])
+    part = RoundPolicy(policy, over_select=1.0, deadline=100.0, min_fraction=0.75)
+    run = ran(tmp_path / "part", part, **how)
+    assert (run.stopped_by, visits_of(run)) == (CLIENTS, [2, 2, 2, 1])
+    assert run.rows("SELECT participants, cut_by FROM rounds") == [(4, ""), (3, CLIENTS)]
+
+
+def test_clients_that_can_pay_only_alone_take_turns(tmp_path: Path) -> None:
+    # An upload takes 8 s on the server's link, or 16 s if both send: 10 or 18 s in all.
+    narrow = Links(up=float(wire_bits(UP_NBYTES)) / 8)
+    own = Limits(virtual_seconds=12.0)
+    part = RoundPolicy(min_fraction=0.5)
+    run = ran(tmp_path, part, [(1.0, 1.0, 1.0)] * 2, links=narrow, rounds=99, limits=RunLimits(client=own))
+    assert run.stopped_by == CLIENTS
+    assert run.rows("SELECT round, client, up_end_s - start_s FROM visits") == [(0, 0, 10), (1, 1, 10)]
 
 
 @each_policy

@@ -45,14 +45,6 @@ def test_a_full_server_leaves_its_air_to_the_other_direction() -> None:
     assert _rates("packets", [(11.0, DOWN), (1.0, DOWN)], (1.0, math.inf)) == pytest.approx([0.5] * 2, rel=1e-12)
 
 
-def test_a_flow_that_its_window_limits_leaves_the_rest_of_the_air() -> None:
-    link = AirLink(OPEN, 2)
-    link.join(0.0, 0, 100.0, 1.0, 0, DOWN, 10.0)
-    link.join(0.0, 1, 100.0, 10.0, 0, UP, 10.0)
-    link.join(0.0, 2, 100.0, 10.0, 1, UP, 10.0)  # behind another access point
-    assert link.rates() == pytest.approx({0: 1.0, 1: 9.0, 2: 10.0}, rel=1e-15)
-
-
 def test_totals_are_those_of_a_shared_link() -> None:
     # Alone for 1 s, 10 bits; then both at half of their time until the second leaves at 3 s, with 5 of its bits.
     link = AirLink(OPEN, 1)

@@ -97,20 +97,6 @@ def test_chunks_join_to_the_one_process_that_their_noise_makes() -> None:
         assert got == pytest.approx(np.array(expected)[chunk_samples:, way], rel=1e-13)
 
 
-def test_each_client_has_its_own_sigma_and_0_never_varies() -> None:
-    sigma = np.array([[0.0, 0.5], [0.2, 0.0]])
-    model = OrnsteinUhlenbeck(sigma, 30.0, 10.0, streams)
-    assert model.factor(0, DOWN, 12.0) == (1.0, INF)
-    assert model.factor(1, UP, 12.0) == (1.0, INF)
-    for client, way in ((0, UP), (1, DOWN)):
-        spread = np.log(path(model, client, way, 6000, 10.0)).std()
-        assert spread == pytest.approx(sigma[client, way], rel=0.15)
-    # The same noise, of whatever sigma.
-    assert math.log(model.factor(0, UP, 0.0)[0]) + 0.125 == pytest.approx(
-        (math.log(process(sigma=1.0).factor(0, UP, 0.0)[0]) + 0.5) * 0.5
-    )
-
-
 # Recorded series
 
 
