@@ -420,6 +420,8 @@ def test_the_ledger_of_a_run_adds_up_and_its_folder_holds_what_two_checkpoints_n
         assert whole == pytest.approx(parts, rel=1e-12)
     spent = run.federation.budget.spent
     assert run.rows("SELECT SUM(bytes_down), SUM(bytes_up) FROM rounds") == [(spent.bytes_down, spent.bytes_up)]
+    committed = run.federation.committed
+    assert (committed.bytes_down, committed.bytes_up) == (spent.bytes_down, spent.bytes_up)
     assert run.federation.budget.reserve([]) == ([], None)
     visits = run.rows("SELECT visit, start_s FROM visits ORDER BY visit")
     assert [number for number, _ in visits] == list(range(len(visits)))
