@@ -28,8 +28,7 @@ from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 SITE, TRAINER = f"{__name__}:Site", "edge.training.trainer:LocalTrainer"
 BLOCK_NBYTES = 400_000
 HANDED_OVER_NBYTES = 8_000_000
-NORMAL, KILL, KILL_ONCE, RAISE, RAISE_ONCE, SLEEP, STOP_ONCE, WRONG_CLIENT, REUSE, AWAIT = range(10)
-FILL, OVERFILL, SHORT_LAST, SHORT = range(10, 14)
+NORMAL, KILL, KILL_ONCE, RAISE, RAISE_ONCE, SLEEP, STOP_ONCE, REUSE, AWAIT, FILL, OVERFILL, SHORT_LAST = range(12)
 
 
 class OutOfMemoryError(RuntimeError):
@@ -41,7 +40,6 @@ class Site:
 
     REUSE: its vectors are views of one flat vector that the next task overwrites; SHORT_LAST: the last is a short one.
     AWAIT: it waits for a file, state_in.
-    SHORT: the first of its vectors lacks a number.
     FILL: there is memory for it on slot 0 alone; OVERFILL: nowhere.
     """
 
@@ -78,14 +76,12 @@ class Site:
         if act == AWAIT:
             assert state_in is not None
             await_file(Path(state_in))
-        client = task.client + (act == WRONG_CLIENT)
+        client = task.client
         if act in (REUSE, SHORT_LAST):
             self.flat.fill(client)
             last = self.flat[1] if act == REUSE else self.flat[1, :2]
             return messages.Update(client, task.round, {}, {"model": {"a": Vector(self.flat[0]), "b": Vector(last)}})
         up = {key: Vector(vector.data + np.float32(client)) for key, vector in task.payload["model"].items()}
-        if act == SHORT:
-            up["a"] = Vector(up["a"].data[:-1])
         return messages.Update(client, task.round, {"pid": os.getpid()}, {"model": up})
 
     def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.fleet.inputs import FleetInputs
 from costmodel.network.links import Links
 from costmodel.visits.work import Work
-from tests.costmodel.worlds import FIRST_ENDS, INF, VISIT, conditions, connected, ends, fleet_of, random_world
+from tests.costmodel.worlds import FIRST_ENDS, INF, VISIT, conditions, ends, fleet_of
 
 
 def _clock(clients: int = 2, **options: Any) -> Clock:
@@ -69,52 +68,11 @@ def test_the_clock_stands_exactly_at_the_times_it_was_given() -> None:
         assert clock.now == times[client]
 
 
-def test_things_put_in_while_time_moves_come_in_order() -> None:
-    clock = _clock()
-    clock.at(0.3, 0, "second")
-    clock.at(0.1, 0, "first")
-    assert clock.next() == "first"
-    clock.at(0.2, 0, "between")
-    assert [clock.next(), clock.next()] == ["between", "second"]
-    assert clock.now == 0.3
-
-
 def test_at_the_same_time_the_lowest_order_comes_first_then_the_oldest() -> None:
     clock = _clock()
     for order, item in ((7, "client 7"), (2, "client 2"), (0, "client 0"), (2, "client 2 again")):
         clock.at(1.5, order, item)
     assert [clock.next() for _ in range(4)] == ["client 0", "client 2", "client 2 again", "client 7"]
-
-
-def test_visits_that_end_together_come_by_their_order_among_the_other_items() -> None:
-    clock = _by_hand()
-    for client in (2, 0, 1):
-        _begin(clock, client)
-    end = float(clock.solve([0.0], [VISIT], clock.conditions([0], 0)).up_end[0])
-    clock.at(end, 1, "deadline")
-    items = [clock.next() for _ in range(4)]
-    assert [item if isinstance(item, str) else item.order for item in items] == [0, "deadline", 1, 2]
-    assert clock.now == end
-
-
-def test_nothing_left_is_a_lookup_error() -> None:
-    clock = _clock()
-    with pytest.raises(LookupError, match="no event is scheduled"):
-        clock.next()
-    clock.at(1.0, 0, None)
-    assert clock.next() is None
-    with pytest.raises(LookupError, match="no event is scheduled"):
-        clock.next(until=50.0)
-    assert clock.now == 1.0
-
-
-def test_next_waits_no_longer_than_it_may() -> None:
-    clock = _clock()
-    clock.at(0.3, 0, "due")
-    assert clock.next(until=0.2) is None
-    assert clock.now <= 0.2
-    # By that time includes the time itself.
-    assert clock.next(until=0.3) == "due"
 
 
 def test_advance_goes_to_a_time_exactly_and_keeps_what_is_due_then() -> None:
@@ -129,18 +87,6 @@ def test_advance_goes_to_a_time_exactly_and_keeps_what_is_due_then() -> None:
     assert clock.now == 0.3
 
 
-def test_time_neither_runs_backwards_nor_past_what_is_due() -> None:
-    clock = _clock()
-    clock.advance(2.0)
-    with pytest.raises(AssertionError):
-        clock.at(1.0, 0, "past")
-    with pytest.raises(AssertionError):
-        clock.advance(1.0)
-    clock.at(3.0, 0, "due")
-    with pytest.raises(AssertionError, match="'due' was due before"):
-        clock.advance(4.0)
-
-
 # Visits.
 
 
@@ -153,24 +99,6 @@ def test_a_visit_comes_out_of_next_when_it_ends() -> None:
     assert ends(ended.timeline) == pytest.approx(tuple(100.0 + end for end in FIRST_ENDS))
     assert ended.timeline.joules[0] == pytest.approx(3.6 + 32.0 + 3.3)
     assert clock.now == ended.timeline.up_end[0]
-
-
-def test_solving_a_batch_neither_moves_the_clock_nor_is_remembered() -> None:
-    clock = _by_hand(Links(down=12_112.0))
-    timeline = clock.solve([5.0, 5.0], [VISIT, VISIT], clock.conditions([0, 1], 0))
-    # Two downloads share the server's link: 0.7 s, 2 s and 0.1 s.
-    assert timeline.down_end.tolist() == pytest.approx([7.8, 7.8])
-    assert (clock.now, clock.events) == (0.0, 0)
-    assert clock.conditions([0], 0).last_down[0] == -INF
-
-
-@pytest.mark.parametrize("seed", [0, 63])
-def test_a_batch_of_nobody_is_empty_whatever_may_happen_to_clients(seed: int) -> None:
-    clock = Clock(random_world(seed).fleet)
-    nobody = clock.conditions([], 0)
-    timeline = clock.solve([], [], nobody)
-    clock.passed(nobody, timeline)
-    assert (len(nobody), len(timeline), clock.now) == (0, 0, 0.0)
 
 
 def test_visits_that_begin_one_by_one_share_the_links() -> None:
@@ -202,17 +130,6 @@ def test_a_visit_that_is_cut_is_charged_and_leaves_the_link_to_the_others() -> N
         clock.next()
 
 
-def test_a_client_that_was_cut_may_be_visited_anew_at_once() -> None:
-    clock = _by_hand()
-    _begin(clock, 0)
-    clock.advance(3.0)
-    clock.cut(0)
-    _begin(clock, 0)
-    assert _ended(clock).timeline.up_end[0] == pytest.approx(3.0 + 6.1)
-    with pytest.raises(LookupError, match="no event is scheduled"):
-        clock.next()
-
-
 def test_a_visit_that_is_cut_at_the_instant_of_its_end_has_ended_and_comes_once() -> None:
     clock = _by_hand()
     end = float(clock.solve([0.0], [VISIT], clock.conditions([1], 0)).up_end[0])
@@ -222,25 +139,6 @@ def test_a_visit_that_is_cut_at_the_instant_of_its_end_has_ended_and_comes_once(
     assert clock.cut(1).timeline.up_end[0] == end
     with pytest.raises(LookupError, match="no event is scheduled"):
         clock.next()
-
-
-@pytest.mark.parametrize("until", [0.3, 1.2, 1.75, 3.4, 5.25])
-def test_a_visit_cut_one_by_one_has_spent_what_a_batch_says(until: float) -> None:
-    clock = _by_hand()
-    batch = clock.solve([0.0], [VISIT], clock.conditions([0], 0), until)
-    _begin(clock, 0)
-    clock.advance(until)
-    one = clock.cut(0).timeline
-    for field in dataclasses.fields(one):
-        assert getattr(one, field.name).tolist() == getattr(batch, field.name).tolist(), field.name
-
-
-def test_a_visit_that_loses_its_client_comes_out_of_next_at_that_instant() -> None:
-    clock = _by_hand(behaviour=ClientDynamics(RecordedIntervals([[(0.0, 2.5)], [(0.0, 90.0)], []], None)))
-    _begin(clock, 0)
-    _begin(clock, 1)
-    first, second = _ended(clock), _ended(clock)
-    assert (first.order, first.timeline.lost[0], second.order, second.timeline.lost[0]) == (0, 2.5, 1, INF)
 
 
 # What clients remember.
@@ -282,29 +180,12 @@ def test_a_window_is_kept_for_a_round_trip_and_a_fifth_of_a_second() -> None:
     assert seconds_of_download(end + 0.2401) == pytest.approx(0.110354 + 1.162857, abs=1e-6)
 
 
-def test_who_only_listens_has_not_opened_its_window() -> None:
-    clock = _by_hand()
-    chosen = clock.conditions([0, 1], 0)
-    clock.passed(chosen, clock.solve([0.0, 0.0], [Work(1448, 0, 0.0), VISIT], chosen))
-    now = clock.conditions([0, 1], 0)
-    assert now.last_down.tolist() == pytest.approx([1.8, 1.8])
-    assert now.last_up.tolist() == pytest.approx([-INF, FIRST_ENDS[2]])
-
-
 def test_a_lost_client_has_to_connect_again() -> None:
     clock = _by_hand()
     chosen = conditions(1, crash_after=2.5)
     clock.passed(chosen, clock.solve([0.0], [VISIT], chosen))
     assert clock.conditions([0], 0).last_down[0] == -INF
     assert _visit(clock, 10.0) == pytest.approx((1.8, 1.1))
-
-
-def test_a_visit_that_was_cut_while_computing_leaves_its_download_in_memory() -> None:
-    clock = _by_hand()
-    chosen = clock.conditions([0], 0)
-    clock.passed(chosen, clock.solve([0.0], [VISIT], chosen, until=3.0))
-    now = clock.conditions([0], 0)
-    assert (now.last_down[0], now.last_up[0]) == (pytest.approx(1.8), -INF)
 
 
 def test_batteries_drain_from_visit_to_visit_and_while_waiting() -> None:
@@ -340,22 +221,6 @@ def test_a_client_that_went_flat_never_has_power_again() -> None:
     assert not clock.has_power(0)
 
 
-def test_who_is_lost_for_another_reason_keeps_its_charge() -> None:
-    clock = _by_hand(battery=10.0)
-    chosen = dataclasses.replace(clock.conditions([0], 0), crash_after=np.array([2.3]))
-    clock.passed(chosen, clock.solve([0.0], [VISIT], chosen))
-    # 2 W x 1.8 s and 10 W x 0.5 s.
-    assert clock.has_power(0)
-    assert clock.conditions([0], 0).charge[0] == pytest.approx(10.0 - 8.6)
-
-
-def test_on_mains_power_never_ends() -> None:
-    clock = _by_hand()
-    _visit(clock, 0.0)
-    assert clock.has_power(0)
-    assert clock.conditions([0], 0).charge[0] == INF
-
-
 def test_a_clock_that_is_restored_goes_on_as_the_one_whose_state_it_has() -> None:
     one, other = _by_hand(battery=500.0), _by_hand(battery=500.0)
     _visit(one, 0.0)
@@ -382,18 +247,3 @@ def test_clients_are_there_in_their_windows() -> None:
     clock.advance(6.0)
     assert [is_there(client) for client in range(3)] == [False, True, False]
     assert clock.first_available([0]) == INF
-
-
-def test_who_is_always_there_need_not_be_asked() -> None:
-    clock = _by_hand()
-    assert clock.is_there is None
-    assert clock.first_available([2]) == 0.0
-    assert clock.first_available([]) == INF
-
-
-def test_an_order_tells_visits_under_way_apart() -> None:
-    clock = _by_hand()
-    clock.begin(VISIT, connected(), 0)
-    with pytest.raises(AssertionError):
-        clock.begin(VISIT, connected(), 0)
-    assert math.isfinite(_ended(clock).timeline.up_end[0])

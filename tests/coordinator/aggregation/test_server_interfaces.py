@@ -1,72 +1,32 @@
 """The interfaces admit more than the shipped methods use: each such method is written in its smallest form, and run.
 
-Choices in evaluations, local training in two phases, and corrections with vectors or a last word.
+Local training in two phases, and corrections with a last word.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 import torch
-from torch.nn import functional as F
 
-from coordinator.aggregation.server import Model, ServerExtension, ServerStrategy
+from coordinator.aggregation.server import Model, ServerExtension
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, trained
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import CorrectionSpec, Costs, ModelEvaluation, Traffic, numbers_of_model
+from coordinator.methods.spec import CorrectionSpec, Costs, numbers_of_model
 from coordinator.rounds.budget import ROUNDS
 from edge.protocol import client_state
-from edge.protocol.config import PartitionConfig, TrainConfig
-from edge.protocol.messages import Choice
+from edge.protocol.config import TrainConfig
 from edge.protocol.options.base import Options
-from edge.protocol.payload import FORWARD, MODEL, Payload, Vector
+from edge.protocol.payload import FORWARD, Payload, Vector
 from edge.training import client_update
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, ClientUpdate, Step
 from tests.toy import objective, play, state_file
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)
-IID = PartitionConfig("iid")
 BODY = ("conv1", "conv2", "conv3")
-
-
-# --- choices and step sizes in evaluations ---------------------------------------------------------------------------
-
-
-class Scaled(ClientUpdate):
-    """Scales the head by its choice and its step size, as a method might that fine-tunes before it is evaluated."""
-
-    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: client_update.VisitContext) -> None:
-        super().begin(net, down, state, visit)
-        net.load({"head": Vector(down[MODEL]["head"].data * visit.choice["scale"] * np.float32(visit.lr))})
-
-
-class ScalingServer(ServerStrategy):
-    def choose(self, client: int, round: int) -> Choice:
-        return {"scale": client + 10 * round}
-
-
-def test_a_method_that_reads_its_choice_and_step_size_does_so_in_an_evaluation_too(tmp_path: Path) -> None:
-    scaled = objective(
-        "scaled",
-        f"{__name__}:Scaled",
-        server=ScalingServer,
-        traffic=Traffic(choices=("scale",)),
-        evaluation=ModelEvaluation(on="clients"),
-    )
-    run = play(tmp_path, scaled, rounds=1, train=dataclasses.replace(BRIEF, lr_decay=0.5), partition=IID)
-    site, losses = run.workers.site, []
-    for client in range(4):
-        site.net.load(run.federation.server.model)
-        site.net.load({"head": Vector(run.federation.server.model["head"].data * (client + 10) * np.float32(0.05))})
-        x, y = site.test_set.fetch(site.client_indices.test[client])
-        with torch.no_grad():
-            losses.append(float(F.cross_entropy(site.net.run(x).double(), y)))
-    assert run.rows("SELECT test_loss FROM rounds") == [(pytest.approx(np.mean(losses)),)]
 
 
 # --- two phases of local training, and a number that the client keeps -------------------------------------------------
@@ -111,22 +71,6 @@ def test_local_training_in_two_phases(tmp_path: Path) -> None:
     kept = [client_state.read(state_file(run.federation, client)) for client in range(4)]
     assert [{slot: list(named) for slot, named in one.items()} for one in kept] == [{"branch": ["visits"]}] * 4
     assert [float(one["branch"]["visits"].data[0]) for one in kept] == [3, 3, 3, 3]
-
-
-# --- a correction that keeps vectors of its own: SCAFFOLD ------------------------------------------------
-
-
-def test_what_a_correction_keeps_outlives_a_broadcast_to_everyone(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"participants": 2, "train": BRIEF, "partition": IID, "period": 1, "broadcast": "everyone"}
-    run = play(tmp_path, "fedbr+scaffold", rounds=5, **how)
-    visits = run.rows("SELECT client, kind FROM visits WHERE round = 4")
-    trained = {client for (client,) in run.rows("SELECT DISTINCT client FROM visits WHERE kind = 'train'")}
-    listeners = [client for client, kind in visits if kind == "listen" and client in trained]
-    assert listeners
-    for client in listeners:
-        kept = client_state.read(state_file(run.federation, client))
-        assert list(kept[MODEL]) == list(BODY)
-        assert max(np.abs(vector.data).max() for vector in kept["control"].values()) > 0
 
 
 # --- a correction that has the last word on the global model: FedDyn --------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.aggregation.optimizers import server_optimizer
 from coordinator.aggregation.server import ServerContext, ServerStrategy, models_sha256
-from coordinator.aggregation.tiers import TieredServer, by_aggregator, server_name
+from coordinator.aggregation.tiers import TieredServer
 from coordinator.methods.scaffold import ScaffoldExtension
 from edge.protocol.codecs.update_codec import UpdateCodec
 from edge.protocol.config import CodecConfig
@@ -80,15 +80,6 @@ def test_the_server_weighs_all_updates_since_it_met_an_aggregator() -> None:
     step(server, update(3, 2, 0))
     server.meet(0, everyone(2))
     assert numbers(server)["a"] == 2  # the other aggregator has had no updates since
-
-
-def test_a_block_that_an_aggregator_got_no_update_of_is_that_of_the_others() -> None:
-    server = tiered([0, 1], [0, 0])
-
-    step(server, update(0, 1, 3), update(1, 4))
-    server.meet(0, everyone(2))
-
-    assert numbers(server) == {"a": pytest.approx((10 * 1 + 20 * 4) / 30), "b": 3}
 
 
 def test_a_model_that_does_not_arrive_is_lost_and_its_aggregator_goes_on_from_the_others() -> None:
@@ -192,51 +183,6 @@ def test_a_model_is_mixed_in_as_far_as_its_factor_says_and_its_aggregator_alone_
     assert numbers(server) == {"a": 1, "b": 1}
 
 
-def test_a_checkpoint_while_models_are_mixed_in_has_those_that_codecs_refer_to() -> None:
-    def begun() -> TieredServer:
-        config = CodecConfig(up=({"kind": "fp16"},), error_feedback=False, min_values=1)
-        setup = small_context(LAYOUT, Options(), [10, 10])
-        return TieredServer(
-            setup, ServerStrategy, np.array([0, 1]), [np.array([0, 0])], UpdateCodec(config, 0, {"a": (), "b": ()})
-        )
-
-    def end(server: TieredServer) -> dict[str, float]:
-        step(server, update(1, 2049, 5))
-        # It sends the way from the model that it went on from, 0, of which 16 bits keep 2048; from the present one, 3,
-        # they would keep it whole.
-        server.mix(1, 0.5)
-        return numbers(server)
-
-    stopped, again = begun(), begun()
-    step(stopped, update(0, 3, 7))
-    stopped.mix(0, 1.0)
-    again.restore(stopped.models, stopped.state())
-
-    assert end(again) == end(stopped) == {"a": 1025.5, "b": 6}
-
-
-def test_what_aggregators_log_is_told_as_a_mean() -> None:
-    class Logging(ServerStrategy):
-        def step(self) -> None:
-            self.log("weight", sum(float(total.weight) for total in self.sums.values()))
-            super().step()
-
-    setup = small_context(LAYOUT, Options(), [10, 30])
-    server = TieredServer(setup, Logging, np.array([0, 1]), [np.array([0, 0])])
-    step(server, update(0, 1), update(1, 1))
-    server.meet(0, everyone(2))
-
-    assert server.take_logged() == {"weight": 20.0}
-    assert server.take_logged() == {}
-
-
-def test_names_of_models_and_groups_of_clients() -> None:
-    assert [server_name(name) for name in ("global", "cluster 1", "aggregator 3", "aggregator 3/cluster 1")] == [
-        *("global", "cluster 1", "global", "cluster 1")
-    ]
-    assert by_aggregator(np.array([2, 0, 2, 1]), [0, 1, 2]) == {0: [1], 2: [0, 2]}
-
-
 def test_a_codec_has_the_models_on_their_way_up_alone() -> None:
     # The difference from the server's model, as the numbers of half precision near it.
     codec = UpdateCodec(CodecConfig(up=({"kind": "fp16"},), error_feedback=False), 0, {})
@@ -334,38 +280,6 @@ def test_control_variates_pass_two_tiers() -> None:
     assert variates(server) == pytest.approx([15 / 5] * 4)
 
 
-@pytest.mark.parametrize("interval", [1, 3])
-def test_with_one_aggregator_scaffold_is_the_same_to_the_bit(interval: int) -> None:
-    rng = np.random.default_rng(0)
-    setup = small_context(ONE, ScaffoldOptions(), [10, 20, 30])
-    flat, one = with_control(setup), scaffold([0, 0, 0], [0])
-    for round in range(1, 7):
-        updates = [learned(client, *map(float, rng.standard_normal(2))) for client in (0, 2)]
-        for server in (flat, one):
-            step(server, *updates)
-        if round % interval == 0:
-            one.meet(0, everyone(1))
-
-            assert control(one.top) == control(one.aggregators[0]) == control(flat)
-            assert models_sha256(one.models) == models_sha256(flat.models)
-
-
-def test_aggregators_that_meet_in_every_round_have_scaffolds_control_variate_but_for_rounding() -> None:
-    rng = np.random.default_rng(1)
-    setup = small_context(ONE, ScaffoldOptions(), [10, 20, 30, 40, 50])
-    flat, tiers = with_control(setup), scaffold([0, 1, 0, 2, 0], [0, 1, 0], [0, 0])
-    for _ in range(8):
-        updates = [learned(client, *map(float, rng.standard_normal(2))) for client in range(5) if rng.random() < 0.6]
-        for server in (flat, tiers):
-            step(server, *updates)
-        there = [any(update.client in own for update in updates) for own in ((0, 2, 4), (1,), (3,))]
-        tiers.meet(0, np.array(there))
-        tiers.meet(1, np.array([there[0] or there[2], there[1]]))
-
-        assert variates(tiers) == pytest.approx([control(flat)] * 4, rel=1e-5, abs=1e-6)
-        assert numbers(tiers) == pytest.approx(numbers(flat), rel=1e-5)
-
-
 @pytest.mark.parametrize(("corrects", "error"), [(True, 1e-4), (False, 0.02)])
 def test_scaffold_finds_the_minimum_of_all_clients_between_rare_meetings(corrects: bool, error: float) -> None:
     # Client k has the loss w_k (y - m_k)^2 / 2 and 10 examples. Aggregators meet after 4 rounds of 5 steps.
@@ -390,49 +304,3 @@ def test_scaffold_finds_the_minimum_of_all_clients_between_rare_meetings(correct
 
     best = float((curvatures * minima).sum() / curvatures.sum())
     assert (abs(numbers(server)["a"] - best) < error) == corrects
-
-
-def test_control_variates_that_come_one_by_one_count_by_clients_whatever_is_mixed() -> None:
-    def one_by_one(server: TieredServer, again: TieredServer | None = None) -> TieredServer:
-        step(server, learned(0, 6), learned(3, 8))
-        server.mix(0, 0.5)
-        # 6 of four clients; aggregator 1 has its own 8 beside the 0 that it came with.
-        assert variates(server) == [6 / 4, 8, 6 / 4]
-        if again is not None:
-            again.restore(server.models, server.state())
-            server = again
-        step(server, learned(3, -2))
-        server.mix(1, 0.0)  # lost on its way
-        assert variates(server) == [6 / 4, 6 / 4 + 6, 6 / 4]
-        server.mix(1, 0.25)
-        assert variates(server) == [6 / 4, 12 / 4, 12 / 4]
-        step(server, learned(0, 1))
-        server.mix(0, 1.0)
-        assert variates(server) == [13 / 4, 12 / 4, 13 / 4]
-        return server
-
-    places = [0, 0, 0, 1], [0, 0]
-    whole, resumed = one_by_one(scaffold(*places)), one_by_one(scaffold(*places), scaffold(*places))
-    assert models_sha256(resumed.models) == models_sha256(whole.models)
-
-
-def test_a_checkpoint_has_what_aggregators_carry() -> None:
-    places = [0, 1, 2, 3], [0, 1, 0, 1], [0, 0]
-
-    def two_rounds(server: TieredServer) -> TieredServer:
-        step(server, *(learned(client, client + 1.0) for client in range(4)))
-        server.meet(0, np.array([True, True, True, False]))
-        step(server, learned(1, 5))
-        return server
-
-    def end(server: TieredServer) -> list[float]:
-        step(server, learned(2, 6))
-        server.meet(0, everyone(4))
-        server.meet(1, np.array([True, False]))
-        return variates(server)
-
-    stopped, again = two_rounds(scaffold(*places)), scaffold(*places)
-    again.restore(stopped.models, stopped.state())
-
-    assert variates(again) == variates(stopped)
-    assert end(again) == end(stopped) == end(two_rounds(scaffold(*places)))

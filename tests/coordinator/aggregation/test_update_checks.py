@@ -16,16 +16,16 @@ from msgspec import structs
 
 from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.server import GLOBAL
-from coordinator.aggregation.update_checks import Reach, UpdateChecks, check_reply, no_op_update, sums_too_far, too_far
+from coordinator.aggregation.update_checks import Reach, UpdateChecks, no_op_update, sums_too_far, too_far
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.store import read
 from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.synchronous import run_rounds
-from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Stopped, TaskGroup, UpdateValidator
+from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Stopped
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
-from edge.protocol.payload import MODEL, Payload, Shapes, Vector
+from edge.protocol.payload import MODEL, Payload, Vector
 from tests.toy import (
     Direct,
     Later,
@@ -33,7 +33,6 @@ from tests.toy import (
     build_now,
     direct,
     federation,
-    play,
     set_workers,
     store,
     trainer,
@@ -76,14 +75,10 @@ class Spoiling:
     spoil: Callable[[Update], Update]
     seen: dict[int, Update] = field(default_factory=dict)
     """By client, before it is spoilt"""
-    shapes_due: list[Shapes | None] = field(default_factory=list)
-    """What a pool would refuse other updates for, by task"""
     size = 1
     build = staticmethod(build_now)
 
     def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> Later:
-        self.shapes_due += [task.validator.up for task in tasks if isinstance(task.validator, UpdateValidator)]
-
         def hear(task: PoolTask, reply: Reply) -> None:
             if isinstance(reply, Update):
                 self.seen[reply.client] = reply
@@ -130,7 +125,7 @@ def reporting(loss: float) -> Callable[[Update], Update]:
     return lambda update: structs.replace(update, numbers={**update.numbers, "loss": loss})
 
 
-@pytest.mark.parametrize("number", [1e10, 1e38, 3.4e38])
+@pytest.mark.parametrize("number", [1e10, 3.4e38])
 @pytest.mark.parametrize("policy", ["sync", "fedbuff"])
 def test_finite_poison_is_refused_before_it_is_in_any_model(number: float, policy: PolicyName, tmp_path: Path) -> None:
     """And nothing of it is committed, so that the run can be gone on with."""
@@ -151,31 +146,9 @@ def test_the_bound_follows_from_the_models_own_norm_and_the_steps(tmp_path: Path
     store(run).ledger.close()
 
 
-def test_a_training_that_is_far_from_good_is_still_far_from_the_bound(tmp_path: Path) -> None:
-    """A step size of 3 instead of 0.1: no model comes of it, but that is for the user to see."""
-    run = federation(tmp_path, **{**HOW, "train": replace(BRIEF, lr=3.0), "rounds": 4})
-    base = dict(run.server.model)
-    visit = run.prepare(1, 0)
-    heard: list[Update] = []
-    run.trainer.submit([visit], heard.append).wait()
-    moved = math.sqrt(sum(float(np.square(v.data - base[k].data).sum()) for k, v in heard[0].payload[MODEL].items()))
-    assert moved < 0.1 * 1000 * trainer(run).reach(visit).scale
-    assert ended(run).stopped_by == "rounds"
-
-
-@pytest.mark.parametrize("loss", [1e300, -1e300, 1.7e308])
-def test_numbers_that_no_training_reports_are_refused(loss: float, tmp_path: Path) -> None:
+def test_numbers_that_no_training_reports_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"client 1, round 1: loss = .* is more than any training reports"):
-        ended(spoilt(tmp_path, reporting(loss), UpdateChecks()))
-
-
-def test_a_control_variate_has_a_bound_too(tmp_path: Path) -> None:
-    def spoil(update: Update) -> Update:
-        control = {key: Vector(np.full_like(v.data, 1e30)) for key, v in update.payload["control"].items()}
-        return structs.replace(update, payload={**update.payload, "control": control})
-
-    with pytest.raises(RunFailed, match="client 1, round 1: the norm of control is"):
-        ended(spoilt(tmp_path, spoil, UpdateChecks(), "scaffold"))
+        ended(spoilt(tmp_path, reporting(-1e300), UpdateChecks()))
 
 
 @pytest.mark.parametrize(
@@ -261,16 +234,6 @@ def test_by_default_a_bad_update_ends_the_run(spoil: Callable[[Update], Update],
         ended(spoilt(tmp_path, spoil, UpdateChecks()))
 
 
-@pytest.mark.parametrize("faults", [UpdateChecks(), UpdateChecks(on_bad_client="skip"), REJECT, ZERO])
-def test_a_wrong_shape_reaches_the_judge_where_the_run_may_go_on_without_it(
-    faults: UpdateChecks, tmp_path: Path
-) -> None:
-    run = spoilt(tmp_path, lambda update: update, faults, rounds=1)
-    ended(run)
-    due = run.up_shapes if faults.on_bad_update == "stop" else None
-    assert spoiling(run).shapes_due == [due] * 3
-
-
 @pytest.mark.parametrize("spoil", [not_a_number, without_its_head])
 def test_rejected_its_visit_is_paid_for_but_does_not_count(spoil: Callable[[Update], Update], tmp_path: Path) -> None:
     run = ended(spoilt(tmp_path / "bad", spoil, REJECT, rounds=1))
@@ -309,17 +272,9 @@ def test_an_update_that_leads_too_far_is_refused_and_whom_no_worker_can_train_is
         ended(spoilt(tmp_path / "stop", far_away, UpdateChecks(max_norm=50.0)))
 
 
-def test_if_nobody_is_left_the_model_stays(tmp_path: Path) -> None:
-    run = ended(spoilt(tmp_path, not_a_number, REJECT, clients=2, participants=1, rounds=4))
-    rows = run.rows("SELECT v.client, v.kind, r.participants FROM rounds r JOIN visits v USING (round) ORDER BY round")
-    assert {(client, kind, count) for client, kind, count in rows} == {(0, "train", 1), (1, "refused", 0)}
-
-
-@pytest.mark.parametrize(("method", "faults"), [("fedbr", REJECT), ("fedprox", ZERO)])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_in_every_policy_such_a_run_can_be_resumed(
-    method: str, policy: PolicyName, faults: UpdateChecks, tmp_path: Path
-) -> None:
+def test_in_every_policy_such_a_run_can_be_resumed(policy: PolicyName, tmp_path: Path) -> None:
+    method, faults = ("fedprox", ZERO) if policy == "deadline" else ("fedbr", REJECT)
     how = unsteady_world(policy)
     straight = ended(spoilt(tmp_path / "straight", not_a_number, faults, method, **how))
     found = {kind for _, client, kind in straight.rows(kinds) if client == BAD}
@@ -334,14 +289,6 @@ def test_in_every_policy_such_a_run_can_be_resumed(
     resume_checkpoint(again, store(again))
     assert np.array_equal(ended(again).model, straight.model)
     assert store(again).ledger.chain == store(straight.federation).ledger.chain
-
-
-def test_a_good_run_is_the_same_whatever_is_asked(tmp_path: Path) -> None:
-    plain = play(tmp_path / "plain", "fedbr", **HOW)
-    run = federation(tmp_path / "careful", "fedbr", **HOW)
-    trainer(run).checks = UpdateChecks("reject", 1e6, on_bad_client="skip")
-    assert np.array_equal(ended(run).model, plain.model)
-    assert store(run).ledger.chain == store(plain.federation).ledger.chain
 
 
 # --- bounds, by hand --------------------------------------------------------------------------------------------------
@@ -394,51 +341,3 @@ def test_an_update_that_counts_as_no_change_keeps_the_numbers_that_are_finite() 
     assert unchanged.numbers == {"loss": 0.0, "samples": 32.0, "flops": 0.0}
     assert unchanged.payload[MODEL] == BASE
     assert unchanged.payload["control"]["a"].data.tolist() == [0.0, 0.0]
-
-
-# --- replies ----------------------------------------------------------------------------------------------------------
-
-
-def test_numbers_must_be_finite(tmp_path: Path) -> None:
-    server = federation(tmp_path).server
-    good = Update(1, 0, {"loss": 0.5}, {MODEL: dict(server.model)})
-    assert check_reply(server, good) is None
-    bad = Update(1, 0, {"loss": math.nan}, good.payload)
-    assert check_reply(server, bad) == "client 1, round 1: loss = nan (training diverged?)"
-
-
-def test_vectors_must_be_finite_and_of_the_right_shape(tmp_path: Path) -> None:
-    server = federation(tmp_path).server
-    model = dict(server.model)
-    model["head"] = Vector(model["head"].data * math.inf)
-    assert check_reply(server, Update(1, 0, {}, {MODEL: model})) == (
-        "client 1, round 1: model/head is not finite (training diverged?)"
-    )
-    del model["head"]
-    assert "shapes" in str(check_reply(server, Update(1, 0, {}, {MODEL: model})))
-
-
-def test_training_that_diverges_ends_the_run_with_the_client_and_the_round(tmp_path: Path) -> None:
-    wild = TrainConfig(lr=1e6, weight_decay=1e6, batch=32, local_steps=4)
-    with pytest.raises(RunFailed, match=r"update rejected: client \d, round 1: .*training diverged"):
-        play(tmp_path, rounds=1, train=wild)
-
-
-@pytest.mark.parametrize(("policy", "called"), [("sync", "round"), ("fedbuff", "visit"), ("fedasync", "visit")])
-def test_errors_call_a_visit_by_the_number_that_it_has(policy: PolicyName, called: str, tmp_path: Path) -> None:
-    run = federation(tmp_path, rules=RoundPolicy(policy), rounds=1)
-    tasks: list[PoolTask] = []
-
-    def give_up(asked: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
-        tasks.extend(asked)
-        raise Stopped
-
-    set_workers(run, SimpleNamespace(submit=give_up, size=1))
-    with pytest.raises(Stopped):
-        run_rounds(run)
-    store(run).ledger.close()
-    numbers = {0, 1, 2, 3} if called == "visit" else {1}  # visits as in the ledger, rounds from 1
-    assert {task.name for task in tasks} <= {f"client {k}, {called} {n}, train" for k in range(4) for n in numbers}
-    assert len({task.name for task in tasks}) == 4
-    problem = check_reply(run.server, Update(1, 7, {"loss": math.inf}, {MODEL: dict(run.server.model)}))
-    assert problem == f"client 1, {called} {7 if called == 'visit' else 8}: loss = inf (training diverged?)"

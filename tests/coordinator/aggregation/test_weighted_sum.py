@@ -35,10 +35,3 @@ def test_parts_that_are_whole_give_the_mean_of_whole_vectors_to_the_bit() -> Non
         parts.add_at(1000, np.arange(1000), vector, weight, None)
     first, second = whole.mean(), parts.mean(np.zeros(1000, np.float32))
     assert first is not None and second is not None and np.array_equal(first, second)
-
-
-def test_without_any_weight_there_is_no_mean() -> None:
-    total = WeightedSum()
-    assert total.mean() is None
-    total.add_at(2, np.array([0]), floats(1), 0.0, None)
-    assert total.mean(floats(1, 2)) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -94,31 +94,6 @@ def test_the_link_that_sets_the_rate_is_named(links: dict[str, Any], name: str) 
     assert _cameras(**links).named == name
 
 
-def test_a_share_that_is_hardly_less_than_the_clients_own_rate_is_the_bottleneck_still() -> None:
-    # At 2.3 Mbit/s each behind own links of 2.4, an own link of any rate changes nothing; nor would the gateway much.
-    slow = replace(_cameras(), who=replace(_cameras().who, down=np.full(8, 2.4e6), up=np.full(8, 2.4e6)))
-    assert slow.faster("own", 10) == pytest.approx(slow.faster("own", 1), rel=1e-3)
-    assert slow.timeline.access_up.min() > 5 > 0.1 > slow.timeline.own_up.max()
-    # So the round trips and the computing, small as they are, are the next in question.
-    assert slow.faster("access", 10) < slow.faster("compute", 10)
-    assert slow.named == "gateway"
-
-
-def test_small_messages_over_long_ways_wait_for_round_trips() -> None:
-    far = conditions(1, down=40e6, up=40e6, rtt=0.3, flops_per_second=1e12)
-    alone = Round(far, Links(), (Work(50_000, 50_000, 1e9, 1),))
-    assert alone.named == "round trips"
-    assert alone.faster("own", 10) > 0.9 * alone.faster("own", 1)
-
-
-def test_a_second_visit_that_ends_almost_as_late_counts_too() -> None:
-    # One computes for 10 s and sends for 9; the other sends for 18.9 s. Faster links help both, a faster device one.
-    rate = 12_112.0
-    who = connected(2, down=rate, up=rate, rtt=0.0, flops_per_second=1.0, step_seconds=0.0)
-    works = (Work(0, 9 * 1448, 10.0, 0), Work(0, int(18.9 * 1448), 0.0, 0))
-    assert Round(who, Links(), works).named == "own link"
-
-
 def test_a_round_that_ends_with_its_time_names_the_deadline() -> None:
     cameras = _cameras()
     assert bottleneck(cameras.timeline, "gateway", lambda ends: min(float(ends.max()), 1.0)) == "deadline"
@@ -168,7 +143,7 @@ def _saved(visits: Round) -> Iterator[tuple[str, float]]:
             yield name, visits.faster(part, 1.0) - visits.faster(part, FASTER)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(_rounds())
 def test_the_named_one_shortens_a_random_round_and_others_do_less(visits: Round) -> None:
     saved = dict(_saved(visits))

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import sqlite3
-import struct
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from hypothesis import strategies as st
 
 from coordinator.records import foreign
 from coordinator.records.foreign import ForeignLedger, check
-from coordinator.records.schema import EvaluationRow, LoggedRow, MethodTable, RoundRow, VisitRow
+from coordinator.records.schema import EvaluationRow, LoggedRow, MethodTable, RoundRow
 from coordinator.records.store import Commit, Ledger, has_rounds, read
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.run import RunFailed
@@ -78,10 +77,8 @@ def test_a_file_that_is_none_is_refused_by_name_and_not_opened(
     [
         ([f"CREATE VIEW more AS {ENDLESS}"], "it has the view 'more', which no run makes"),
         (["ALTER TABLE rounds RENAME TO r", f"CREATE VIEW rounds AS {ENDLESS}"], "it has the view 'rounds'"),
-        (["DROP VIEW transfers", f"CREATE VIEW transfers AS {ENDLESS}"], "it has the view 'transfers'"),
         (["CREATE TRIGGER t AFTER INSERT ON rounds BEGIN DELETE FROM visits; END"], "it has the trigger 't'"),
         (["CREATE INDEX i ON visits (client)"], "it has the index 'i'"),
-        (["CREATE VIRTUAL TABLE v USING fts5(x)"], "it has the virtual table 'v'"),
     ],
 )
 def test_other_objects_than_a_runs_are_refused_before_anything_is_read_from_them(
@@ -100,29 +97,19 @@ VALUE = "holds a value that no run writes"
     ("statement", "why"),
     [
         ("UPDATE rounds SET bytes_down = 'many'", f"table rounds: column bytes_down: {VALUE}"),
-        ("UPDATE rounds SET joules = 'hot'", f"table rounds: column joules: {VALUE}"),
         ("UPDATE rounds SET joules = 9e999", f"table rounds: column joules: {VALUE}"),
         ("UPDATE rounds SET joules = NULL", f"table rounds: column joules: {VALUE}"),
-        ("UPDATE rounds SET bytes_up = 1152921504606846977", f"table rounds: column bytes_up: {VALUE}"),
         ("UPDATE rounds SET bottleneck = 'luck'", f"table rounds: column bottleneck: {VALUE}"),
-        ("UPDATE rounds SET critical = 10000001", f"table rounds: column critical: {VALUE}"),
         ("UPDATE rounds SET round = 7 WHERE round = 1", "table rounds: its rounds are not numbered from 0"),
         ("UPDATE visits SET device = char(27) || '[31m'", f"table visits: column device: {VALUE}"),
-        ("UPDATE visits SET network = char(155) || '31m'", f"table visits: column network: {VALUE}"),
-        ("UPDATE visits SET device = 'pi' || char(0) || char(27)", f"table visits: column device: {VALUE}"),
         ("UPDATE visits SET device = x'00'", f"table visits: column device: {VALUE}"),
-        ("UPDATE visits SET kind = 'odd'", f"table visits: column kind: {VALUE}"),
         ("UPDATE evaluations SET metric = 'a' || char(10)", f"table evaluations: column metric: {VALUE}"),
-        ("UPDATE meta SET value = 5 WHERE key = 'genesis'", ""),  # becomes text
-        ("UPDATE meta SET value = x'05' WHERE key = 'genesis'", f"table meta: column value: {VALUE}"),
         ("DELETE FROM meta WHERE key = 'genesis'", "table meta: it has no beginning of the hash chain"),
         ("INSERT INTO meta VALUES ('stopped_by', '[1]')", "table meta: stopped_by: is no rule"),
         ("INSERT INTO meta VALUES ('stopped_by', '[1, \"rounds\"]')", ""),
         ("ALTER TABLE visits DROP COLUMN samples", "table visits: there is no column samples"),
-        ("ALTER TABLE visits ADD COLUMN more AS (samples + 1)", "table visits: column 'more' is one that no run makes"),
         ("CREATE TABLE own (round INTEGER, client INTEGER, choice INTEGER)", ""),
         ("CREATE TABLE own (round INTEGER, client BLOB)", "table own: column 'client' is one that no run makes"),
-        ('CREATE TABLE "own table" (round INTEGER, client INTEGER)', "it has the table 'own table'"),
     ],
 )
 def test_values_that_no_run_writes_are_refused_with_their_column(statement: str, why: str, ledger: Path) -> None:
@@ -138,44 +125,6 @@ def test_a_value_of_a_gigabyte_is_not_read(ledger: Path) -> None:
     changed(ledger, "UPDATE meta SET value = zeroblob(200000000) WHERE key = 'summary'")
     with pytest.raises(sqlite3.DataError, match="too big"):
         read(ledger, "SELECT value FROM meta WHERE key = 'summary'")
-
-
-def test_a_page_that_is_named_again_and_again_is_not_read_without_end(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    Ledger(path, "genesis").close()
-    others = ", ".join(["0"] * (len(VisitRow._fields) - 1))
-    changed(path, *(f"INSERT INTO visits SELECT {number}, {others}" for number in range(400)))
-    content = bytearray(path.read_bytes())
-    size = struct.unpack(">H", content[16:18])[0]
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        page = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'visits'").fetchone()[0]
-    start = (page - 1) * size
-    assert content[start] == 5  # an interior page: each cell begins with the number of a child
-    cells = struct.unpack(">H", content[start + 3 : start + 5])[0]
-    # A chain of new pages above, each of which names the next one as often as there is room.
-    wide = (size - 12) // 8
-    for level in range(8):
-        own = len(content) // size + 1
-        child = own + 1 if level < 7 else page
-        body = bytearray(size)
-        body[0], body[8:12] = 5, struct.pack(">I", child)
-        body[3:5] = struct.pack(">H", wide)
-        for cell in range(wide):
-            at = size - 6 * (cell + 1)
-            body[at : at + 6] = struct.pack(">I", child) + b"\x81\x00"
-            body[12 + 2 * cell : 14 + 2 * cell] = struct.pack(">H", at)
-        body[5:7] = struct.pack(">H", size - 6 * wide)
-        content += body
-    assert cells > 0
-    first = len(content) // size - 7
-    content[28:32] = struct.pack(">I", len(content) // size)
-    path.write_bytes(content)
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA writable_schema=ON")
-        db.execute("UPDATE sqlite_master SET rootpage = ? WHERE name = 'visits'", (first,))
-        db.commit()
-    with pytest.raises(sqlite3.DatabaseError, match=r"^table visits: more rows than its file can hold$"):
-        check(path)
 
 
 def test_more_rows_than_any_result_has_are_refused(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,21 +149,6 @@ def test_an_error_of_a_signals_handler_ends_a_query(query: str, ledger: Path, mo
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert not [thread for thread in threading.enumerate() if thread.name == "ledger"]
-
-
-def test_a_ledger_is_checked_again_when_it_was_written(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked, whole = [], foreign._check_all
-
-    def counted(db: sqlite3.Connection, most: int) -> None:
-        checked.append(most)
-        whole(db, most)
-
-    monkeypatch.setattr(foreign, "_check_all", counted)
-    check(ledger)
-    check(ledger)
-    changed(ledger, "UPDATE visits SET samples = 9")
-    check(ledger)
-    assert len(checked) == 2
 
 
 # --- what is written is what is read ----------------------------------------------------------------------------------
@@ -300,26 +234,13 @@ def test_readers_take_whatever_a_ledger_takes(
             "round 1: the server's side logs 'c\\nd': a name has 1 to 100 characters, and no control characters",
         ),
         (
-            commit_of(PLAIN, logged=[LoggedRow(0, 3, f"n{number}", 1.0) for number in range(1001)]),
-            "round 1: client 3 logs 1,001 names of numbers; at most 1,000",
-        ),
-        (
-            COMMITS["logged"](10_000_001, 1.0, "x"),
-            "table logged, client 10000001, name x, column client: 10000001 is b",
-        ),
-        (
             COMMITS["evaluations"](1, 0.5, "a\x1bb"),
             "table evaluations, client 3, metric a\x1bb, column metric: 'a\\x1bb' is beyond what a run records",
-        ),
-        (
-            COMMITS["own"](1 << 61, 0.5, ""),
-            f"table own, client 3, column number: {1 << 61} is beyond what a run records",
         ),
         (
             COMMITS["own"](1, math.nan, ""),
             "round 1 cannot be recorded: Out of range float values are not JSON compliant",
         ),
-        (COMMITS["rounds"](5, -1e31, "WAN"), "table rounds, column test_loss: -1e+31 is beyond what a run records"),
     ],
 )
 def test_a_value_that_no_reader_takes_is_refused_when_it_is_written(commit: Commit, said: str, tmp_path: Path) -> None:

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import shutil
 import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from coordinator.methods.gmbs import CHOICES, ChoiceRow
 from coordinator.records.chain import initial_hash
-from coordinator.records.checkpoints import file_sha256
+from coordinator.records.kept_checkpoints import CheckpointRules
 from coordinator.records.resume import audit, resume_checkpoint
 from coordinator.records.schema import EvaluationRow, HostEvent, LoggedRow, RoundRow, VisitRow
-from coordinator.records.store import Commit, Ledger, _check_format, evaluations, has_rounds, logged, read
+from coordinator.records.store import Commit, Ledger, evaluations, logged, read
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_synchronous
 from edge.protocol.config import TrainConfig
-from edge.protocol.messages import CROSS_ENTROPY, Score
-from edge.training.trainer import LocalTrainer
 from tests.toy import federation, model_sha256, play, store
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
@@ -93,41 +88,6 @@ def test_a_ledger_of_another_format_is_refused_by_its_number(ledger: Ledger, pat
         Ledger(path, None, CHOICES)
 
 
-def test_a_ledger_that_is_made_while_somebody_opens_it_is_none_of_another_version(tmp_path: Path) -> None:
-    """Its tables and their format come between the reader's first question and the second."""
-    path = tmp_path / "ledger.sqlite"
-    sqlite3.connect(path).close()
-
-    class Reader(sqlite3.Connection):
-        asked = 0
-
-        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-            found = super().execute(sql, *values)
-            if "user_version" in sql or "FROM sqlite_master" in sql:
-                rows, type(self).asked = found.fetchall(), self.asked + 1
-                if self.asked == 1:
-                    Ledger(path, "genesis").close()
-                return super().execute(f"SELECT {rows[0][0]}" if rows else "SELECT 1 WHERE 0")
-            return found
-
-    with closing(sqlite3.connect(path, factory=Reader)) as db:
-        _check_format(db)
-        assert Reader.asked == 2
-
-
-def test_the_chain_has_the_joules_of_a_visit_without_their_parts(ledger: Ledger) -> None:
-    idle: dict[str, Any] = {"idle_joules": 3.5, "compute_joules": 0.0, "receive_joules": 0.0, "send_joules": 0.0}
-    less: dict[str, Any] = {"joules": 3.25}
-    chains = []
-    for change in ({}, idle, less):
-        ledger.commit(done(0))
-        ledger.commit(done(1, visits=VisitColumns.of([VISIT._replace(visit=1, round=1, **change)])))
-        chains.append(ledger.chain)
-        ledger.truncate_after(-1)
-    assert chains[0] == chains[1] != chains[2]
-    ledger.close()
-
-
 def test_a_commit_that_fails_leaves_nothing_behind(ledger: Ledger, path: Path) -> None:
     ledger.commit(done(0))
     before, chain = counts(path), ledger.chain
@@ -139,21 +99,6 @@ def test_a_commit_that_fails_leaves_nothing_behind(ledger: Ledger, path: Path) -
     ledger.commit(done(1))
     assert counts(path) == [2, 2, 8, 2, 0, 2, 2]
     ledger.close()
-
-
-def test_a_disk_without_room_is_told_as_that_and_what_is_committed_stays(ledger: Ledger, path: Path) -> None:
-    ledger.commit(done(0))
-    before, chain = counts(path), ledger.chain
-    pages = ledger._db.execute("PRAGMA page_count").fetchone()[0]
-    ledger._db.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):
-        ledger.commit(done(1, method_rows=[CHOICE._replace(round=1)] * 5000))
-    ledger.close()
-
-    assert [file.name for file in path.parent.iterdir()] == ["ledger.sqlite"]
-    again = Ledger(path, None, CHOICES)
-    assert (again.chain, counts(path)) == (chain, before)
-    again.close()
 
 
 def test_values_of_evaluations_are_in_the_chain_and_only_runs_with_any_have_their_table(
@@ -284,20 +229,6 @@ def test_a_ledger_tells_how_long_a_run_took_why_it_ended_and_what_its_method_wro
     ledger.close()
 
 
-def test_a_method_without_a_table_of_its_own_writes_none(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    assert not has_rounds(path)
-    ledger = Ledger(path, "start")
-    assert not has_rounds(path)
-    for round in (0, 1):
-        ledger.commit(done(round, method_rows=[]))
-    ledger.truncate_after(0)
-    assert (ledger.method_rows(), [row.round for row in ledger.rounds()]) == ([], [0])
-    assert has_rounds(path)
-    assert read(path, "SELECT name FROM sqlite_master WHERE name = 'choices'") == []
-    ledger.close()
-
-
 def test_events_and_the_summary_are_on_record_at_once(ledger: Ledger, path: Path) -> None:
     ledger.event(HostEvent("worker_died", "3", "ended by SIGKILL", 12.5))
     ledger.finish({"rounds": 2})
@@ -363,19 +294,6 @@ def test_without_a_whole_checkpoint_a_run_cannot_go_on(tmp_path: Path) -> None:
     store(second).ledger.close()
 
 
-def test_a_run_keeps_what_its_two_checkpoints_need(tmp_path: Path) -> None:
-    run = play(tmp_path, "fedbr", clients=3, rounds=4, train=BRIEF)
-    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == [
-        f"round-00000{r}.safetensors" for r in (2, 3)
-    ]
-    assert sorted(p.name for p in (tmp_path / "state").iterdir()) == [
-        f"{client}-{r}.safetensors" for client in range(3) for r in (2, 3)
-    ]
-    for _, round, name, digest in run.rows("SELECT * FROM states"):
-        assert round in (2, 3)
-        assert file_sha256(tmp_path / "state" / name) == digest
-
-
 def test_what_workers_kept_for_a_round_that_was_never_committed_is_removed(tmp_path: Path) -> None:
     run = federation(tmp_path, "fedbr", rounds=2)
     run_synchronous(run)
@@ -385,22 +303,6 @@ def test_what_workers_kept_for_a_round_that_was_never_committed_is_removed(tmp_p
     store(run).ledger.close()
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == kept
     assert kept == [f"{client}-{round}.safetensors" for client in range(4) for round in (0, 1)]
-
-
-def test_a_model_that_scores_no_number_leaves_a_chain_that_can_be_computed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    score = LocalTrainer.evaluate
-
-    def infinite(*asked: Any) -> Score:
-        told = score(*asked)
-        return structs.replace(told, values={**told.values, CROSS_ENTROPY: (math.inf, told.values[CROSS_ENTROPY][1])})
-
-    monkeypatch.setattr(LocalTrainer, "evaluate", infinite)
-    run = play(tmp_path, rounds=1)
-    ((loss, chain),) = run.rows("SELECT test_loss, chain FROM rounds")
-    assert loss is None
-    assert len(chain) == 64
 
 
 def test_what_a_method_logs_is_in_no_hash(path: Path, ledger: Ledger) -> None:
@@ -415,3 +317,50 @@ def test_what_a_method_logs_is_in_no_hash(path: Path, ledger: Ledger) -> None:
     audit(ledger)
     ledger.truncate_after(0)
     assert logged(path) == []
+
+
+# --- checkpoints that stay, with the client states that belong to them ------------------------------------------------
+
+STORED = [5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [("newest", set()), ("best", {3}), ("every:2", {1, 3, 5}), ((1, 6, 9), {0, 5}), ((), set())],
+)
+def test_rounds_are_counted_from_1(keep: str | tuple[int, ...], kept: set[int]) -> None:
+    assert CheckpointRules(keep).kept(STORED, best=3) == kept
+
+
+def committed(path: Path, keep: str | tuple[int, ...], accuracies: list[float | None]) -> Ledger:
+    """A round per accuracy; client 7 is visited in each, client 8 in rounds 0 and 3."""
+    ledger = Ledger(path, "start", None, CheckpointRules(keep))
+    for round, accuracy in enumerate(accuracies):
+        states = {7: (f"7-{round}", "aa"), **({8: (f"8-{round}", "bb")} if round in (0, 3) else {})}
+        row = row_of(round, accuracy)
+        obsolete = ledger.commit(Commit(row, states=states, checkpoint=(f"c-{round}", "cc")))
+        assert not set(obsolete) & ledger.files()
+    return ledger
+
+
+def row_of(round: int, accuracy: float | None) -> RoundRow:
+    return ROUND._replace(round=round, accuracy=accuracy)
+
+
+def test_a_kept_checkpoint_keeps_the_states_of_its_round(tmp_path: Path) -> None:
+    ledger = committed(tmp_path / "ledger.sqlite", (2,), [0.5] * 6)
+    assert [round for round, _, _ in ledger.checkpoints()] == [5, 4, 1]
+    assert ledger.files() == {"c-1", "c-4", "c-5", "7-1", "7-4", "7-5", "8-0", "8-3"}
+    assert ledger.client_states(1) == {7: ("7-1", "aa"), 8: ("8-0", "bb")}
+    audit(ledger)
+    assert ledger.truncate_after(1) == ["7-4", "7-5", "8-3", "c-4", "c-5"]
+    ledger.close()
+
+
+def test_the_best_checkpoint_stays_until_a_better_one(tmp_path: Path) -> None:
+    ledger = committed(tmp_path / "ledger.sqlite", "best", [0.2, 0.6, None, 0.6, 0.4, 0.5])
+    assert [round for round, _, _ in ledger.checkpoints()] == [5, 4, 1]
+    ledger.commit(Commit(row_of(6, 0.7), checkpoint=("c-6", "cc")))
+    assert [round for round, _, _ in ledger.checkpoints()] == [6, 5]
+    audit(ledger)
+    ledger.close()

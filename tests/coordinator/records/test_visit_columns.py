@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from coordinator.aggregation.server import Download
 from coordinator.records.round_record import NOT_EVALUATED, RoundRecord
 from coordinator.records.schema import payload_name
-from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.visit import PlannedVisit, VisitPrice
 from costmodel.clock import Clock
 from costmodel.config import FleetConfig
@@ -17,7 +14,6 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.visits.work import Work
 from edge.protocol.config import TrainingPlan
 from tests.costmodel.worlds import streams
-from tests.ledgers import visit_row
 
 WHOLE, HEAD = {"model": {"head": 20, "stem": 28}}, {"model": {"head": 20}}
 KINDS = ("late", "listen", "train", "train")
@@ -53,17 +49,3 @@ def test_a_batch_gives_the_rows_of_its_visits_one_by_one() -> None:
     assert added["up_end_s"] == [min(end, until) for end in timeline.up_end.tolist()]
     assert 0 < added["up_end_s"].count(until) < 4
     assert added["device"] == fleet.device_names(range(4))
-
-
-def test_rows_are_in_the_order_of_their_numbers_with_the_values_that_are_read_back() -> None:
-    visits = VisitColumns.of([visit_row(8, 0, 3, 1.0, 2.0, 3.0, 5.5)])
-    visits.extend(VisitColumns.of([visit_row(7, 0, 1, -0.0, 1, 2, 3)._replace(loss=None, flops=4)]))
-    assert len(visits) == 2 and visits["client"] == [3, 1]
-    assert visits.seconds == [4.5, 3.0]
-    assert visits.costs == ([500, 500], [500, 500], [1e6, 4.0], [5.0, 5.0], [4.5, 3.0])
-    first, second = visits.rows()
-    assert (first[0], first[2], second[0], second[2]) == (7, 1, 8, 3)
-    assert [type(value) for value in first[7:11]] == [float] * 4
-    assert math.copysign(1.0, first[7]) == 1.0  # SQLite gives -0.0 back as 0.0
-    assert first[21] is None
-    assert [row.visit for row in visits] == [7, 8]

@@ -16,13 +16,12 @@ from msgspec.msgpack import Encoder
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.app_rounds import AppRounds, EndedAppRound
-from coordinator.rounds.budget import LARGEST_INTEGER, Budget, Limits, RunLimits
+from coordinator.rounds.budget import LARGEST_INTEGER, Budget, RunLimits
 from coordinator.rounds.run import RunFailed
 from costmodel.clock import Clock
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.links import Links
-from costmodel.network.tcp import wire_bits
 from costmodel.visits.work import Work
 from edge.protocol.app_records import AppReply, reply_file, write_reply
 from edge.protocol.options.flower_app import FlowerAppOptions
@@ -236,17 +235,6 @@ def test_the_servers_own_metric_is_the_accuracy_where_there_is_one(
     assert row.test_loss == (None if metric == "eval_acc" else 0.25)
 
 
-def test_two_messages_share_the_servers_link(tmp_path: Path) -> None:
-    def app() -> Generator[Answer, Answer, None]:
-        yield push(0, 1)
-        yield receive(0, 1)
-
-    # alone each downloads for 1 s; a link of that rate gives each half of it: 2 s. Computing takes 2 s, uploads 1 s
-    shared = Links(down=float(wire_bits(float(DOWN))))
-    played = play(tmp_path, app, (SLOW, SLOW), links=shared)
-    assert played.spans == [(0.0, 5.0)]
-
-
 def test_the_server_handles_the_replies_of_a_round(tmp_path: Path) -> None:
     def app() -> Generator[Answer, Answer, None]:
         yield push(0, 1)
@@ -281,17 +269,6 @@ def test_an_asynchronous_app_steps_with_each_reply(tmp_path: Path) -> None:
     assert [visit[:3] for visit in played.visits[:3]] == [(0, 0, "train"), (1, 0, "train"), (2, 0, "train")]
 
 
-def test_staleness_is_the_number_of_rounds_since_the_message(tmp_path: Path) -> None:
-    def app() -> Generator[Answer, Answer, None]:
-        yield push(0, 1)
-        yield receive(0)
-        yield push(0)
-        yield receive(1, 2)
-
-    played = play(tmp_path, app)
-    assert [list(commit.record.visits["staleness"]) for commit in played.commits] == [[0], [0, 1]]
-
-
 def test_a_poll_takes_no_time_unless_the_one_before_it_was_in_vain_at_the_same_instant(tmp_path: Path) -> None:
     times = []
 
@@ -304,19 +281,6 @@ def test_a_poll_takes_no_time_unless_the_one_before_it_was_in_vain_at_the_same_i
     # SLOW answers after 4 s; polls in a row go on by at most a second
     play(tmp_path, app)
     assert times == [(0.0, []), (1.0, []), (2.0, []), (3.0, []), (4.0, [0])]
-
-
-def test_sleep_advances_the_clock_beside_messages(tmp_path: Path) -> None:
-    times = []
-
-    def app() -> Generator[Answer, Answer, None]:
-        yield push(1)
-        for seconds in (3.0, 3.0):
-            times.append((yield sleep(seconds))["now"])
-            times.append(numbers((yield poll(0))))
-
-    assert play(tmp_path, app).visits == [(0, 1, "train", 0.0, 4.0)]
-    assert times == [3.0, [], 6.0, [0]]
 
 
 def test_a_reply_after_the_timeout_is_late_and_the_node_has_its_context(tmp_path: Path) -> None:
@@ -341,15 +305,6 @@ def test_a_reply_after_the_timeout_is_late_and_the_node_has_its_context(tmp_path
     ]
     assert played.rows[1].wasted_bytes == DOWN + UP
     assert played.rounds.contexts == {0: reply_file(tmp_path, 2), 1: reply_file(tmp_path, 3)}
-
-
-def test_messages_to_one_node_are_answered_one_after_another(tmp_path: Path) -> None:
-    def app() -> Generator[Answer, Answer, None]:
-        yield push(0, 0, 0)
-        yield receive(0, 1, 2)
-
-    played = play(tmp_path, app)
-    assert [visit[3:] for visit in played.visits] == [(0.0, 1.0), (1.0, 2.0), (2.0, 3.0)]
 
 
 def test_flowers_own_overhead_comes_before_each_visit(tmp_path: Path) -> None:
@@ -381,32 +336,6 @@ def test_a_message_that_expires_gives_an_error_and_its_reply_is_late(tmp_path: P
     assert [visit[2] for visit in played.visits] == ["train", "late"]
 
 
-def test_a_message_that_expires_while_another_is_under_way_is_not_begun(tmp_path: Path) -> None:
-    seen = []
-
-    def app() -> Generator[Answer, Answer, None]:
-        yield push(1)
-        yield push(1, ttl=3.0)
-        answer = yield receive(0, 1)
-        seen.append((codes(answer), answer["now"]))
-
-    played = play(tmp_path, app)
-    assert seen == [([None, EXPIRED], 4.0)]
-    assert len(played.visits) == 1
-
-
-def test_a_reply_that_is_not_pulled_before_it_expires_is_an_error(tmp_path: Path) -> None:
-    seen = []
-
-    def app() -> Generator[Answer, Answer, None]:
-        yield push(0, ttl=2.0)
-        yield sleep(4.0)
-        seen.append(codes((yield poll(0))))
-
-    play(tmp_path, app)
-    assert seen == [[EXPIRED]]
-
-
 def test_a_lost_client_is_an_error_after_the_heartbeat(tmp_path: Path) -> None:
     seen = []
 
@@ -420,27 +349,6 @@ def test_a_lost_client_is_an_error_after_the_heartbeat(tmp_path: Path) -> None:
     played = play(tmp_path, app, behaviour=away([(0.0, 1000.0)], [(0.0, 3.0), (500.0, 1000.0)]), heartbeat=32.0)
     assert seen == [([None, LOST], 35.0), [0]]
     assert [visit[:3] for visit in played.visits] == [(0, 0, "train"), (0, 1, "lost")]
-
-
-def test_a_message_to_a_client_that_is_away_waits_for_its_return(tmp_path: Path) -> None:
-    def app() -> Generator[Answer, Answer, None]:
-        yield push(0, 1)
-        yield receive(0, 1)
-
-    played = play(tmp_path, app, behaviour=away([(0.0, 1000.0)], [(8.0, 1000.0)]))
-    assert played.visits == [(0, 0, "train", 0.0, 1.0), (0, 1, "train", 8.0, 12.0)]
-
-
-def test_a_message_to_a_client_that_never_returns_expires(tmp_path: Path) -> None:
-    seen = []
-
-    def app() -> Generator[Answer, Answer, None]:
-        yield push(1)
-        answer = yield receive(0)
-        seen.append((codes(answer), answer["now"]))
-
-    play(tmp_path, app, behaviour=away([(0.0, 1000.0)], [(0.0, 0.0)]))
-    assert seen == [([EXPIRED], 3600.0)]
 
 
 @pytest.mark.parametrize(
@@ -464,38 +372,6 @@ def test_a_budget_ends_the_run(tmp_path: Path, limits: RunLimits, rule: str, vis
     spent = sum(row.bytes_up for row in played.rows)
     assert limits.bytes_up is None or spent <= limits.bytes_up
     assert limits.virtual_seconds is None or played.spans[-1] == (4.0, 6.0)
-
-
-def test_a_client_whose_budget_is_spent_is_an_error_at_once(tmp_path: Path) -> None:
-    seen = []
-
-    def app() -> Generator[Answer, Answer, None]:
-        for first in (0, 2):
-            yield push(0, 1)
-            seen.append(codes((yield receive(first, first + 1))))
-
-    play(tmp_path, app, limits=RunLimits(client=Limits(bytes=DOWN + UP)))
-    assert seen == [[None, None], [LOST, LOST]]
-
-
-def test_an_accuracy_that_is_reached_ends_the_run(tmp_path: Path) -> None:
-    def app() -> Generator[Answer, Answer, None]:
-        for round in range(1, 9):
-            yield push(0)
-            yield receive(round - 1)
-            yield {"do": "metrics", "round": round, "values": {"accuracy": round / 8}}
-
-    played = play(tmp_path, app, target=0.5)
-    assert (played.stopped_by, len(played.rows)) == ("target", 4)
-
-
-def test_a_round_that_the_app_leaves_open_is_committed_at_its_end(tmp_path: Path) -> None:
-    def app() -> Generator[Answer, Answer, None]:
-        yield push(0, 1)
-        yield receive(0)
-
-    played = play(tmp_path, app)
-    assert played.visits == [(0, 0, "train", 0.0, 1.0), (0, 1, "cut", 0.0, 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -546,20 +422,6 @@ def test_a_refused_reply_is_named_by_its_client_and_asked_for_again_when_the_run
     assert reply_file(tmp_path, 0).exists()
 
 
-def test_replies_that_a_server_app_could_not_use_are_asked_for_again_but_not_those_of_committed_rounds(
-    tmp_path: Path,
-) -> None:
-    def app() -> Generator[Answer, Answer, None]:
-        for first in (0, 2):
-            yield push(0, 1)
-            yield receive(first, first + 1)
-        yield {"do": "error", "text": "ValueError: shapes", "odd": [1, 3]}
-
-    with pytest.raises(RunFailed, match="round 2: the ServerApp has raised ValueError: shapes"):
-        play(tmp_path, app, workers=object())
-    assert [reply_file(tmp_path, number).exists() for number in range(4)] == [True, True, True, False]
-
-
 def test_an_error_of_a_client_is_a_visit_that_failed_and_the_run_goes_on(tmp_path: Path) -> None:
     seen: list[Answer] = []
     told: list[str] = []
@@ -588,16 +450,6 @@ def test_an_error_of_a_client_is_a_visit_that_failed_and_the_run_goes_on(tmp_pat
     assert told == []  # they were recorded before
 
 
-def test_a_server_app_may_ask_for_nodes_as_often_as_it_likes(tmp_path: Path) -> None:
-    def app() -> Generator[Answer, Answer, None]:
-        for _ in range(5_000):
-            yield {"do": "nodes"}
-        yield push(0)
-        yield receive(0)
-
-    assert play(tmp_path, app).spans == [(0.0, 1.0)]
-
-
 def test_another_message_than_the_recorded_reply_answers_is_refused(tmp_path: Path) -> None:
     def app() -> Generator[Answer, Answer, None]:
         yield push(0)
@@ -605,11 +457,3 @@ def test_another_message_than_the_recorded_reply_answers_is_refused(tmp_path: Pa
 
     with pytest.raises(RunFailed, match=r"round 1, client 0, train, message 0: the app has sent another message than"):
         play(tmp_path, app, replies={0: reply(request="1" * 64)})
-
-
-def test_what_flower_adds_to_a_visit_comes_before_its_download(tmp_path: Path) -> None:
-    def app() -> Generator[Answer, Answer, None]:
-        yield push(0)
-        yield receive(0)
-
-    assert play(tmp_path, app, overhead=2.5).visits == [(0, 0, "train", 2.5, 3.5)]

@@ -21,17 +21,11 @@ from coordinator.methods.fedavg import SPEC as FEDAVG
 from coordinator.methods.fedbr import SPEC as FEDBR
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import CorrectionSpec, numbers_of_model
-from coordinator.records.checkpoints import file_sha256
 from coordinator.records.store import read
-from coordinator.rounds.budget import BYTES, CLIENTS, JOULES, ROUNDS, SECONDS, Cost, RunLimits
+from coordinator.rounds.budget import BYTES, SECONDS, Cost, RunLimits
 from coordinator.rounds.policy import PolicyName, RoundPolicy
-from coordinator.rounds.reorder_buffer import ReorderBuffer
-from coordinator.rounds.run import FederatedRun, RunFailed
+from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_rounds
-from coordinator.rounds.visit import PlannedVisit
-from coordinator.workers.task import PoolTask, ReplyHandler, Stopped, TaskGroup
-from costmodel.network.links import Links
-from costmodel.network.tcp import wire_bits
 from edge.protocol import client_state
 from edge.protocol.config import PartitionConfig
 from edge.protocol.messages import Update
@@ -43,7 +37,6 @@ from tests.coordinator.rounds import clockwork
 from tests.coordinator.rounds.clockwork import BRIEF, EVER, FOUR, IID, windows
 from tests.toy import (
     Run,
-    committed_states,
     direct,
     federation,
     model_sha256,
@@ -109,35 +102,6 @@ def test_a_buffer_makes_rounds_of_its_own_length(tmp_path: Path) -> None:
         (2, 1, 12, 16, 0),
     ]
     assert run.rows("SELECT start_s, end_s, participants FROM rounds") == [(0, 8, 3), (8, 12, 3), (12, 16, 3)]
-
-
-@both
-def test_a_visit_is_trained_with_what_it_was_sent_however_late_it_ends(policy: PolicyName, tmp_path: Path) -> None:
-    # All that are under way are trained at once when the first of them is needed, each with its own number.
-    run = ran(tmp_path, RoundPolicy(policy, buffer=2))
-    assert sorted(run.workers.trained[:4]) == run.rows("SELECT visit, client FROM visits WHERE start_s = 0")
-    assert len(run.workers.trained) == len(set(run.workers.trained))
-
-
-@both
-def test_no_visit_begins_at_the_end_of_time(policy: PolicyName, tmp_path: Path) -> None:
-    run = ran(tmp_path, RoundPolicy(policy, buffer=2), rounds=99, limits=RunLimits(virtual_seconds=4.0))
-    assert (run.stopped_by, run.federation.clock.now) == (SECONDS, 4.0)
-    # Both that end at that moment count.
-    kinds = run.rows("SELECT client, kind, start_s FROM visits ORDER BY client")
-    assert kinds == [(0, "train", 0), (1, "train", 0), (2, "cut", 0), (3, "cut", 0)]
-    assert run.rows("SELECT participants, accuracy IS NULL FROM rounds WHERE participants > 0") == [(2, 0)]
-
-
-def test_visits_share_the_server_s_link_and_more_places_than_clients_are_no_harm(tmp_path: Path) -> None:
-    run = ran(tmp_path / "places", RoundPolicy("fedasync"), participants=9, rounds=1)
-    assert run.rows("SELECT participants FROM rounds") == [(9,)]
-    assert run.rows("SELECT COUNT(*) FROM visits WHERE start_s = 0") == [(4,)]
-    # An upload takes 8 s on the server's link. Both arrive there at 2 s: 16 s for each.
-    narrow = Links(up=float(wire_bits(5398)) / 8)
-    run = ran(tmp_path / "link", RoundPolicy("fedasync"), [(1.0, 1.0, 1.0)] * 2, links=narrow, rounds=1)
-    assert run.rows("SELECT up_end_s, shared_s FROM visits WHERE kind = 'train'") == [(18, 15), (18, 15)]
-    assert run.rows("SELECT critical, bottleneck FROM rounds") == [(1, "server link")]
 
 
 # --- clients that are away --------------------------------------------------------------------------------------------
@@ -245,16 +209,6 @@ def test_changes_weigh_what_their_clients_hold_where_the_method_weighs(tmp_path:
     assert np.allclose(run.model, buffered(run, rules, held), rtol=0, atol=2e-6)
 
 
-def test_a_buffer_of_all_who_begin_together_is_a_round_of_fedavg(tmp_path: Path) -> None:
-    equal = [(1.0, 1.0, 2.0)] * 4
-    run = ran(tmp_path / "run", RoundPolicy("fedbuff", buffer=4), equal, rounds=1)
-    fedavg = ran(tmp_path / "sync", RoundPolicy(), equal, rounds=1)
-    # Random streams are keyed by the visit here and by the round there, so only what is sent down is the same.
-    assert run.rows("SELECT end_s, participants FROM rounds") == fedavg.rows("SELECT end_s, participants FROM rounds")
-    replies = [numbers(run.workers.replies[visit]) for visit in range(4)]
-    assert np.allclose(run.model, np.mean(replies, axis=0), rtol=0, atol=1e-6)
-
-
 END_OF_BUFFER = "SELECT end_s, participants, wasted_bytes, accuracy IS NULL, cut_by FROM rounds"
 
 
@@ -285,12 +239,6 @@ def test_a_part_of_the_buffer_makes_a_last_step_if_the_scenario_says_so_and_is_m
         assert np.allclose(run.model, buffered(run, rules), rtol=0, atol=2e-6)
 
 
-def test_a_last_round_of_single_updates_is_marked_if_it_has_fewer_than_the_others(tmp_path: Path) -> None:
-    run = ran(tmp_path, RoundPolicy("fedasync"), rounds=99, limits=RunLimits(virtual_seconds=10.0))
-    # Four by 8 s; the fifth came then, too.
-    assert run.rows("SELECT participants, cut_by FROM rounds") == [(4, ""), (1, SECONDS)]
-
-
 # --- budgets ----------------------------------------------------------------------------------------------------------
 
 
@@ -317,35 +265,6 @@ def test_what_is_cut_is_settled_with_what_it_spent(policy: PolicyName, tmp_path:
     assert spent == 18 + 22 + 10 + 10 + 28 + 24
     assert run.federation.budget.spent.joules == spent
     assert run.federation.budget.reserve([Cost(joules=1e6 - spent)]) == ([True], None)
-
-
-@both
-def test_what_is_reserved_is_what_a_visit_spends_if_nobody_else_uses_the_links(
-    policy: PolicyName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reserved: dict[int, Cost] = {}
-    alone = FederatedRun.uncontended_cost
-
-    def noted(self: FederatedRun, visit: PlannedVisit) -> Cost:
-        reserved[visit.number] = alone(self, visit)
-        return reserved[visit.number]
-
-    monkeypatch.setattr(FederatedRun, "uncontended_cost", noted)
-    # What a client can do changes with every round of the ledger and with every visit.
-    anew = {"rates": (1e4, 1e5), "mode_rounds": 1, "jitter": 0.5, "redraw": 0.5}
-    run = ran(tmp_path, RoundPolicy(policy, buffer=2), rounds=4, fleet=anew)
-    visits = run.rows(f"SELECT visit, bytes_down, bytes_up, flops, joules, up_end_s, start_s {ARRIVED}")
-    assert len({joules for _, _, _, _, joules, _, _ in visits}) == len(visits) >= 8
-    for visit, down, up, flops, joules, end, start in visits:
-        assert reserved[visit] == Cost(down, up, flops, joules, end - start)
-
-
-@both
-def test_joules_are_never_overspent(policy: PolicyName, tmp_path: Path) -> None:
-    for joules in (50.0, 110.0, 200.0):
-        run = ran(tmp_path / str(joules), RoundPolicy(policy, buffer=2), rounds=99, limits=RunLimits(joules=joules))
-        assert run.stopped_by == JOULES
-        assert joules - 72 < run.federation.budget.spent.joules <= joules
 
 
 # --- what clients keep, and corrections -------------------------------------------------------------------------------
@@ -411,37 +330,6 @@ def test_the_next_visit_of_a_client_sees_what_its_last_one_kept(
     assert float(run.federation.server.state()["part0/used"]) == len(trained)
 
 
-@both
-def test_what_a_part_sends_down_is_as_old_as_the_model_beside_it(policy: PolicyName, tmp_path: Path) -> None:
-    rules = RoundPolicy(policy, buffer=2)
-    run = ran(tmp_path, rules, method=Method("tallied", FEDAVG, (TALLY,)), rounds=3)
-    version, per_step = 0, 1 if policy == "fedasync" else 2
-    for index, (visit, age) in enumerate(run.rows(f"SELECT visit, staleness {ARRIVED}")):
-        version = index // per_step
-        heard = float(run.workers.replies[visit].payload["tally"]["heard"].data[0])
-        assert heard == per_step * (version - age)
-    assert version == (11 if policy == "fedasync" else 2)
-
-
-@both
-@pytest.mark.parametrize(
-    ("method", "neutral"),
-    [
-        ("fedmlb+fedprox", {"lambda1": 0, "lambda2": 0, "mu": 0}),
-        ("fedbr", {"lambda1": 0, "lambda2": 0, "period": 0, "alpha": 1}),
-    ],
-)
-def test_neutral_settings_are_fedavg_to_the_bit_without_rounds_too(
-    policy: PolicyName, method: str, neutral: dict[str, Any], tmp_path: Path
-) -> None:
-    rules = RoundPolicy(policy, buffer=3)
-    fedavg = ran(tmp_path / "fedavg", rules)
-    run = ran(tmp_path / "run", rules, method=method, **neutral)
-    order = f"SELECT visit, client, staleness {ARRIVED}"
-    assert run.rows(order) == fedavg.rows(order)
-    assert np.array_equal(run.model, fedavg.model)
-
-
 # --- FedBR ------------------------------------------------------------------------------------------------------------
 
 
@@ -453,31 +341,6 @@ def test_each_client_counts_its_own_visits_to_the_next_whole_model(policy: Polic
         chosen = run.rows(f"SELECT full FROM choices WHERE client = {client}")
         assert len(chosen) >= 4
         assert [full for (full,) in chosen] == [int(visit % 3 == 0) for visit in range(len(chosen))]
-
-
-def test_a_visit_that_was_lost_brings_no_feedback_and_does_not_postpone_the_whole_model(tmp_path: Path) -> None:
-    # With a period of 1: whole, part, whole. The part is lost at 5.5 s, and again at 9 s.
-    behaviour = windows([(0, 5.5), (6, 9), (10, 1e6)])
-    how: dict[str, Any] = {"method": "fedbr", "alpha": 1, "period": 1, "behaviour": behaviour}
-    run = ran(tmp_path, RoundPolicy("fedasync"), FOUR[:1], **how, rounds=3)
-    visits = run.rows("SELECT kind FROM visits")
-    assert visits == [("train",), ("lost",), ("lost",), ("train",), ("train",)]
-    assert run.rows("SELECT full FROM choices") == [(1,), (0,), (1,)]
-    # The bandit counts what it chose, used or not.
-    assert run.federation.server.state()["n"][0].tolist() == [5, 0, 0]
-
-
-def test_every_client_keeps_its_own_first_blocks_between_visits(tmp_path: Path) -> None:
-    run = ran(tmp_path, RoundPolicy("fedbuff", buffer=2), method="fedbr", alpha=1, rounds=3)
-    last = dict(run.rows("SELECT client, MAX(visit) FROM visits WHERE kind = 'train' GROUP BY client"))
-    assert committed_states(run.federation) == {
-        client: f"{client}-{visit}.safetensors" for client, visit in last.items()
-    }
-    for client, visit in last.items():
-        kept = client_state.read(state_file(run.federation, client))[MODEL]
-        sent = run.workers.replies[visit].payload[MODEL]
-        assert {key: vector.version for key, vector in kept.items()} == {key: sent[key].version for key in kept}
-        assert list(kept) == ["conv1", "conv2", "conv3"]
 
 
 @both
@@ -508,75 +371,6 @@ def test_training_that_goes_wrong_ends_the_run_only_where_it_is_used(policy: Pol
             store(run).ledger.close()
 
 
-def test_a_run_that_is_stopped_in_mid_round_leaves_every_file_that_its_ledger_names(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"train": BRIEF, "partition": IID, "seconds": FOUR[:2], "clients": 2, "rounds": 9}
-    run = federation(tmp_path, "fedbr", rules=RoundPolicy("fedbuff", buffer=3), **how)
-    committed: list[dict[int, str]] = []
-    # Visits are trained at 4 s, and again whenever one ends that began later; the model is scored once a round.
-    submit, calls = direct(run).submit, iter(range(5))
-
-    def stopped(tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
-        if next(calls) == 4:
-            raise Stopped
-        return submit(tasks, heard)
-
-    direct(run).submit = stopped  # type: ignore
-    run.on_round = lambda progress: committed.append(dict(committed_states(run)))
-    with pytest.raises(Stopped):
-        run_rounds(run)
-    assert run.states is not None
-    anew = [client for client in run.states.uncommitted if client in committed[-1]]
-    store(run).remove_orphans()
-    store(run).ledger.close()
-    named = {row["file"]: row["sha256"] for row in read(tmp_path / "ledger.sqlite", "SELECT file, sha256 FROM states")}
-    assert anew
-    assert len(named) == 2
-    assert {path.name: file_sha256(path) for path in (tmp_path / "state").iterdir()} == named
-
-
-@both
-def test_what_was_trained_in_vain_is_not_held_any_more(
-    policy: PolicyName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left: list[list[int]] = []
-
-    class Closed(ReorderBuffer):
-        def close(self) -> None:
-            left.append([client for client in range(4) if client in self])
-            super().close()
-
-    monkeypatch.setattr("coordinator.rounds.pool_trainer.ReorderBuffer", Closed)
-    # All four are trained together at 4 s. Client 3 is lost at 9 s, begins again at 10 s, and would send until 26 s.
-    behaviour = windows([EVER], [EVER], [EVER], [(0, 9), (10, 1e6)])
-    for seconds, third in ((30.0, [(0, "lost"), (10, "train"), (26, "cut")]), (25.0, [(0, "lost"), (10, "cut")])):
-        limits = RunLimits(virtual_seconds=seconds)
-        rules = RoundPolicy(policy, buffer=2)
-        run = ran(tmp_path / str(seconds), rules, behaviour=behaviour, rounds=99, limits=limits)
-        assert run.rows("SELECT start_s, kind FROM visits WHERE client = 3 ORDER BY start_s") == third
-        # Each of its visits that anybody was trained beside, used or not.
-        trained = [visit for visit, client in run.workers.trained if client == 3]
-        assert trained == [number for (number,) in run.rows("SELECT visit FROM visits WHERE client = 3")]
-    assert left == [[], []]
-
-
-@both
-def test_the_last_client_to_end_does_not_stop_the_others(policy: PolicyName, tmp_path: Path) -> None:
-    # One client's battery ends after two visits; the other goes on until its own does.
-    run = ran(tmp_path, RoundPolicy(policy, buffer=1), FOUR[:2], rounds=99, fleet={"battery": 40.0})
-    assert run.stopped_by == CLIENTS
-    kinds = run.rows("SELECT client, kind, up_end_s FROM visits ORDER BY client, up_end_s")
-    # 18 J a visit: 4 J are left, 2 J for receiving and 0.25 s of computing. 22 J a visit: 18 J, 2 s of computing.
-    assert kinds == [(0, "train", 4), (0, "train", 8), (0, "lost", 9.25), (1, "train", 4), (1, "lost", 7)]
-    assert run.federation.rounds == (2 if policy == "fedasync" else 3)
-
-
-def test_rounds_end_it_in_the_middle_of_everything(tmp_path: Path) -> None:
-    run = ran(tmp_path, RoundPolicy("fedbuff", buffer=1), rounds=1)
-    assert run.stopped_by == ROUNDS
-    kinds = [kind for (kind,) in run.rows("SELECT kind FROM visits ORDER BY client")]
-    assert kinds == ["train", "cut", "cut", "cut"]
-
-
 @both
 def test_a_run_in_which_every_visit_is_lost_ends_with_its_rounds(policy: PolicyName, tmp_path: Path) -> None:
     rules = RoundPolicy(policy=policy, buffer=2)
@@ -587,13 +381,3 @@ def test_a_run_in_which_every_visit_is_lost_ends_with_its_rounds(policy: PolicyN
     lost = run.rows("SELECT round, COUNT(*) FROM visits WHERE kind = 'lost' GROUP BY round")
     assert lost == [(0, 20), (1, 20), (2, 20)]
     assert run.rows("SELECT participants, model_sha256 FROM rounds") == [(0, model_sha256(run.federation))] * 3
-
-
-def test_the_user_is_heard_where_no_worker_is_ever_asked(tmp_path: Path) -> None:
-    rules, how = RoundPolicy(policy="fedbuff"), {"crashes_per_hour": 3.6e12}
-    run = federation(tmp_path, rounds=10**6, rules=rules, fleet=how, seconds=FOUR)
-    asked = iter(range(50))
-    run.is_stopped = lambda: next(asked) == 49
-    with pytest.raises(Stopped):
-        run_rounds(run)
-    store(run).ledger.close()

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.records.store import Ledger, evaluations
 from coordinator.rounds.budget import (
     BYTES,
     BYTES_DOWN,
     BYTES_UP,
+    CONVERGED,
     FLOPS,
     JOULES,
     ROUNDS,
@@ -22,10 +24,11 @@ from coordinator.rounds.budget import (
     Limits,
     RunLimits,
 )
-from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.policy import PolicyName, RoundPolicy
 from coordinator.rounds.synchronous import Round
 from edge.protocol.config import PartitionConfig, TrainConfig
-from tests.toy import Run, committed_states, federation, model_sha256, play
+from tests.ledgers import virtual_rows
+from tests.toy import broken_off, committed_states, federation, model_sha256, play, resumed
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 IID = PartitionConfig("iid")
@@ -87,13 +90,6 @@ def test_a_target_comes_before_the_last_round() -> None:
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------
-
-
-def test_rounds_end_a_run_and_the_last_is_scored_whatever_the_rhythm(tmp_path: Path) -> None:
-    run = play(tmp_path, rounds=5, train=BRIEF, eval_every=2)
-    assert (run.stopped_by, run.federation.rounds) == (ROUNDS, 5)
-    assert run.rows("SELECT round, participants FROM rounds") == [(round, 4) for round in range(5)]
-    assert [accuracy is not None for accuracy in accuracies(run)] == [False, True, False, True, True]
 
 
 @pytest.mark.parametrize(("rule", "column"), [(BYTES, 0), (FLOPS, 1), (JOULES, 2), (BYTES_DOWN, 3), (BYTES_UP, 4)])
@@ -168,19 +164,6 @@ def test_a_visit_that_ends_at_the_edge_counts_and_no_round_starts_there(tmp_path
         assert np.array_equal(run.model, one.model)
 
 
-def accuracies(run: Run) -> list[float | None]:
-    return [row[0] for row in run.rows("SELECT accuracy FROM rounds")]
-
-
-def test_a_target_ends_a_run_in_the_round_that_reaches_it(tmp_path: Path) -> None:
-    train = TrainConfig(lr=0.2, batch=16, local_steps=30)
-    path = [a for a in accuracies(play(tmp_path / "path", rounds=4, train=train, partition=IID)) if a is not None]
-    target = max(path)
-    run = play(tmp_path / "run", rounds=4, target=target, train=train, partition=IID)
-    assert run.stopped_by == TARGET
-    assert run.federation.rounds == path.index(target) + 1
-
-
 @pytest.mark.parametrize("share", [0.35, 0.8])
 def test_joules_hold_on_a_contended_link_too(share: float, tmp_path: Path) -> None:
     # Whoever is left when visits are refused uses the link at other times, and may spend more than was foreseen.
@@ -215,3 +198,77 @@ def test_a_run_that_ends_between_evaluations_scores_its_last_model(tmp_path: Pat
         [(4, None), (0, wanted)],
     )
     assert spent.federation.rounds == 1
+
+
+# --- patience: a step size of 0 changes no model, so that the first evaluation stays the best -------------------------
+
+STILL = TrainConfig(lr=0.0, batch=32, local_steps=1)
+LEARNING = TrainConfig(lr=0.1, batch=32, local_steps=2)
+VALIDATED: dict[str, Any] = {"validation": 0.2, "evaluation": {"on": "clients", "select": "validation"}}
+
+
+def test_a_run_converges_so_many_rounds_after_its_best_and_an_equal_value_is_no_better() -> None:
+    budget = Budget(RunLimits(), 99, patience=3)
+    asked = [(1, 0.5), (2, 0.4), (3, 0.6), (4, 0.6), (5, None), (6, 0.6)]
+    assert [budget.reached(rounds, value, value) for rounds, value in asked] == [*[None] * 5, CONVERGED]
+    assert (budget.convergence.best, budget.convergence.best_rounds) == (0.6, 3)
+    assert budget.reached(6, 0.6, 0.6) == CONVERGED  # whoever asks again
+    assert budget.reached(6, 0.7, 0.7) is None
+
+
+def test_a_target_comes_before_convergence_and_convergence_before_the_last_round() -> None:
+    budget = Budget(RunLimits(), 3, 0.5, patience=1)
+    assert [budget.reached(n, 0.5, 0.1) for n in (1, 2)] == [TARGET, TARGET]
+    assert [budget.reached(3, 0.4, 0.1), budget.reached(3, None)] == [CONVERGED, ROUNDS]
+    assert Budget(RunLimits(), 3).reached(3, 0.4, 0.4) == ROUNDS
+
+
+@pytest.mark.parametrize(
+    ("policy", "every", "rounds"), [("sync", 1, 3), ("sync", 3, 6), ("fedbuff", 1, 3), ("fedasync", 3, 6)]
+)
+def test_patience_is_counted_in_rounds_and_ends_every_policy_at_an_evaluation(
+    policy: PolicyName, every: int, rounds: int, tmp_path: Path
+) -> None:
+    # Best after round 1 (or 3); two rounds later the next evaluation is the third (or the sixth).
+    rules = RoundPolicy(policy, buffer=2)
+    run = play(tmp_path, rounds=9, rules=rules, patience=2, eval_every=every, train=STILL)
+    assert (run.stopped_by, run.federation.rounds) == (CONVERGED, rounds)
+    with_accuracy = [number for (number,) in run.rows("SELECT round + 1 FROM rounds WHERE accuracy IS NOT NULL")]
+    assert with_accuracy == list(range(every, rounds + 1, every))
+
+
+def test_the_validation_examples_decide_where_they_select(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"train": LEARNING, "partition": PartitionConfig("dirichlet", alpha=0.3), **VALIDATED}
+    whole = play(tmp_path / "whole", rounds=8, **how)
+    held_out = [row for row in evaluations(tmp_path / "whole" / "ledger.sqlite") if row["kind"] == "validation"]
+    rows = [row for row in held_out if row["metric"] == "accuracy"]
+    means = [
+        sum(values) / len(values) for values in ([row["value"] for row in rows if row["round"] == n] for n in range(8))
+    ]
+    ends = next((n + 1 for n in range(1, 8) if means[n] <= max(means[:n])), None)
+    assert ends is not None, means
+    run = play(tmp_path / "run", rounds=8, patience=1, **how)
+    assert (run.stopped_by, run.federation.rounds) == (CONVERGED, ends)
+    assert run.rows("SELECT accuracy FROM rounds") == whole.rows("SELECT accuracy FROM rounds")[:ends]
+
+
+def ended_by(folder: Path) -> Any:
+    ledger = Ledger(folder / "ledger.sqlite", None)
+    try:
+        return ledger.stopped_by(ledger.rounds()[-1].round)
+    finally:
+        ledger.close()
+
+
+@pytest.mark.parametrize("policy", ["sync", "fedbuff"])
+def test_killed_right_before_the_round_that_ends_it_or_right_after_a_run_ends_the_same(
+    policy: PolicyName, tmp_path: Path
+) -> None:
+    how = {"rounds": 9, "rules": RoundPolicy(policy, buffer=2), "patience": 3, "train": STILL, **VALIDATED}
+    whole = play(tmp_path / "whole", **how)
+    assert (whole.stopped_by, whole.federation.rounds, ended_by(tmp_path / "whole")) == (CONVERGED, 4, CONVERGED)
+    for after in (3, 4):
+        broken_off(tmp_path / f"after {after}", "fedavg", after, **how)
+        again = resumed(tmp_path / f"after {after}", "fedavg", **how)
+        assert (again.stopped_by, again.federation.rounds) == (CONVERGED, 4)
+        assert virtual_rows(tmp_path / f"after {after}") == virtual_rows(tmp_path / "whole")

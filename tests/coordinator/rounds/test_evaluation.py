@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,9 @@ from coordinator.records.store import evaluations
 from coordinator.rounds.evaluation import NO_ROUND, EvaluationScope, result
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import CORRECT, CROSS_ENTROPY, GLOBAL, EvaluatedQuantity, Score
-from edge.protocol.payload import MODEL
-from scenarios.config.load import ScenarioError
-from scenarios.run import evaluated_clients
-from scenarios.run.setup import Setup
 from tests.crossed import every
 from tests.ledgers import virtual_rows
-from tests.toy import Run, loaded, play, state_file
+from tests.toy import Run, play, state_file
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 OWN = "tests.plugins.gradient_norm:GRADIENT_NORM"
@@ -89,17 +84,6 @@ def test_each_client_is_scored_with_the_global_model_on_its_own_test_examples(tm
     assert run.rows("SELECT accuracy FROM rounds")[1][0] == pytest.approx(np.mean(expected))
 
 
-def test_both_is_global_and_clients_and_the_rounds_are_those_of_the_default(tmp_path: Path) -> None:
-    runs = {on or "default": played(tmp_path / str(on), on=on) for on in (None, "global", "clients", "both")}
-    accuracies = {on: run.rows("SELECT accuracy, test_loss FROM rounds") for on, run in runs.items()}
-    assert accuracies["both"] == accuracies["global"] == accuracies["default"] != accuracies["clients"]
-    found = {on: values(tmp_path / on) for on in ("global", "clients", "both")}
-    assert found["both"] == found["clients"]
-    assert found["global"] == {}
-    means = [(np.mean(of("accuracy", found["clients"], n)), np.mean(of("loss", found["clients"], n))) for n in (0, 1)]
-    assert accuracies["clients"] == means
-
-
 def test_no_virtual_fact_depends_on_what_is_evaluated(tmp_path: Path) -> None:
     plain, all_of_it = (
         virtual_rows(folder)
@@ -119,16 +103,6 @@ def test_no_virtual_fact_depends_on_what_is_evaluated(tmp_path: Path) -> None:
     assert plain == all_of_it
 
 
-def test_metrics_of_the_whole_model_are_measured_once_per_model(tmp_path: Path) -> None:
-    run = played(tmp_path, "fedavg", 1, on="both", metrics=(OWN,))
-    found = values(tmp_path)
-    clients = [(0, client, "gradient-norm/examples") for client in (GLOBAL, 0, 1, 2, 3)]
-    # At most eval.batch = 500 of the model's training examples; the global one's are all.
-    held = [len(indices) for indices in run.workers.site.client_indices.train]
-    assert [found[key] for key in clients] == [500, *held]
-    assert len({found[0, client, "gradient-norm"] for client in (GLOBAL, 0, 1, 2, 3)}) == 5
-
-
 @pytest.mark.parametrize("method", every(4, (*OBJECTIVES, *(f"fedavg+{name}" for name in CORRECTIONS))))
 def test_every_method_can_be_evaluated_on_clients_after_an_adaptation(tmp_path: Path, method: str) -> None:
     is_global = resolve(method).objective.evaluation.on == "global"
@@ -139,17 +113,6 @@ def test_every_method_can_be_evaluated_on_clients_after_an_adaptation(tmp_path: 
     of_global = "accuracy, test_loss, " if is_global else ""  # those of adapted clients differ
     rounds = f"SELECT {of_global}bytes_down, bytes_up, flops, end_s, model_sha256 FROM rounds"
     assert run.rows(rounds) == plain.rows(rounds)
-
-
-def test_clients_without_examples_of_the_split_are_refused_by_key(tmp_path: Path) -> None:
-    description = played(tmp_path).federation.description
-    none = replace(description, test_samples=np.zeros_like(description.test_samples))
-    asked = loaded("fedavg", evaluation={"on": "both"})
-    with pytest.raises(ScenarioError, match=r'toy: eval\.on = "both": no client has test examples'):
-        evaluated_clients.evaluation_scope(Setup.of(asked, none))
-    assert evaluated_clients.evaluation_scope(Setup.of(loaded("fedavg"), none)) == EvaluationScope(
-        quantities=frozenset({CORRECT, CROSS_ENTROPY})
-    )
 
 
 # --- adaptation -------------------------------------------------------------------------------------------------------
@@ -192,19 +155,6 @@ def test_one_evaluation_has_the_values_of_three_that_measure_them_one_by_one(tmp
     assert [counts[f"{group}accuracy"] for group in ("", "before/", "validation/")] == [tested, tested, held]
 
 
-def test_a_client_without_validation_examples_has_no_value_there_and_counts_for_no_mean(tmp_path: Path) -> None:
-    run = played(tmp_path, "fedavg", 1, on="clients", select="validation", held_out=0.2)
-    evaluator = run.federation.evaluator
-    site = run.workers.site
-    held_out = list(site.client_indices.validation)
-    held_out[2] = held_out[2][:0]
-    site.client_indices = replace(site.client_indices, validation=held_out)
-    again = evaluator.evaluate(1).wait()
-    held = {row.client: row.value for row in again.values if row.quantity.name == "validation/accuracy"}
-    assert list(held) == [0, 1, 3]
-    assert again.validation == np.mean(list(held.values()))
-
-
 def test_adapting_a_copy_changes_neither_server_nor_client_state(tmp_path: Path) -> None:
     plain, adapted = (
         played(tmp_path / str(epochs), "scaffold", on="clients", adapt={"epochs": epochs}).federation
@@ -216,16 +166,3 @@ def test_adapting_a_copy_changes_neither_server_nor_client_state(tmp_path: Path)
         assert vector.data.tobytes() == adapted.server.model[key].data.tobytes()
     assert plain.server.state().keys() == adapted.server.state().keys()
     assert all(np.array_equal(array, adapted.server.state()[name]) for name, array in plain.server.state().items())
-
-
-def test_training_examples_can_be_the_evaluated_ones(tmp_path: Path) -> None:
-    run = played(tmp_path, "fedavg", 1, on="clients", split="train")
-    site = run.workers.site
-    site.net.train_mode(False)
-    site.net.load(run.federation.server.global_evaluation_model()[MODEL])
-    x, y = site.train_set.fetch(site.client_indices.train[2])
-    with torch.no_grad():
-        expected = float((site.net.run(x).argmax(1) == y).double().mean())
-    assert values(tmp_path)[0, 2, "accuracy"] == pytest.approx(expected)
-    counts = [row[4] for row in evaluations(tmp_path / "ledger.sqlite") if row[2] == "accuracy"]
-    assert counts == [len(indices) for indices in site.client_indices.train]

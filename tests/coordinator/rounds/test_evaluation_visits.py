@@ -14,10 +14,8 @@ import pytest
 
 from coordinator.records.store import evaluations
 from coordinator.rounds.budget import BYTES, ROUNDS, SECONDS, Limits, RunLimits
-from edge.protocol.messages import GLOBAL
 from tests.coordinator.rounds import clockwork
 from tests.coordinator.rounds.clockwork import (
-    BRIEF,
     DOWN_NBYTES,
     EVALUATED,
     EVER,
@@ -29,7 +27,7 @@ from tests.coordinator.rounds.clockwork import (
     evaluation_ends,
     windows,
 )
-from tests.toy import Run, federation, store
+from tests.toy import Run, store
 
 
 def ran(folder: Path, rounds: int = 1, **how: Any) -> Run:
@@ -95,13 +93,6 @@ def test_models_and_values_are_those_of_an_evaluation_that_costs_nothing(tmp_pat
     assert history[0].visits.tolist() == history[1].visits.tolist() == [2, 2, 2, 2]
 
 
-def test_an_adaptation_is_charged_as_training_on_all_examples_of_each_epoch(tmp_path: Path) -> None:
-    run = ran(tmp_path, evaluation={"adapt": {"epochs": 2}})
-    # 359 training examples in batches of 32.
-    rows = run.rows("SELECT DISTINCT flops, samples, steps FROM visits WHERE kind = 'evaluate'")
-    assert rows == [(EVALUATED + 2 * 359 * STEP, 2 * 359, 2 * 12)]
-
-
 def test_values_before_an_adaptation_and_on_validation_examples_are_charged(tmp_path: Path) -> None:
     evaluation = {"adapt": {"epochs": 2, "before": True}, "select": "validation"}
     run = ran(tmp_path, validation=0.25, evaluation=evaluation)
@@ -129,15 +120,6 @@ def test_clients_that_are_away_are_not_visited_and_those_that_leave_not_evaluate
     assert run.rows("SELECT wasted_bytes, wasted_s, wasted_joules FROM rounds") == [(DOWN_NBYTES // 2, 0.5, 1)]
 
 
-def test_where_nobody_is_left_a_round_has_no_accuracy_of_clients(tmp_path: Path) -> None:
-    gone = windows(*[[(0, 16)]] * 4)
-    run = ran(tmp_path / "clients", behaviour=gone)
-    assert (visited(run), run.rows("SELECT end_s, accuracy FROM rounds")) == ("", [(16, None)])
-    both = ran(tmp_path / "both", behaviour=gone, evaluation={"on": "both"})
-    assert both.rows("SELECT accuracy IS NULL FROM rounds") == [(0,)]
-    assert GLOBAL not in accuracies(both)
-
-
 def test_virtual_seconds_cut_an_evaluation(tmp_path: Path) -> None:
     # Clients 0 and 1 have answered after 17.53 and 17.99 s.
     run = ran(tmp_path / "within", rounds=9, limits=RunLimits(virtual_seconds=18.0))
@@ -159,22 +141,3 @@ def test_a_visit_that_the_budgets_cannot_pay_for_is_not_made(tmp_path: Path) -> 
     # Each client's own budget: 30, 34, 44 and 72 J for training, and at least 10.6 J for an evaluation.
     run = ran(tmp_path / "client", limits=RunLimits(client=Limits(joules=73.0)))
     assert (run.stopped_by, visited(run)) == (ROUNDS, "0 evaluate, 1 evaluate, 2 evaluate")
-
-
-def test_a_last_model_that_was_not_evaluated_is_after_the_last_round(tmp_path: Path) -> None:
-    """Budgets refuse a second round, but can pay for an evaluation."""
-    training, evaluation = 4 * (DOWN_NBYTES + UP_NBYTES), DOWN_NBYTES + VALUES_NBYTES
-    run = ran(tmp_path, rounds=9, eval_every=5, limits=RunLimits(bytes=training + evaluation))
-    assert (run.stopped_by, visited(run, 1)) == (BYTES, "0 evaluate")
-    rows = run.rows("SELECT start_s, end_s, participants, bytes_down, critical, accuracy FROM rounds WHERE round = 1")
-    (accuracy,) = accuracies(run, 1).values()
-    assert rows == [(16, pytest.approx(evaluation_ends(0)[2]), 0, DOWN_NBYTES, None, accuracy)]
-
-
-def test_variation_is_drawn_anew_for_evaluations_but_not_that_of_the_round(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"clients": 4, "train": BRIEF, "fleet": {"jitter": 0.3, "redraw": 0.2}}
-    run = federation(tmp_path, **how)
-    store(run).ledger.close()
-    first, second = (run.clock.conditions([1, 3], 5, is_second=is_second) for is_second in (False, True))
-    assert first.down.tolist() == second.down.tolist()
-    assert not set(first.slowdown.tolist()) & set(second.slowdown.tolist())

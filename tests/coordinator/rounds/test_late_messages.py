@@ -73,35 +73,6 @@ def test_what_is_left_shares_the_link_of_the_next_round_and_is_charged_there(
     assert run.rows(LATE) == [(0, "late", 0, 5, DOWN_NBYTES, 1349, 24)]
 
 
-def test_it_goes_on_from_round_to_round_until_its_client_is_selected_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = [*THREE[:2], (2.0, 2.0, 32.0)]
-    run = ran(tmp_path, monkeypatch, [[1, 2], [0], [1], [2]], seconds=slow)
-    # 1, 4 and 9 of 32 parts by the ends of the rounds; at 13 s client 2 is told, and begins anew.
-    sent = [math.floor(UP_NBYTES * part / 32) for part in (1, 4, 9)]
-    assert run.rows(LATE) == [
-        (0, "late", 0, 5, DOWN_NBYTES, sent[0], 24),
-        (1, "leftover", 5, 8, 0, sent[1] - sent[0], 12),
-        (2, "leftover", 8, 13, 0, sent[2] - sent[1], 20),
-        (3, "train", 13, 49, DOWN_NBYTES, UP_NBYTES, 4 + 16 + 128),
-    ]
-    assert not run.federation.clock.leftovers
-
-
-def test_a_download_goes_on_too_but_its_client_computes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = ran(tmp_path, monkeypatch, [[1, 2], [0]], seconds=[*THREE[:2], (8.0, 1.0, 1.0)])
-    first = DOWN_NBYTES * 5 // 8
-    assert run.rows(LATE) == [
-        (0, "late", 0, 5, first, 0, 10),
-        (1, "leftover", 5, 8, DOWN_NBYTES - first, 0, 6),
-    ]
-    assert run.rows("SELECT MAX(flops) FROM visits WHERE client = 2") == [(0,)]
-    assert run.federation.clock.state()["last_down"][2] == 8
-
-
 def test_its_bytes_stay_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # 1.25 updates have been sent. The leftover needs 0.75 and client 0 a whole one: 3, or 2.25 if client 2 is told.
     limits = RunLimits(bytes_up=5 * UP_NBYTES // 2)
@@ -176,40 +147,6 @@ def test_its_client_may_be_selected_again_when_it_has_ended_and_a_round_without_
     ]
 
 
-def test_a_late_client_that_goes_away_may_be_selected_when_it_is_back(tmp_path: Path) -> None:
-    # It ends its visit at 4 s and takes part again at once; or it leaves at 4 s, before its end, and is back at 6 s.
-    rules = RoundPolicy("deadline", deadline=3.0, on_late="complete")
-    for seconds, rows in (
-        ((1.0, 1.0, 2.0), [("late", 0, 3), ("leftover", 3, 4), ("late", 4, 7)]),
-        ((1.0, 1.0, 9.0), [("late", 0, 3), ("leftover", 3, 4), ("late", 6, 9)]),
-    ):
-        there = clockwork.windows([(0.0, 4.0), (4.0 if seconds[2] == 2.0 else 6.0, 1e6)])
-        folder = tmp_path / str(seconds[2])
-        run = clockwork.ran(folder, rules, [seconds], behaviour=there, rounds=2, participants=1)
-        assert run.rows("SELECT kind, start_s, up_end_s FROM visits ORDER BY visit") == rows
-        assert run.rows("SELECT MAX(end_s) FROM rounds") == [(rows[-1][2],)]
-    # One that crashes in its late visit, twice in these rounds, takes part again at once.
-    how: Any = {"fleet": {"crashes_per_hour": 1500}, "rounds": 12, "participants": 1}
-    run = clockwork.ran(tmp_path / "crashes", rules, [(1.0, 1.0, 9.0)], **how)
-    assert run.stopped_by == ROUNDS
-    ends = run.rows("SELECT up_end_s FROM visits WHERE kind = 'leftover'")
-    assert run.rows("SELECT start_s FROM visits WHERE round IN (2, 6) AND kind = 'lost'") == ends
-
-
-def test_a_completed_visit_keeps_its_work_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # At 5 s client 2 has received all, computed half and sent nothing. With client 0 the run would send three updates.
-    seconds = [*THREE[:2], (4.0, 2.0, 4.0)]
-    limits = RunLimits(bytes_up=5 * UP_NBYTES // 2)
-    run = ran(tmp_path / "bytes", monkeypatch, [[1, 2], [0]], seconds, "complete", limits=limits)
-    assert (run.stopped_by, len(run.rows("SELECT * FROM rounds"))) == (BYTES_UP, 1)
-    # A round that waits for a late visit whose joules nobody can pay for does not wait long.
-    monkeypatch.undo()
-    rules = RoundPolicy("deadline", deadline=3.0, on_late="complete")
-    run = clockwork.ran(tmp_path / "joules", rules, seconds[2:], limits=RunLimits(joules=60), rounds=3, participants=1)
-    spent = run.rows("SELECT SUM(joules) FROM visits")[0][0]
-    assert spent <= 60
-
-
 LATE_WAYS = [("deadline", "finish"), ("over_select", "finish"), ("deadline", "complete"), ("over_select", "complete")]
 
 
@@ -243,11 +180,3 @@ def test_a_run_that_is_resumed_while_visits_go_on_is_the_same(policy: Any, on_la
     run_synchronous(second)
     store(second).ledger.close()
     assert virtual_rows(tmp_path / "second") == virtual_rows(tmp_path / "straight")
-
-
-def test_rounds_without_a_late_visit_leave_nothing_where_uploads_hold_downloads_up(tmp_path: Path) -> None:
-    # Client 0 sends from 2 s on, while client 3 receives until 4 s over a link that is narrower downwards.
-    rules = RoundPolicy("deadline", deadline=1000.0, on_late="finish")
-    run = clockwork.ran(tmp_path, rules, rounds=2, links=Links(down=1e5, up=1e7))
-    assert run.rows("SELECT DISTINCT kind FROM visits") == [("train",)]
-    assert not run.federation.clock.leftovers

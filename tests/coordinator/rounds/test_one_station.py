@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.rounds.budget import Limits, RunLimits
+from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.synchronous import run_rounds
 from edge.protocol.config import ModelConfig
@@ -24,7 +24,6 @@ from tests.toy import Run, federation, model_sha256, store, unsteady_world
 
 ONE = {"count": 1, "down": math.inf, "up": math.inf, "aggregate": math.inf}
 SMALL: dict[str, Any] = {"train": BRIEF, "partition": IID, "model": ModelConfig("digits-cnn", width=2), "clients": 4}
-DEADLINE = RoundPolicy("deadline", deadline=6.0)
 SIX = [*FOUR, (1.0, 1.0, 1.0), (2.0, 3.0, 4.0)]
 AWAY = windows([(0.0, 7.0), (40.0, 1e6)], [(0.0, 7.0), (40.0, 1e6)], [(30.0, 1e6)], [(0.0, 9.0), (20.0, 1e6)])
 ENTROPY = {"up": [{"kind": "quantize", "bits": 4}, {"kind": "elias"}]}
@@ -38,18 +37,10 @@ CASES: Mapping[str, dict[str, Any]] = {
         "clients": 6,
         "seconds": SIX,
     },
-    "few are there": {"rules": RoundPolicy("over_select", over_select=1.5), "participants": 4, "behaviour": AWAY},
-    "deadline": {"rules": DEADLINE},
     "finish": {"rules": RoundPolicy("deadline", deadline=6.0, on_late="finish"), "rounds": 4},
     "complete": {"rules": RoundPolicy("deadline", deadline=6.0, on_late="complete"), "rounds": 4},
-    "complete, all busy": {
-        "rules": RoundPolicy("deadline", deadline=3.0, on_late="complete"),
-        "rounds": 4,
-        "limits": RunLimits(joules=400.0),
-    },
     "waits for clients": {"behaviour": AWAY, "rounds": 4},
     "charged": {"evaluation": CHARGED},
-    "charged, clients away": {"evaluation": CHARGED, "behaviour": AWAY},
     "charged within budgets": {"evaluation": CHARGED, "limits": RunLimits(bytes=60_000, joules=500.0), "rounds": 9},
     "entropy coder": {"codec": ENTROPY, "seconds": ()},
     "levels": {
@@ -59,16 +50,10 @@ CASES: Mapping[str, dict[str, Any]] = {
         },
         "rounds": 4,
     },
-    "scaffold, states": {"method": "scaffold"},
     "fedbr, who downloads only": {"method": "fedbr", "participants": 2, "rounds": 4},
     "partial sums": {"sum": "fixed_point"},
-    "bytes run out": {"limits": RunLimits(bytes=60_000), "rules": RoundPolicy(min_fraction=0.5), "rounds": 9},
     "joules run out": {"limits": RunLimits(joules=300.0), "rules": RoundPolicy("over_select"), "rounds": 9},
-    "clients' budgets": {"limits": RunLimits(client=Limits(joules=150.0)), "rounds": 9},
-    "unsteady": unsteady_world("over_select") | {"seconds": ()},
     "unsteady, deadline": unsteady_world("deadline") | {"seconds": ()},
-    "unsteady, late messages": unsteady_world("deadline")
-    | {"seconds": (), "rules": RoundPolicy("deadline", deadline=0.2, on_late="finish")},
     "unsteady, charged": unsteady_world("sync") | {"seconds": (), "evaluation": CHARGED},
 }
 

@@ -189,8 +189,9 @@ def beside(folder: Path, method: str, codecs: tuple[str, ...], depth: int, **how
 
 
 CASES = [
-    *(("fedavg", name, depth) for name in CODECS for depth in DEPTHS if depth or name != "wan"),
-    *(("fedrolex", name, 0) for name in CODECS if name != "wan"),
+    *(("fedavg", name, 0) for name in ("none", "up", "down")),
+    *(("fedavg", name, depth) for name in ("both", "wan") for depth in (1, 2)),
+    *(("fedrolex", name, 0) for name in ("none", "both")),
 ]
 
 
@@ -205,9 +206,8 @@ def test_the_servers_model_is_that_of_an_own_loop(method: str, name: str, depth:
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("name", ["down", "both"])
-def test_so_it_is_where_workers_add_updates_up(name: str, depth: int, tmp_path: Path) -> None:
+def test_so_it_is_where_workers_add_updates_up(depth: int, tmp_path: Path) -> None:
     """The sums differ in last bits, on which it hangs at times whether a number is among the largest."""
-    run, expected = beside(tmp_path, "fedavg", CODECS[name], depth, sum="fixed_point")
+    run, expected = beside(tmp_path, "fedavg", CODECS["both"], depth, sum="fixed_point")
     for key, vector in run.federation.server.models["global"].items():
         assert np.median(np.abs(vector.data - expected[key])) < 2e-6

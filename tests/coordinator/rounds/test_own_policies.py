@@ -1,10 +1,9 @@
-"""Round policies of a user's own: rounds that end at half of the arrivals, and updates with a constant discount."""
+"""Round policies of a user's own: rounds that end at half of the arrivals, and what is refused of them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from coordinator.rounds.policy import RoundPolicy
@@ -67,11 +66,6 @@ class AsSeen(SynchronousPolicy):
         return timeline.up_end <= end, end
 
 
-class Constant(AsynchronousPolicy):
-    def mixing(self, rules, staleness):
-        return 0.25
-
-
 class Nothing(AsynchronousPolicy):
     def updates_per_step(self, rules):
         return 0
@@ -85,7 +79,6 @@ HALF = row(Half)
 EARLY = row(lambda options: TooEarly())
 COUNTING = row(Counting)
 AS_SEEN = row(AsSeen)
-CONSTANT = row(lambda options: Constant())
 NOTHING = row(lambda options: Nothing())
 """
 
@@ -116,17 +109,6 @@ def test_a_policy_remembers_nothing_but_takes_what_it_needs_from_earlier_visits(
     seen = play(tmp_path / "seen", seconds=FOUR, rounds=3, rules=RoundPolicy("own_policies:AS_SEEN"))
     # The first round has no end of its own; then the median of the last visits that counted: of 4, 6, 8 and 16 s.
     assert [row[0] for row in seen.rows("SELECT end_s - start_s FROM rounds")] == [16.0, 7.0, 7.0]
-
-
-def test_a_constant_discount_mixes_as_fedasync_does_with_that_factor(tmp_path: Path) -> None:
-    own = play(tmp_path / "own", seconds=FOUR, rules=RoundPolicy("own_policies:CONSTANT"))
-    fedasync = RoundPolicy("fedasync", mixing=0.25, staleness="constant")
-    shipped = play(tmp_path / "shipped", seconds=FOUR, rules=fedasync)
-    visits = "SELECT visit, round, client, staleness, up_end_s FROM visits ORDER BY visit"
-    assert own.rows(visits) == shipped.rows(visits)
-    assert np.array_equal(own.model, shipped.model)
-    other = play(tmp_path / "other", seconds=FOUR, rules=RoundPolicy("fedasync", mixing=0.5, staleness="constant"))
-    assert not np.array_equal(own.model, other.model)
 
 
 def test_a_round_cannot_end_before_a_visit_that_counts(tmp_path: Path) -> None:

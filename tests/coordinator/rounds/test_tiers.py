@@ -5,8 +5,6 @@ Clients are a clockwork: their visits take 4, 4, 8 and 16 s. Aggregator 0 has cl
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,22 +13,16 @@ import numpy as np
 import pytest
 import torch
 
-from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.server import ServerExtension
 from coordinator.methods.registry import resolve
-from coordinator.rounds.budget import CLIENTS, PRICE, ROUNDS, SECONDS, WAN_BYTES, Limits, RunLimits
+from coordinator.rounds.budget import PRICE, ROUNDS, SECONDS, WAN_BYTES, RunLimits
 from coordinator.rounds.policy import RoundPolicy
-from coordinator.rounds.run import RunFailed
-from coordinator.rounds.synchronous import run_rounds
-from costmodel.tiers import TierClock, TierMessages
 from edge.protocol.messages import GLOBAL
-from edge.protocol.payload import Floats
-from tests.coordinator.rounds.clockwork import EVER, FOUR, evaluation_ends, windows
-from tests.coordinator.rounds.clockwork import UP_NBYTES as UP_OF_CLIENTS
+from tests.coordinator.rounds.clockwork import FOUR
 from tests.coordinator.rounds.tier_clockwork import CYCLE, DOWN_NBYTES, SMALL, TWO, UP_NBYTES, chain, ran, rounds
 from tests.crossed import crossed, every
 from tests.methods.cases import CASES, Case
-from tests.toy import Run, broken_off, federation, model_sha256, play, resumed, store, trained_models
+from tests.toy import Run, broken_off, model_sha256, play, resumed, trained_models
 
 # --- times ------------------------------------------------------------------------------------------------------------
 
@@ -63,16 +55,6 @@ def test_aggregators_do_not_wait_for_each_other_between_two_meetings(tmp_path: P
     assert run.rows("SELECT accuracy IS NULL FROM rounds") == [(1,), (0,), (1,), (0,)]
 
 
-def test_what_an_aggregator_draws_while_it_waits_is_its_own(tmp_path: Path) -> None:
-    run = ran(tmp_path, aggregators={**TWO, "devices": {"raspberry-pi-4": 1.0}})
-
-    idle = dict(run.rows("SELECT aggregator, idle_joules FROM aggregators WHERE direction = 'up'"))
-    assert run.federation.tiers is not None
-    watts = float(run.federation.tiers.clock.idle_watts(0)[0])
-    # From 1 to 9 s and from 2 to 18 s.
-    assert idle == pytest.approx({0: 8 * watts, 1: 16 * watts})
-
-
 def test_some_aggregators_take_part_until_the_next_meeting(tmp_path: Path) -> None:
     run = ran(tmp_path, rounds=6, participants=2, schedule={"interval": 2, "participants": 1})
 
@@ -81,13 +63,6 @@ def test_some_aggregators_take_part_until_the_next_meeting(tmp_path: Path) -> No
     for round, aggregator in found:
         visited = run.rows(f"SELECT DISTINCT client % 2 FROM visits WHERE round IN ({round - 1}, {round})")
         assert visited == [(aggregator,)]
-
-
-def test_clients_of_aggregators_that_take_no_part_are_not_kept_out_by_their_budgets(tmp_path: Path) -> None:
-    # One visit of a client takes 10,742 bytes.
-    once = RunLimits(client=Limits(bytes=20_000))
-    run = ran(tmp_path, rounds=9, schedule={"participants": 1}, limits=once)
-    assert run.rows("SELECT COUNT(*), COUNT(DISTINCT client) FROM visits") == [(2, 2)]
 
 
 def test_each_aggregators_deadline_runs_from_its_own_beginning(tmp_path: Path) -> None:
@@ -111,28 +86,6 @@ def test_each_aggregator_takes_the_first_of_more_visits_than_it_needs(tmp_path: 
         *((0, "late"), (1, "late"), (2, "late"), (3, "late"), (4, "train"), (5, "train"))
     ]
     assert rounds(run) == [(0, 9)]  # 2 + 3 + 4
-
-
-def test_an_aggregator_without_clients_there_looks_again_in_the_next_round(tmp_path: Path) -> None:
-    ever = [EVER]
-    there = windows(ever, [(9.5, 1e6)], ever, [(9.5, 1e6)])
-    run = ran(tmp_path, rounds=2, schedule={"interval": 2}, behaviour=there)
-
-    # Aggregator 0 has made its step after 9 s; at that time clients 1 and 3 are still away.
-    assert run.rows("SELECT round, client, start_s FROM visits") == [(0, 0, 1), (0, 2, 1), (1, 0, 9), (1, 2, 9)]
-    run = ran(tmp_path / "longer", rounds=3, schedule={"interval": 3}, behaviour=there)
-    assert run.rows("SELECT client, start_s FROM visits WHERE round = 2") == [(0, 17), (1, 17), (2, 17), (3, 17)]
-
-
-def test_messages_that_take_longest_are_to_blame(tmp_path: Path) -> None:
-    slow = {"up_seconds": np.array([2.0, 30.0])}
-    blamed = [
-        ran(tmp_path / name, wan).rows("SELECT critical, bottleneck FROM rounds")
-        for name, wan in (("a", {}), ("b", slow))
-    ]
-
-    # Of client 3: 2 s down from the server and 1 to it, 8 and 16 s of its visit; then 4 s up, or 30.
-    assert blamed == [[(3, "own link")], [(3, "WAN")]]
 
 
 # --- what is lost -----------------------------------------------------------------------------------------------------
@@ -161,67 +114,6 @@ def test_clients_of_an_aggregator_that_is_away_wait_or_move_or_take_no_part(
 
     assert dict(run.rows("SELECT client, start_s FROM visits")) == visited
     assert rounds(run) == [(0, end)]
-
-
-def test_a_run_ends_where_no_aggregator_has_clients(tmp_path: Path) -> None:
-    run = ran(tmp_path, {"away": {0: (0.0, math.inf), 1: (0.0, math.inf)}}, {**TWO, "on_loss": "lost"})
-    assert run.stopped_by == CLIENTS
-
-
-class Losses(TierClock):
-    """Messages of the lower tier are lost: in round 2 on their way up, after 0.5 s, or all that go down after a meeting
-    before."""
-
-    direction = ""
-
-    def up(self, level: int, ready: Any, which: Any, nbytes: int, round: int, **more: bool) -> TierMessages:
-        messages = super().up(level, ready, which, nbytes, round, **more)
-        is_lost = (self.direction == "up") & (level == 0) & (round == 2) & np.isfinite(messages.start)
-        return replace(
-            messages,
-            end=np.where(is_lost, math.inf, messages.end),
-            lost=np.where(is_lost, messages.start + 0.5, messages.lost),
-        )
-
-    def down(self, level: int, begin: Any, which: Any, nbytes: int, round: int, **more: bool) -> TierMessages:
-        messages = super().down(level, begin, which, nbytes, round, **more)
-        is_lost = self.direction == "down" and level == 0 and more.get("is_second", False)
-        return replace(messages, end=np.full(messages.end.size, math.inf)) if is_lost else messages
-
-
-@pytest.mark.parametrize(
-    "how", [{}, {"sum": "fixed_point"}, {"schedule": {"interval": (1, 3), "participants": (4, 2)}}]
-)
-@pytest.mark.parametrize("lost", ["", "up", "down"])
-def test_an_upper_aggregator_sends_what_it_has_though_nothing_comes_in_the_last_meeting(
-    lost: str, how: dict[str, Any], tmp_path: Path
-) -> None:
-    """One client in each round, of one of four aggregators below two, which meet the server every three rounds."""
-    how = {**SMALL, "rounds": 3, "participants": 1, "seed": 3, "schedule": {"interval": (1, 3)}, **how}
-    run = federation(tmp_path, "fedavg", aggregators={"count": 4, "above": {"count": 2}}, **how)
-    assert run.tiers is not None
-    run.tiers.clock.__class__ = Losses
-    vars(run.tiers.clock)["direction"] = lost
-    ran = Run(run, run_rounds(run))
-    store(run).ledger.close()
-
-    assert ran.stopped_by == ROUNDS
-    sent = ran.rows("SELECT round, tier, aggregator, start_s, end_s FROM aggregators WHERE direction = 'up'")
-    below = [(round, aggregator % 2, start) for round, tier, aggregator, start, _ in sent if tier == 0]
-    upper = {aggregator: (round, start, end) for round, tier, aggregator, start, end in sent if tier == 1}
-    assert {above for round, above, _ in below if round < 2} == {*upper} == {0, 1}
-    assert {round for round, _, _ in upper.values()} == {2}
-    if lost == "down":  # nobody has a model to begin the last round with
-        assert len(below) == 2 and ran.rows("SELECT COUNT(*) FROM visits WHERE round = 2") == [(0,)]
-        ((end_of_round_1,),) = ran.rows("SELECT end_s FROM rounds WHERE round = 1")
-        assert {start for _, start, _ in upper.values()} == {end_of_round_1}
-    else:
-        ((last, step),) = [(above, start) for round, above, start in below if round == 2]
-        # The others go on as soon as one has made its step.
-        assert upper[1 - last][1] == step
-        assert upper[last][1] == step + 0.5 if lost == "up" else upper[last][1] > step
-    # The server averages all, so that no update is lost but that on its way.
-    assert [*run.server.models] == ["global"]
 
 
 # --- budgets ----------------------------------------------------------------------------------------------------------
@@ -268,15 +160,6 @@ def test_with_one_aggregator_a_method_has_its_models_to_the_bit(case: Case, tmp_
 
     assert model_sha256(one.federation) == model_sha256(flat.federation)
     assert one.rows("SELECT client, loss FROM visits") == flat.rows("SELECT client, loss FROM visits")
-
-
-def test_a_model_that_is_not_finite_after_a_meeting_is_not_committed(tmp_path: Path) -> None:
-    class Wild(ServerOptimizer):
-        def step(self, key: str, current: Floats, mean: Floats) -> Floats:
-            return np.full_like(current, np.inf)
-
-    with pytest.raises(RunFailed, match=r"round 2: after the server's step, model/"):
-        play(tmp_path, "fedavg", **SMALL, optimiser=Wild(), aggregators={"count": 2}, schedule={"interval": 2})
 
 
 def test_models_on_their_way_up_have_the_length_of_their_frames(tmp_path: Path) -> None:
@@ -359,28 +242,6 @@ def test_own_models_of_aggregators_are_evaluated_on_the_test_set_between_two_mee
     assert of_server[2] == of_server[1] != of_server[0]
 
 
-def test_evaluations_of_aggregators_are_as_rare_as_all_and_change_no_virtual_fact(tmp_path: Path) -> None:
-    how = {**SMALL, "aggregators": TWO, "schedule": {"interval": 3}}
-    plain = play(tmp_path / "plain", "fedavg", **how)
-    some = play(tmp_path / "some", "fedavg", **how, **EVALUATED, eval_every=2)
-
-    assert {*accuracies(some)} == {1, 3}
-    times = "SELECT start_s, end_s, joules, bytes_down, bytes_up, model_sha256 FROM rounds"
-    assert some.rows(times) == plain.rows(times)
-    sent = "SELECT * FROM aggregators"
-    assert some.rows(sent) == plain.rows(sent)
-
-
-def test_aggregators_below_one_that_they_have_met_have_its_values(tmp_path: Path) -> None:
-    how = {**SMALL, "aggregators": {"count": 4, "above": {"count": 2}}, "schedule": {"interval": (2, 2)}}
-    found = accuracies(play(tmp_path, "fedavg", **how, **EVALUATED))
-
-    # Aggregators 0 and 2 belong to one, 1 and 3 to the other; they have met these after round 2.
-    losses = [[found[round][index, "loss"] for index in range(4)] for round in (0, 1, 2)]
-    assert [len({*each}) for each in losses] == [4, 2, 4]
-    assert losses[1][:2] == losses[1][2:]
-
-
 @pytest.mark.parametrize(
     ("how", "after"),
     crossed(
@@ -408,64 +269,6 @@ def test_replies_in_another_order_change_nothing(tmp_path: Path) -> None:
 
 
 # --- late visits, and evaluations that are charged --------------------------------------------------------------------
-
-LATE = "SELECT round, client, kind, start_s, up_end_s, bytes_up FROM visits WHERE kind != 'train' ORDER BY visit"
-
-
-def test_a_late_message_goes_on_over_the_network_of_its_aggregator(tmp_path: Path) -> None:
-    rules = RoundPolicy("deadline", deadline=5.0, on_late="finish")
-    run = ran(tmp_path, rounds=2, rules=rules)
-
-    # Aggregator 0 is there from 1 to 6 s, by when client 2 has sent 1 s of 4 s; its message ends after 9 s. Client 3
-    # still computes after 7 s, and sends nothing. The second round begins at 12 and 13 s.
-    quarter = math.floor(UP_OF_CLIENTS / 4)
-    assert run.rows(LATE) == [
-        *((0, 2, "late", 1, 6, quarter), (0, 3, "late", 2, 7, 0)),
-        (1, 2, "leftover", 6, 9, UP_OF_CLIENTS - quarter),
-        *((1, 2, "late", 12, 17, quarter), (1, 3, "late", 13, 18, 0)),
-    ]
-    assert rounds(run) == [(0, 11), (11, 22)]
-
-
-def test_a_late_visit_that_is_completed_keeps_its_client_from_the_next_round(tmp_path: Path) -> None:
-    rules = RoundPolicy("deadline", deadline=5.0, on_late="complete")
-    run = ran(tmp_path, rounds=2, rules=rules)
-
-    # Client 3 goes on beside client 1, which begins at 13 s and ends at 17 s; aggregator 0 waits for nobody.
-    assert [row[:5] for row in run.rows(LATE)] == [
-        *((0, 2, "late", 1, 6), (0, 3, "late", 2, 7)),
-        *((1, 2, "leftover", 6, 9), (1, 3, "leftover", 7, 13), (1, 3, "leftover", 13, 17), (1, 2, "late", 12, 17)),
-    ]
-
-
-def test_an_evaluation_begins_when_the_models_of_the_server_have_come_down(tmp_path: Path) -> None:
-    run = ran(tmp_path, rounds=2, evaluation={"on": "clients", "charged": True})
-
-    # The server makes its step after 22 s; its models come down after 23 and 24 s, and need not do so again.
-    started = "SELECT client, start_s, up_end_s FROM visits WHERE round = 0 AND kind = 'evaluate' ORDER BY client"
-    visits = run.rows(started)
-    assert [start for _, start, _ in visits] == [23, 24, 23, 24]
-    assert [end for *_, end in visits] == pytest.approx(
-        [evaluation_ends(client, start)[2] for client, start, _ in visits]
-    )
-    down = "SELECT round, aggregator, start_s FROM aggregators WHERE direction = 'down' ORDER BY start_s, aggregator"
-    assert run.rows(down)[:4] == [(0, 0, 0), (0, 1, 0), (0, 0, 22), (0, 1, 22)]
-    # An aggregator's next round begins when its own clients have been evaluated.
-    last = {aggregator: max(end for client, _, end in visits if client % 2 == aggregator) for aggregator in (0, 1)}
-    begun = dict(run.rows("SELECT client, start_s FROM visits WHERE round = 1 AND kind = 'train'"))
-    assert begun == {client: last[client % 2] for client in range(4)}
-    assert run.rows("SELECT round, COUNT(*) FROM evaluations GROUP BY round") != []
-
-
-def test_models_that_budgets_do_not_let_down_are_evaluated_on_no_client(tmp_path: Path) -> None:
-    run = ran(
-        tmp_path,
-        rounds=2,
-        evaluation={"on": "clients", "charged": True},
-        limits=RunLimits(wan_bytes=CYCLE + CYCLE // 2),
-    )
-    assert run.stopped_by == WAN_BYTES
-    assert run.rows("SELECT COUNT(*) FROM visits WHERE kind = 'evaluate'") == [(0,)]
 
 
 @pytest.mark.parametrize(

@@ -54,11 +54,3 @@ def test_visits_that_differ_are_priced_one_by_one(own: Callable[[ComputeContext]
     flops = [prices.train({"alpha": 1}, DOWN, 40, client, rng_round=0).work.flops for client in (0, 5, 6, 0)]
     assert [each - flops[0] for each in flops] == [0.0, 5.0, 6.0, 0.0]
     assert asked == [40, 40, 40, 40]
-
-
-def test_prices_of_endless_choices_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.rounds.visit.MOST_PRICES", 2)
-    prices, asked = pricing(tmp_path, fedavg_compute)
-    for alpha in (1, 2, 3, 1):
-        prices.train({"alpha": alpha}, DOWN, 40, client=0, rng_round=0)
-    assert len(asked) == 4

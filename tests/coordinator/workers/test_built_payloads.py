@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from threading import Event
 
+import numpy as np
 import pytest
 from msgspec import structs
 
 from coordinator.workers.assignment import MAX_PREFETCH
-from coordinator.workers.pool import Pool
+from coordinator.workers.pool import PayloadBuilder
 from coordinator.workers.task import PoolTask
 from edge.protocol.messages import Train
-from edge.protocol.payload import Payload
+from edge.protocol.payload import Payload, Vector
 from tests.pools import Heard, Pools, model, sums, visit
 
 
@@ -63,56 +65,39 @@ def test_heartbeats_and_other_tasks_go_on_while_a_payload_is_built(pools: Pools)
     assert pools.of("worker_died") == []
 
 
-def test_a_worker_that_dies_while_its_payload_is_built_is_replaced(pools: Pools) -> None:
-    begun, release = threading.Event(), threading.Event()
-    builds = []
-
-    def slow() -> Payload:
-        builds.append(time.monotonic())
-        begun.set()
-        assert release.wait(60)
-        return model()
-
-    with pools(1) as pool:
-        sums(pool, [visit(9)])
-        heard = Heard()
-        waiting = pool.submit([built(3, slow)], heard)
-        assert begun.wait(60)
-        pools.kill()
-        while not pools.of("worker_died"):
-            pool.turn(0.05)
-        release.set()
-        waiting.wait()
-    assert heard.replies == [(3, [3.0, 4.0])]
-    assert len(builds) == 1
+# --- the builder alone ------------------------------------------------------------------------------------------------
 
 
-def test_an_error_of_a_builder_is_raised_by_the_wait(pools: Pools) -> None:
-    def broken() -> Payload:
-        raise ArithmeticError("no mix of nothing")
-
-    with pools(1) as pool, pytest.raises(ArithmeticError, match="no mix of nothing"):
-        pool.submit([built(0, broken)], Heard()).wait()
+def payload(number: float) -> Payload:
+    return {"model": {"head": Vector(np.full(1, number, np.float32))}}
 
 
-def test_a_cancelled_task_is_not_sent_when_its_payload_is_built(pools: Pools) -> None:
-    begun, release = threading.Event(), threading.Event()
+def test_payloads_are_built_in_order_for_the_worker_that_has_the_task_now() -> None:
+    woken = Event()
+    builder, may_build = PayloadBuilder(woken.set), Event()
+    first, third = payload(1.0), payload(3.0)
 
-    def slow() -> Payload:
-        begun.set()
-        assert release.wait(60)
-        return model()
+    def make() -> Payload:
+        may_build.wait()
+        return first
 
-    def answered(pool: Pool, client: int) -> bool:
-        return sums(pool, [visit(client)]) == {client: [client, client + 1.0]}
+    builder.request(7, 0, make)
+    builder.request(8, 1, lambda: third)
+    builder.request(7, 2, make)  # the task is another worker's now
+    builder.remove_worker(1)
+    last = builder.submit(lambda: payload(4.0))
+    may_build.set()
+    last.result()
+    assert woken.is_set()
+    assert list(builder.take_built()) == [(7, 2, first), (8, None, third)]
+    builder.close()
 
-    heard = Heard()
-    with pools(1) as pool:
-        group = pool.submit([built(0, slow)], heard)
-        while not begun.is_set():
-            pool.turn(0.01)
-        group.cancel()
-        release.set()
-        assert answered(pool, 1)
-        assert answered(pool, 2)
-    assert heard.replies == []
+
+def test_whatever_building_raises_is_raised_where_it_is_taken() -> None:
+    builder = PayloadBuilder(lambda: None)
+    empty: Payload = {}
+    builder.request(1, 0, lambda: {"model": empty["no"]})
+    builder.submit(dict).result()
+    with pytest.raises(KeyError):
+        list(builder.take_built())
+    builder.close()

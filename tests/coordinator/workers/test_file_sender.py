@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from coordinator.workers.file_sender import FileSender
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.registry import Worker
-from edge.protocol import serialization
 from edge.protocol.config import ShippedFile
 from edge.protocol.messages import (
     MOST_REQUESTS,
@@ -193,23 +191,3 @@ def test_over_real_sockets_a_joining_worker_gets_files_and_one_that_requests_ano
         FilePart(small.sha256, 0, b"small"),
         Shutdown(why),
     ]
-
-
-def test_a_joining_worker_is_not_late_while_files_are_sent(host: Host) -> None:
-    """Ten minutes after the last part it is; the time is made up."""
-    with Peer(host.endpoint, ALICE) as alice:
-        alice.say(Hello())
-        host.until(lambda: host.of("worker_joined"))
-        began = math.ceil(time.monotonic()) + 60.0  # a whole number, whose steps are exact
-        for minute in range(30 * 6):  # in steps of ten seconds
-            now = began + 10 * minute
-            if minute <= 100:
-                host.pool._files.last_sent_at = now
-            host.pool._monitor._end_late(now)
-            assert len(host.pool._registry.alive) == (minute <= 160), minute
-
-
-def test_a_path_cannot_even_be_said() -> None:
-    for path in ("/etc/passwd", "../secret", ""):
-        with pytest.raises(WireError, match=r"FetchFile: Expected `str` matching regex .* at `\$.sha256`"):
-            serialization.encode(FetchFile(path, 0), "run-1")

@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,22 +17,16 @@ import pytest
 import zmq
 
 from coordinator.records.schema import HostEvent
-from coordinator.workers import block_cache, monitor, registry
-from coordinator.workers import launcher as launchers
-from coordinator.workers.assignment import MAX_PREFETCH
-from coordinator.workers.launcher import MALLOC, WorkerLauncher
-from coordinator.workers.messaging import MAX_MESSAGES_PER_TURN
+from coordinator.workers import monitor
+from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolError, PoolTask, Reply, Stopped, TaskGroup
 from edge.protocol import messages
-from edge.protocol.config import Job, TrainConfig
-from edge.protocol.payload import Vector
-from edge.protocol.portable import TRAINING_SWITCHES, Instructions, training_environment
-from edge.runtime.numerics import lacking
+from edge.protocol.config import Job
+from edge.protocol.payload import Payload, Vector
 from tests.edge.protocol import mutations
 from tests.pools import (
     AWAIT,
-    BLOCK_NBYTES,
     FILL,
     KILL,
     KILL_ONCE,
@@ -48,7 +41,6 @@ from tests.pools import (
     STOP_ONCE,
     Heard,
     Pools,
-    await_file,
     job,
     model,
     sums,
@@ -66,7 +58,7 @@ def all_end(processes: list[psutil.Process], seconds: float = 10.0) -> bool:
     return False
 
 
-@pytest.mark.parametrize("workers", [1, 4, 64])
+@pytest.mark.parametrize("workers", [1, 8])
 def test_every_task_is_answered_whatever_the_number_of_workers(pools: Pools, workers: int) -> None:
     with pools(workers) as pool:
         assert sums(pool, [visit(client) for client in range(128)]) == {n: [n, n + 1.0] for n in range(128)}
@@ -86,25 +78,6 @@ def test_a_worker_describes_the_job_and_scores(pools: Pools) -> None:
         assert scores == [
             messages.Score(10, messages.GLOBAL, {messages.CORRECT: (5, 20), messages.CROSS_ENTROPY: (0.5, 20)})
         ]
-
-
-@pytest.fixture
-def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no file system in memory."""
-    monkeypatch.setattr(block_cache, "MEMORY", Path("/nowhere"))
-
-
-@pytest.mark.usefixtures("nothing_shared")
-def test_each_block_version_is_sent_to_a_worker_once(pools: Pools) -> None:
-    first, second = model(), model()
-    second["model"]["b"] = Vector(np.full(BLOCK_NBYTES // 4, 7.0, np.float32))
-    with pools(1) as pool:
-        sums(pool, [visit(client, payload=first) for client in range(20)])
-        once = pool.physical_bytes[0]
-        assert 2 * BLOCK_NBYTES < once < 2.1 * BLOCK_NBYTES
-        assert 40 * BLOCK_NBYTES < pool.physical_bytes[1] < 40.2 * BLOCK_NBYTES
-        sums(pool, [visit(client, payload=second) for client in range(20)])
-        assert BLOCK_NBYTES < pool.physical_bytes[0] - once < 1.1 * BLOCK_NBYTES
 
 
 def test_a_killed_worker_is_replaced_and_its_task_repeated(pools: Pools, tmp_path: Path) -> None:
@@ -273,24 +246,6 @@ def test_what_hears_a_reply_may_submit_more_and_leaving_the_pool_cancels_what_is
     assert unheard.replies == []
 
 
-def test_cancelling_one_order_leaves_the_others(pools: Pools, tmp_path: Path) -> None:
-    gate, heard = tmp_path / "gate", [Heard() for _ in range(3)]
-    with pools(1) as pool:
-        sums(pool, [visit(0, flops=1e3)])  # how long such tasks take: the hand holds some of each of the orders below
-        tasks = [
-            [visit(1, AWAIT, state_in=gate, flops=1.0), visit(2, flops=1.0)],
-            [visit(client, KILL, flops=1.0) for client in range(3, 6)],
-            [visit(client, flops=1.0) for client in range(6, 20)],
-        ]
-        orders = [pool.submit(each, hear) for each, hear in zip(tasks, heard, strict=True)]
-        orders[1].cancel()
-        time.sleep(0.2)  # a thread of the busy worker receives the cancel meanwhile
-        gate.touch()
-        orders[2].wait()
-        assert [hear.clients for hear in heard] == [[1, 2], [], list(range(6, 20))]
-    assert pools.of("worker_died") == []
-
-
 def test_an_earlier_order_goes_first_and_replies_to_one_are_heard_while_another_is_waited_for(
     pools: Pools, tmp_path: Path
 ) -> None:
@@ -334,41 +289,6 @@ def test_what_the_handler_of_a_reply_raises_ends_its_own_order_alone(pools: Pool
     assert pools.of("worker_died") == []
 
 
-def test_short_tasks_wait_in_the_worker_while_the_coordinator_is_busy(pools: Pools, tmp_path: Path) -> None:
-    done = [tmp_path / f"{client}" for client in range(1, 9)]
-    heard = Heard()
-
-    def busy(task: PoolTask, reply: Reply) -> None:
-        if not heard.replies:
-            await_file(done[2])  # the worker has had three tasks in hand; we do not turn the loop meanwhile
-        heard(task, reply)
-
-    with pools(1) as pool:
-        sums(pool, [visit(0, flops=1e3)])
-        pool.submit([visit(n, NORMAL, None, path, flops=1.0) for n, path in enumerate(done, 1)], busy).wait()
-        assert heard.replies == [(n, [n, n + 1.0]) for n in range(1, 9)]
-
-
-@pytest.mark.usefixtures("nothing_shared")
-def test_a_full_hand_with_blocks_of_its_own_for_each_task_can_be_sent_and_cancelled(
-    pools: Pools, tmp_path: Path
-) -> None:
-    gate, dropped, heard = tmp_path / "gate", Heard(), Heard()
-    own = [{"model": {"a": Vector(np.full(1000, n, np.float32))}} for n in range(801)]
-    tasks = [visit(n, AWAIT, own[n], state_in=gate, flops=1.0) for n in range(1, 801)]
-    with pools(1) as pool:
-        sums(pool, [visit(0, flops=1e6)])
-        before = pool.physical_bytes[0]
-        order = pool.submit(tasks, dropped)
-        assert pool.physical_bytes[0] - before > MAX_PREFETCH * 4000  # the hand is as full as it may be
-        order.cancel()
-        later = pool.submit([visit(7)], heard)
-        gate.touch()
-        later.wait()
-        assert (dropped.replies, heard.replies) == ([], [(7, [7.0, 8.0])])
-    assert pools.of("worker_died") == []
-
-
 @pytest.mark.parametrize("act", [REUSE, SHORT_LAST])
 def test_vectors_of_a_reply_are_what_they_were_when_it_was_made(pools: Pools, act: int) -> None:
     received: dict[int, set[float]] = {}
@@ -406,34 +326,6 @@ def test_a_worker_that_hangs_is_replaced_though_its_connection_lives(
     assert len(pools.of("worker_died")) == 3
 
 
-def test_who_has_not_looked_for_long_takes_nobody_for_stuck() -> None:
-    stalls = monitor.StallDetector()
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as idle:
-        time.sleep(0.5)
-
-        def is_stuck(now: float, task: int) -> bool:
-            assert stalls.is_due(now)
-            return stalls.is_stuck(idle.pid, task, now)
-
-        assert not is_stuck(0.0, 1)
-        assert not stalls.is_due(4.0)
-        assert not any(is_stuck(now, 1) for now in range(10, 130, 10))
-        assert not is_stuck(130.0, 2)  # another task
-        assert not any(is_stuck(now, 2) for now in (500, *range(510, 630, 10)))
-        assert is_stuck(630.0, 2)
-        idle.kill()
-    assert monitor.main_thread_seconds(idle.pid) is None
-
-
-def test_a_temporary_folder_too_deep_for_a_socket_is_named(pools: Pools) -> None:
-    deep = pools.folder / ("d" * 100)
-    deep.mkdir()
-    tempfile.tempdir = str(deep)
-    with pytest.raises(PoolError, match="TMPDIR"), pools():
-        pass
-    assert list(deep.iterdir()) == []
-
-
 def test_what_starts_workers_may_die_three_times_in_a_run(tmp_path: Path) -> None:
     workers: list[psutil.Process] = []
     died: list[str] = []
@@ -457,102 +349,6 @@ def test_what_starts_workers_may_die_three_times_in_a_run(tmp_path: Path) -> Non
     assert len(workers) == 4
     assert died == [f"worker {n} ended: the process that starts workers was ended by SIGKILL" for n in range(3)]
     assert all_end(workers)
-
-
-def test_the_death_of_what_starts_workers_is_nobodys_fault(tmp_path: Path) -> None:
-    """Tasks in hand are done by the next workers, and no task is given up for it: three at once were lost here."""
-    events: list[HostEvent] = []
-    with WorkerLauncher(preload=("tests.pools",)) as own:
-        with Pool(job(), 3, own, tmp_path, events.append, lambda: False, SITE) as pool:
-            assert sums(pool, [visit(n) for n in range(6)]) == {n: [n, n + 1.0] for n in range(6)}
-            for _ in range(3):
-                os.kill(own._process.pid, signal.SIGKILL)
-                assert sums(pool, [visit(n) for n in range(6)]) == {n: [n, n + 1.0] for n in range(6)}
-        with Pool(job(), 1, own, tmp_path, events.append, lambda: False, SITE) as pool:
-            os.kill(own._process.pid, signal.SIGKILL)  # the next run has three again
-            assert sums(pool, [visit(0)]) == {0: [0.0, 1.0]}
-    died = {event.detail.partition(": ")[2] for event in events if event.kind == "worker_died"}
-    assert died == {"the process that starts workers was ended by SIGKILL"}
-
-
-@pytest.mark.skipif(bool(lacking()), reason=f"needs a processor with AVX2 and FMA: {lacking()}")
-def test_each_pool_has_workers_with_the_switches_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in TRAINING_SWITCHES:
-        monkeypatch.delenv(name, raising=False)
-
-    def switches(own: WorkerLauncher) -> list[str | None]:
-        environment = psutil.Process(own._process.pid).environ()
-        return [environment.get(name) for name in ("ATEN_CPU_CAPABILITY", "MKL_CBWR")]
-
-    portable = replace(job(), train=TrainConfig(instructions="portable"))
-    events: list[HostEvent] = []
-    with tempfile.TemporaryDirectory() as folder, WorkerLauncher(preload=("tests.pools",)) as own:
-        own.adopt(Path(folder))
-        for run, expected in ((job(), [None, None]), (portable, ["avx2", "COMPATIBLE"]), (job(), [None, None])):
-            with Pool(run, 1, own, tmp_path, events.append, lambda: False, SITE) as pool:
-                assert sums(pool, [visit(1)]) == {1: [1.0, 2.0]}
-                assert switches(own) == expected
-        assert Path(folder).exists()  # though one that ends by itself removes what it was given
-    assert {event.kind for event in events} == {"worker_started"}
-
-
-@pytest.mark.skipif(bool(lacking()), reason=f"needs a processor with AVX2 and FMA: {lacking()}")
-def test_what_starts_workers_stays_where_its_switches_are_those_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def pids(own: WorkerLauncher, *instructions: Instructions) -> list[int]:
-        found = [own._process.pid]
-        for each in instructions:
-            own.use(each)
-            found.append(own._process.pid)
-        return found
-
-    for name in TRAINING_SWITCHES:
-        monkeypatch.delenv(name, raising=False)
-    with WorkerLauncher(("tests.pools",), "portable") as own:
-        began, portable, native = pids(own, "portable", "native")
-    assert began == portable != native
-    # The user's own environment has them all.
-    for name, value in training_environment(os.environ).items():
-        monkeypatch.setenv(name, value)
-    with WorkerLauncher(("tests.pools",)) as own:
-        assert len(set(pids(own, "portable", "native"))) == 1
-
-
-def test_what_starts_workers_is_started_again_if_it_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launchers, "ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(launchers, "RESTARTS", 1)
-    for module in (launchers, registry):
-        monkeypatch.setattr(module, "END_SECONDS", 0.5)  # the last one is stopped to the end
-    stopped: list[int] = []
-
-    def stop_its_parent(event: HostEvent) -> None:
-        if event.kind == "worker_started" and len(stopped) < 2:
-            worker = psutil.Process(int(event.detail.removeprefix("pid ")))
-            parent = worker.parent()
-            assert parent is not None
-            stopped.append(parent.pid)
-            parent.suspend()
-
-    stuck = r"the process that starts workers \(pid \d+\) has not answered for 0.5 s"
-    with (
-        pytest.raises(PoolError, match=stuck),
-        WorkerLauncher(preload=("tests.pools",)) as own,
-        Pool(job(), 1, own, tmp_path, stop_its_parent, lambda: False, SITE, 0.1) as pool,
-    ):
-        sums(pool, [visit(0, KILL)])
-    assert len(set(stopped)) == 2
-
-
-def test_a_coordinator_that_was_busy_blames_nobody_for_answers_that_it_has_not_read(
-    pools: Pools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pools(1) as pool:  # the launcher has loaded all by then
-        assert sums(pool, [visit(0)]) == {0: [0.0, 1.0]}
-    monkeypatch.setattr(launchers, "ANSWER_SECONDS", 0.5)
-    with pools(MAX_MESSAGES_PER_TURN + 2) as pool:
-        time.sleep(3.0)  # more hellos wait by now than are heard in one turn
-        assert sums(pool, [visit(1)]) == {1: [1.0, 2.0]}
 
 
 def test_a_worker_that_never_greets_ends_the_run(
@@ -600,66 +396,61 @@ with WorkerLauncher(("tests.pools",)) as launcher:
         assert list(Path(folder).iterdir()) == []
 
 
-@pytest.mark.usefixtures("nothing_shared")
-def test_frames_do_not_pile_up_with_rounds(pools: Pools) -> None:
-    with pools(2) as pool:
-        for number in range(5):
-            newest = model(float(number))
-            sums(pool, [visit(client, payload=newest) for client in range(4)])
-            # The next round may ask for them again.
-            assert pool._sender.frames.keys() == {vector.version for vector in newest["model"].values()}
+# --- what a node agent uses: groups that grow, tasks that fail alone, another socket ----------------------------------
+
+ZERO: Payload = {"model": {"a": Vector(np.zeros(1, np.float32))}}
 
 
-def test_a_pool_that_has_given_up_says_so_again_however_it_is_asked(pools: Pools) -> None:
-    deadline = time.monotonic() + 60
-    pools.stopped = lambda: time.monotonic() > deadline  # rather than wait for ever
-    with pools(1) as pool:
-        given_up, behind = (pool.submit([visit(client, RAISE)], Heard()) for client in (1, 2))
-        with pytest.raises(PoolError, match=r"client 1, round 6, train: given up after 3 workers") as first:
-            behind.wait()
-        for ask in (given_up.wait, behind.wait, lambda: pool.submit([visit(3)], Heard()), pool.describe):
-            with pytest.raises(PoolError) as again:
-                ask()
-            assert str(again.value) == str(first.value)
+def halved(client: int, act: int = NORMAL, gate: Path | None = None) -> PoolTask:
+    """A visit that weighs a half, and whose update is the client's number."""
+    return replace(visit(client, act, ZERO, state_in=gate), weight=0.5)
 
 
-def test_a_pool_whose_events_cannot_be_put_on_record_waits_for_nothing_more(
-    launcher: WorkerLauncher, tmp_path: Path
+def test_tasks_join_a_group_that_is_open_and_one_that_is_withdrawn_was_never_in_it(
+    pools: Pools, tmp_path: Path
 ) -> None:
-    deadline = time.monotonic() + 60
+    heard: list[int] = []
 
-    def put_on_record(event: HostEvent) -> None:
-        if event.kind == "worker_died":
-            raise OSError("the disk is full")
+    def on_reply(task: PoolTask, reply: Reply) -> None:
+        assert isinstance(reply, messages.Update) and reply.payload == {}
+        heard.append(reply.client)
 
-    with Pool(job(), 1, launcher, tmp_path, put_on_record, lambda: time.monotonic() > deadline, SITE) as pool:
-        order = pool.submit([visit(1, KILL_ONCE, None, tmp_path / "1")], Heard())
-        for ask in (order.wait, order.wait, pool.describe):
-            with pytest.raises(OSError, match="the disk is full"):
-                ask()
+    first, second, third = halved(2), halved(4, AWAIT, tmp_path / "gate"), halved(6)
+    with pools(1) as pool:
+        group = pool.submit([first], on_reply)
+        group.wait()
+        pool.submit([second, third], on_reply, group)
+        pool.withdraw(third)
+        pool.withdraw(third)  # no-op
+        (tmp_path / "gate").touch()
+        while (partial := group.try_collect()) is None:
+            pool.turn(0.05)
+    assert heard == [2, 4]
+    assert partial.clients == group.tasks == 2
+    assert (partial.totals["model"]["a"] * 2.0**-46).tolist() == [3.0]
 
 
-# --- the environment of workers ---------------------------------------------------------------------------------------
+def test_a_task_that_three_workers_failed_over_tells_who_cares_and_the_pool_goes_on(pools: Pools) -> None:
+    failed: list[str] = []
+    task = replace(halved(1, RAISE), on_failure=lambda task, reason: failed.append(f"{task.weight:g}: {reason}"))
+    with pools(1) as pool:
+        group = pool.submit([task], lambda task, reply: None)
+        group.wait()
+        assert sums(pool, [visit(3)]) == {3: [3.0, 4.0]}
+    why = "worker 0: ValueError: that cannot be trained"
+    told = [reason.partition(" (")[0] for reason in failed]
+    assert told == [f"0.5: client 1, round 6, train: given up after 3 workers; the last: {why}"]
+    assert group.tasks == 0
 
 
-def test_memory_that_a_worker_has_freed_is_used_again() -> None:
-    program = """
-import resource
-import numpy as np
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    np.empty(300 << 20, np.uint8)[::4096] = 1
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-print(faults(), faults())
-"""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    found = [
-        subprocess.run([sys.executable, "-c", program], env=clean | more, capture_output=True, check=True, text=True)
-        for more in ({}, MALLOC)
-    ]
-    (_, anew), (first, again) = ([int(count) for count in one.stdout.split()] for one in found)
-    # Large pages of the system may stand for many small ones.
-    assert again < 20 < first
-    assert anew > 20
+def test_another_socket_is_waited_for_as_well(pools: Pools) -> None:
+    heard: list[bytes] = []
+    with zmq.Context() as context, context.socket(zmq.PAIR) as ours, context.socket(zmq.PAIR) as theirs:
+        ours.bind("inproc://pair")
+        theirs.connect("inproc://pair")
+        with pools(1) as pool:
+            pool.watch(ours, lambda: heard.append(ours.recv()))
+            theirs.send(b"one")
+            while not heard:
+                pool.turn(10.0)
+    assert heard == [b"one"]

@@ -216,24 +216,3 @@ def test_a_flood_of_messages_does_not_hide_the_death_of_a_worker(tmp_path: Path)
         assert heard.numbers == {1: [1.0] * 3}
         assert pool.refused > 100
     assert len([event for event in events if event.kind == "message_refused"]) <= 2 + time.monotonic() - began
-
-
-def test_a_file_that_is_missing_for_a_visit_that_nobody_wants_any_more_is_nobodys_loss(tmp_path: Path) -> None:
-    held: list[int] = []
-
-    def hold_the_first(update: messages.Update, number: int) -> Said:
-        if held:
-            return [(update, number)]
-        held.append(number)
-        return []
-
-    workers, heard = Once(hold_the_first), Heard()
-    with impostors_pool(workers, tmp_path) as (pool, _):
-        order = pool.submit([visit(1)], heard)
-        while not held:
-            pool.submit([], heard)
-        order.cancel()  # and what the client had kept is deleted; its worker sees no cancel, as one in mid-visit
-        gone = messages.Error("StateError", "state/1.safetensors: No such file or directory")
-        workers.say(next(iter(workers.sockets)), gone, held[0])
-        pool.submit([visit(2)], heard).wait()
-    assert list(heard.numbers) == [2]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +14,10 @@ import zmq
 
 from coordinator.workers import monitor
 from coordinator.workers.launcher import WorkerLauncher
-from coordinator.workers.sockets import Received
 from coordinator.workers.task import PoolError, PoolTask, Reply
 from edge.protocol import messages, serialization
 from edge.protocol.payload import Vector
-from tests.pools import ALICE, AUTH, BOB, EVE, RUN, SECONDS, Host, Opener, Peer, answer, meanwhile, sums, visit
+from tests.pools import ALICE, AUTH, BOB, EVE, RUN, Host, Opener, Peer, answer, meanwhile, sums, visit
 
 # --- who is welcome ---------------------------------------------------------------------------------------------------
 
@@ -82,28 +77,6 @@ def test_a_pool_whose_remote_workers_have_gone_gives_up_soon_unless_its_first_co
     )
 
 
-def test_a_remote_worker_that_can_do_nothing_is_told_to_leave_and_its_tasks_are_done_elsewhere(
-    listening: Opener,
-) -> None:
-    host = listening(1)
-
-    def fail() -> None:
-        with Peer(host.endpoint, ALICE) as alice:
-            alice.join()
-            for _ in range(3):
-                sequence, _ = alice.hear()
-                alice.say(messages.Error("RuntimeError", "CUDA error: device-side assert triggered"), sequence)
-            while not isinstance(message := alice.hear()[1], messages.Shutdown):
-                pass
-            last = "worker 1: RuntimeError: CUDA error: device-side assert triggered"
-            assert message == messages.Shutdown(f"it failed over 3 tasks in a row; the last: {last}")
-
-    with meanwhile(fail):
-        while not host.of("worker_died"):
-            assert sums(host.pool, [visit(n) for n in range(4)]) == {n: [n, n + 1.0] for n in range(4)}
-    assert len(host.of("task_failed")) == 3
-
-
 def test_the_endpoint_is_named_if_it_is_taken_and_our_own_socket_is_for_this_user_alone(
     listening: Opener, launcher: WorkerLauncher, tmp_path: Path
 ) -> None:
@@ -145,7 +118,7 @@ def test_without_the_right_keys_nobody_is_let_in(
     assert len(refusals) == is_asked_about
 
 
-def test_nobody_speaks_in_the_name_of_a_worker_of_ours(listening: Opener, tmp_path: Path) -> None:
+def test_nobody_speaks_in_the_name_of_a_worker_of_ours(listening: Opener) -> None:
     host = listening(1)
     sums(host.pool, [visit(0)])
     name = host.pool._registry[0].identity
@@ -204,132 +177,7 @@ def test_a_name_that_a_lost_remote_worker_leaves_behind_is_not_taken_over_with_a
     assert host.of("worker_died")[0] == "worker 0, a remote worker, is gone: another has come under its name"
 
 
-# --- what is said twice -----------------------------------------------------------------------------------------------
-
-
-def test_a_reply_that_is_repeated_counts_once_and_its_remote_worker_is_dismissed_once(listening: Opener) -> None:
-    host, heard = listening(0), list[Reply]()
-
-    def repeat() -> None:
-        with Peer(host.endpoint, ALICE) as alice:
-            sequence, task = alice.join().hear()
-            for _ in range(5):
-                alice.say(answer(task), sequence)
-            _, message = alice.hear()
-            if isinstance(message, messages.Train):  # the next visit may come in between
-                _, message = alice.hear()
-            assert message == messages.Shutdown("its message was refused: from remote-1: task 1 is not assigned to it")
-            assert alice.hears_nothing
-        with Peer(host.endpoint, ALICE, "remote-2") as alice:
-            alice.join().serve(1)
-
-    with meanwhile(repeat):
-        for client in (1, 2):
-            host.pool.submit([visit(client)], lambda task, reply: heard.append(reply)).wait()
-        host.until(lambda: host.pool.refused == 4)
-    assert [reply.client for reply in heard if isinstance(reply, messages.Update)] == [1, 2]
-    assert [text for text in host.of("worker_died") if "worker 0" in text] == [
-        "worker 0, a remote worker, is gone: its message was refused: from remote-1: task 1 is not assigned to it"
-    ]
-
-
-def test_a_router_socket_that_is_never_silent_does_not_hide_who_is_gone(
-    listening: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host = listening(1)
-    sums(host.pool, [visit(0)])
-    with Peer(host.endpoint, ALICE) as alice:
-        with meanwhile(alice.join):
-            host.until(lambda: host.of("worker_joined"))
-        router_socket, poller = host.pool._sockets.remote_workers, host.pool._sockets._poller
-        assert router_socket is not None
-        monkeypatch.setattr(
-            router_socket, "receive", lambda: Received("remote-9", BOB[0].decode(), 0, [memoryview(b"")])
-        )
-        poll = poller.poll
-        monkeypatch.setattr(poller, "poll", lambda timeout: [*poll(timeout), (router_socket.router, zmq.POLLIN)])
-        host.pool._sender.end(host.pool._registry[1], "enough of it")
-        os.kill(int(host.of("worker_started")[0].removeprefix("pid ")), signal.SIGKILL)
-        host.until(lambda: len(host.of("worker_died")) == 2)
-        assert host.pool.refused > 100
-    gone = ["worker 0 was ended by SIGKILL", "worker 1, a remote worker, is gone: enough of it"]
-    assert sorted(host.of("worker_died")) == gone
-
-
-class Tap:
-    """A line between a remote worker and its pool that keeps what the remote worker sends, and can send it again."""
-
-    def __init__(self, endpoint: str) -> None:
-        host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-        self._far = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.sent: list[bytes] = []
-        self.far = socket.create_connection(self._far)
-        self._threads = [threading.Thread(target=self._forward, daemon=True)]
-        self._threads[0].start()
-
-    def _forward(self) -> None:
-        near, _ = self._listener.accept()
-        back = threading.Thread(target=self._pump, args=(self.far, near, []), daemon=True)
-        back.start()
-        self._threads.append(back)
-        self._pump(near, self.far, self.sent)
-
-    @staticmethod
-    def _pump(source: socket.socket, sink: socket.socket, kept: list[bytes]) -> None:
-        with source, sink:
-            try:
-                while data := source.recv(1 << 20):
-                    kept.append(data)
-                    sink.sendall(data)
-            except OSError:
-                return
-
-    def again(self) -> socket.socket:
-        """All that the remote worker has sent, sent again over a connection of our own."""
-        other = socket.create_connection(self._far)
-        with suppress(ConnectionError):  # libzmq may have hung up already
-            for data in list(self.sent):
-                other.sendall(data)
-        return other
-
-    def close(self) -> None:
-        self._listener.close()
-        self.far.close()
-        for thread in self._threads:
-            thread.join(SECONDS)
-
-
-def test_what_was_heard_on_the_wire_is_worth_nothing_to_whoever_repeats_it(listening: Opener) -> None:
-    host = listening(0)
-    tap = Tap(host.endpoint)
-    short = {"model": {"a": Vector(model_of(0.0)[:2])}}
-    with Peer(tap.endpoint, ALICE) as alice:
-        with meanwhile(lambda: alice.join().serve(1)):
-            assert sums(host.pool, [visit(7, payload=short)]) == {7: [7.0]}
-        received = host.pool.physical_bytes[1]
-        with tap.again() as thief:
-            thief.settimeout(0.05)
-            deadline = time.monotonic() + SECONDS
-            while _is_open(thief):  # libzmq hangs up on whoever cannot go on with the handshake
-                assert time.monotonic() < deadline
-                host.pool.submit([], lambda task, reply: None)
-        assert host.pool.physical_bytes[1] == received
-        # Nor over her own connection: a message that comes again is out of its order, and ends the connection.
-        tap.far.sendall(tap.sent[-1])
-        host.until(lambda: host.of("worker_died"))
-    tap.close()
-    assert host.of("worker_joined") == [f"a remote worker, key {ALICE[0].decode()}"]
-
-
-def _is_open(connection: socket.socket) -> bool:
-    try:
-        return connection.recv(1 << 16) != b""
-    except TimeoutError:
-        return True
-    except ConnectionError:
-        return False
+# --- a node agent -----------------------------------------------------------------------------------------------------
 
 
 def model_of(value: float) -> Any:

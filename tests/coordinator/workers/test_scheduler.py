@@ -1,7 +1,5 @@
 """The state machine that hands out tasks, told as stories of events and instructions."""
 
-from collections import Counter
-
 from coordinator.workers.assignment import MAX_PREFETCH
 from coordinator.workers.instructions import (
     Abort,
@@ -50,13 +48,6 @@ def seasoned(workers: int, seconds: float = 0.04) -> OneReplyScheduler:
     submit(scheduler, 0, flops=100.0)
     assert scheduler.answered(0, 0, seconds) == [DeliverReply(0)]
     return scheduler
-
-
-def test_tasks_wait_for_workers() -> None:
-    scheduler = TaskScheduler(1)
-    scheduler.begin()
-    assert submit(scheduler, 1) == []
-    assert scheduler.ready(0) == [SendTask(0, 1)]
 
 
 def test_tasks_of_unknown_length_go_out_one_at_a_time_in_submission_order() -> None:
@@ -156,16 +147,6 @@ def test_who_fails_over_three_tasks_in_a_row_is_dismissed_unless_a_success_came_
     assert scheduler.failed(0, 5, "no") == [Requeue(0, 5, "no"), SendTask(0, 6)]
 
 
-def test_failures_of_cancelled_tasks_dismiss_nobody() -> None:
-    """The client states that they need may be removed already."""
-    scheduler = seasoned(1)
-    submit(scheduler, *range(1, 8), flops=100.0)
-    scheduler.cancelled([1, 2, 3])
-    for sequence in (1, 2, 3):
-        sent = scheduler.failed(0, sequence, "MissingStateError")
-        assert all(isinstance(instruction, SendTask) for instruction in sent)
-
-
 def test_a_task_that_ends_three_workers_is_named() -> None:
     scheduler = registry(1)
     submit(scheduler, 1, name="client 4, round 2, train")
@@ -189,18 +170,6 @@ def test_three_deaths_in_a_row_before_ready_end_the_run() -> None:
     assert scheduler.died(5, "exit code 9") == [
         Abort(5, "3 workers in a row ended before they were ready; the last: exit code 9")
     ]
-
-
-def test_an_idle_worker_that_dies_is_replaced_once() -> None:
-    scheduler = registry(1)
-    assert scheduler.died(0, "SIGTERM") == [StartWorker(1)]
-    assert scheduler.died(0, "SIGTERM") == []
-
-
-def test_an_idle_worker_comes_before_a_hand_that_could_be_filled() -> None:
-    scheduler = seasoned(2)
-    assert submit(scheduler, 1, flops=100.0) == [SendTask(0, 1)]
-    assert submit(scheduler, *range(2, 7), flops=100.0) == [SendTask(1, 2), SendTask(0, 3)]
 
 
 def test_a_hand_is_filled_up_to_a_fifth_of_a_second_and_refilled() -> None:
@@ -248,16 +217,6 @@ def test_a_node_agent_gets_as_many_tasks_as_it_has_workers_and_a_hand_for_each_o
     assert scheduler.answered(0, 1) == [DeliverReply(1), SendTask(0, 6)]
 
 
-def test_short_tasks_fill_the_hands_of_an_agents_workers() -> None:
-    scheduler = seasoned(1, seconds=0.08)
-    scheduler.ready(scheduler.joined("alice", 2))
-    sent = submit(scheduler, *range(1, 31), flops=100.0)
-    assert Counter(instruction.worker for instruction in sent if isinstance(instruction, SendTask)) == {
-        0: 2,  # 80 of 100 ms
-        1: 5,  # 200 of 200 ms
-    }
-
-
 def test_fewer_and_fewer_tasks_wait_in_hands_as_the_queue_empties() -> None:
     scheduler = seasoned(2, seconds=0.001)
     sent = submit(scheduler, *range(1, 25), flops=100.0)
@@ -298,31 +257,6 @@ def test_a_death_with_several_tasks_in_hand_strikes_none_and_each_is_then_alone_
     assert scheduler.answered(4, 6, 0.04) == [DeliverReply(6), *(SendTask(4, n) for n in (7, 8, 9, 10, 11))]
 
 
-def test_a_hand_is_filled_with_later_tasks_while_one_must_be_alone() -> None:
-    scheduler = seasoned(2, seconds=0.08)
-    assert submit(scheduler, *range(1, 11), flops=100.0) == [
-        SendTask(0, 1),
-        SendTask(1, 2),
-        SendTask(0, 3),
-        SendTask(1, 4),
-    ]
-    assert scheduler.died(0, "SIGKILL") == [Requeue(0, 1, "SIGKILL"), StartWorker(2)]
-    assert scheduler.answered(1, 2, 0.08) == [DeliverReply(2), SendTask(1, 5)]
-    assert scheduler.ready(2) == [SendTask(2, 1)]
-
-
-def test_an_error_strikes_its_own_task_wherever_it_is_in_the_hand() -> None:
-    scheduler = seasoned(1)
-    submit(scheduler, *range(1, 21), flops=100.0)
-    assert scheduler.failed(0, 3, "WireError") == [Requeue(0, 3, "WireError"), SendTask(0, 3)]
-    assert scheduler.died(0, "SIGKILL") == [Requeue(0, 1, "SIGKILL"), StartWorker(1)]
-    hand: list[Instruction] = []
-    for number in (1, 2, 4, 5, 3):
-        hand += scheduler.ready(1) if not hand else []
-        hand += scheduler.answered(1, number, 0.04)[1:]
-    assert hand[:5] == [SendTask(1, n) for n in (1, 2, 4, 5, 3)]
-
-
 def test_cancelled_tasks_are_neither_repeated_nor_delivered() -> None:
     scheduler = registry(3)
     submit(scheduler, 1, 2, 3, 4)
@@ -334,26 +268,6 @@ def test_cancelled_tasks_are_neither_repeated_nor_delivered() -> None:
     assert scheduler.dropped(2, 3) == []
     assert submit(scheduler, 6) == [SendTask(2, 6)]
     assert scheduler.answered(0, 5) == [DeliverReply(5)]
-
-
-def test_what_is_not_cancelled_stays_in_hand_and_in_the_queue() -> None:
-    scheduler = seasoned(1)
-    assert submit(scheduler, *range(1, 9), flops=100.0) == [SendTask(0, 1), SendTask(0, 2), SendTask(0, 3)]
-    assert scheduler.cancelled([1, 3, 5, 7, 99]) == [CancelTask(0, 1), CancelTask(0, 3)]
-    assert scheduler.dropped(0, 3) == []
-    assert scheduler.dropped(0, 1) == [SendTask(0, 4)]
-    assert scheduler.answered(0, 2, 0.02) == [DeliverReply(2), SendTask(0, 6)]
-    assert scheduler.answered(0, 4, 0.02) == [DeliverReply(4)]
-    assert scheduler.answered(0, 6, 0.02) == [DeliverReply(6), SendTask(0, 8)]
-
-
-def test_cancelled_tasks_of_a_dead_workers_hand_are_forgotten() -> None:
-    scheduler = seasoned(1)
-    submit(scheduler, *range(1, 21), flops=100.0)
-    scheduler.cancelled([1, 3])
-    assert scheduler.died(0, "SIGKILL") == [StartWorker(1)]  # its task was cancelled: nobody is to blame
-    assert scheduler.ready(1) == [SendTask(1, 2)]
-    assert scheduler.answered(1, 2, 0.02) == [DeliverReply(2), SendTask(1, 4)]
 
 
 # --- updates that workers have added up -------------------------------------------------------------------------------
@@ -461,19 +375,6 @@ def test_three_deaths_in_a_row_over_giving_sums_away_end_the_run() -> None:
     assert ended == [InvalidatePartial(2, (1,), "SIGKILL"), Abort(2, reason), StartWorker(3)]
 
 
-def test_a_worker_that_gives_its_sums_away_begins_the_count_of_such_deaths_anew() -> None:
-    scheduler = registry(1)
-    for worker in range(5):
-        submit(scheduler, worker)
-        deposited(scheduler, worker, worker)
-        scheduler.collect([worker])
-        if worker == 2:
-            scheduler.collected(2)
-        scheduler.cancelled([worker])
-        assert scheduler.died(worker, "SIGKILL") == [StartWorker(worker + 1)]
-        scheduler.ready(worker + 1)
-
-
 # --- too little memory ------------------------------------------------------------------------------------------------
 
 
@@ -513,43 +414,7 @@ def test_of_all_that_lack_memory_at_once_one_leaves() -> None:
     assert scheduler.died(0, "SIGTERM") == [SendTask(3, 3)]
 
 
-def test_what_waits_in_the_hand_of_one_that_leaves_goes_back_with_its_deposits() -> None:
-    scheduler = seasoned(2)
-    assert submit(scheduler, *range(1, 9), flops=10.0) == [SendTask(n % 2, n + 1) for n in range(4)]
-    assert scheduler.answered(0, 1, in_partial=True) == [DeliverReply(1), SendTask(0, 5)]
-    assert scheduler.lacked_memory(0, 3, "no room") == [Requeue(0, 3, "no room"), RetireWorker(0, "no room")]
-    assert scheduler.died(0, "SIGTERM") == [InvalidatePartial(0, (1,), "SIGTERM"), SendTask(1, 1)]
-    assert scheduler.answered(1, 2) == [DeliverReply(2), SendTask(1, 5)]
-    assert scheduler.answered(1, 4) == [DeliverReply(4), SendTask(1, 3)]  # before 6, 7 and 8
-
-
-def test_a_task_that_was_cancelled_meanwhile_is_not_repeated() -> None:
-    scheduler = registry(2)
-    submit(scheduler, 1)
-    assert scheduler.cancelled([1]) == [CancelTask(0, 1)]
-    assert scheduler.lacked_memory(0, 1, "no room") == [RetireWorker(0, "no room")]
-    assert scheduler.died(0, "SIGTERM") == []
-    assert scheduler.lacked_memory(0, 1, "no room") == [DropReply(0, 1)]
-
-
-def test_another_death_while_one_leaves_is_replaced() -> None:
-    scheduler = registry(3)
-    submit(scheduler, 1)
-    scheduler.lacked_memory(0, 1, "no room")
-    assert scheduler.died(1, "SIGKILL") == [StartWorker(3)]
-    assert scheduler.ready(3) == []
-    assert scheduler.died(0, "SIGTERM") == [SendTask(2, 1)]
-
-
 # --- remote workers ---------------------------------------------------------------------------------------------------
-
-
-def test_a_remote_worker_is_given_work_like_any_other() -> None:
-    scheduler = registry(1)
-    assert scheduler.joined("alice") == 1
-    assert submit(scheduler, 1, 2) == [SendTask(0, 1)]
-    assert scheduler.ready(1) == [SendTask(1, 2)]
-    assert scheduler.answered(1, 2) == [DeliverReply(2)]
 
 
 def test_nobody_is_started_for_a_remote_worker_that_is_lost_and_its_task_gets_no_strike() -> None:
@@ -579,18 +444,6 @@ def test_what_a_lost_remote_worker_had_in_hand_and_in_its_sums_goes_to_the_front
     ]
     assert scheduler.collected(1) == []
     assert [scheduler.answered(0, sequence)[1:] for sequence in (1, 3)] == [[SendTask(0, 5)], [SendTask(0, 2)]]
-
-
-def test_a_remote_worker_that_lacks_memory_leaves_and_is_counted_out_once() -> None:
-    scheduler = registry(1)
-    scheduler.joined("alice")
-    scheduler.ready(1)
-    submit(scheduler, 1, 2)
-    assert scheduler.lacked_memory(1, 2, "no room") == [Requeue(1, 2, "no room"), RetireWorker(1, "no room")]
-    assert scheduler.died(1, "sent away") == []
-    assert scheduler.answered(0, 1) == [DeliverReply(1), SendTask(0, 2)]
-    # The one that is left is the last: it stays.
-    assert scheduler.lacked_memory(0, 2, "no room") == [Requeue(0, 2, "no room"), SendTask(0, 2)]
 
 
 def test_each_task_that_a_node_agent_runs_has_a_term_and_those_that_wait_there_have_none() -> None:
@@ -629,10 +482,3 @@ def test_tasks_go_to_the_worker_that_has_what_they_need_unless_another_would_be_
     assert scheduler.answered(0, 2) == [DeliverReply(2), SendTask(0, 4)]
     assert scheduler.answered(0, 4) == [DeliverReply(4), SendTask(0, 5)]  # worker 7 is lost
     assert scheduler.answered(0, 5) == [DeliverReply(5), SendTask(0, 3)]
-
-
-def test_a_task_that_prefers_another_worker_is_not_prefetched() -> None:
-    scheduler = seasoned(2)
-    tasks = [(sequence, "task", 10.0) for sequence in range(1, 9)]
-    sent = scheduler.submitted(tasks, dict.fromkeys(range(3, 9), 1))
-    assert sent == [SendTask(0, 1), SendTask(1, 2), SendTask(1, 3)]

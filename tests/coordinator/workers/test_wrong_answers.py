@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec import structs
 
 from coordinator.workers import scheduler as scheduling
-from coordinator.workers.task import PoolTask, Reply, ReplyValidator, UpdateValidator
-from edge.protocol import messages, serialization
+from coordinator.workers.monitor import TermClock
+from coordinator.workers.scheduler import GETTING_READY
+from coordinator.workers.task import PoolTask, Reply, ReplyValidator
+from edge.protocol import messages
 from edge.protocol.messages import Update
 from edge.protocol.payload import Payload
 from tests.pools import ALICE, BOB, Opener, Peer, answer, meanwhile, sums, visit
@@ -71,17 +72,14 @@ def test_a_validator_refuses_what_no_honest_worker_sends() -> None:
     assert keeping.validator.check(keeping, reply, None, False, False) == (reply, "")
 
 
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_an_update_that_cannot_be_used_is_tried_elsewhere_and_its_sender_is_named(
-    listening: Opener, loss: float
-) -> None:
+def test_an_update_that_cannot_be_used_is_tried_elsewhere_and_its_sender_is_named(listening: Opener) -> None:
     host = listening(1)
-    with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, lambda task: lie(task, loss=loss), 1)):
+    with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, lambda task: lie(task, loss=math.nan), 1)):
         while not host.of("worker_died"):
             assert sums(host.pool, [doubtful(n) for n in range(4)]) == {n: [n, n + 1.0] for n in range(4)}
     (failed,) = host.of("task_failed")
     assert failed.startswith(f"worker 1, a remote worker, key {ALICE[0].decode()}: client ")
-    assert failed.endswith(f"loss = {loss}")
+    assert failed.endswith("loss = nan")
     assert host.of("worker_died") == [
         "worker 1, a remote worker, is gone: its reply could not be used, and another worker's to the same task could"
     ]
@@ -103,48 +101,6 @@ def test_what_two_remote_workers_agree_on_is_the_trainings_fault_and_is_heard(li
     assert isinstance(update, Update)
     assert math.isnan(update.numbers["loss"])
     assert update.by.startswith("worker ") and ", a remote worker, key " in update.by
-
-
-def test_a_lone_remote_worker_is_asked_twice_and_cannot_buy_time_by_saying_how_long_it_took(listening: Opener) -> None:
-    """The pace is what was measured here, whatever a reply says."""
-    host, heard = listening(0), []
-
-    def work() -> None:
-        alice.join()
-        for act in (lambda task: lie(task, loss=math.nan), lambda task: lie(task, loss=math.nan), answer):
-            sequence, task = alice.hear()
-            encoded = serialization.encode(act(task), alice.run_id)
-            envelope = serialization.Envelope(alice.name, sequence, wall_seconds=9e7).pack()
-            alice.send([envelope, encoded.header, *encoded.frames])
-
-    with Peer(host.endpoint, ALICE) as alice, meanwhile(work):
-        host.pool.submit([doubtful(3)], lambda task, reply: heard.append(reply)).wait()
-        sums(host.pool, [visit(0, flops=1e6)])
-    assert len(heard) == len(host.of("task_failed")) == 1
-    assert host.pool._scheduler._tasks.pace.seconds < 60.0
-
-
-def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_elsewhere(listening: Opener) -> None:
-    host = listening(1)
-    scores: list[Reply] = []
-
-    def score(task: messages.Message) -> messages.Score:
-        assert isinstance(task, messages.Evaluate)
-        return messages.Score(
-            task.start, task.client, {messages.CORRECT: (0, 1), messages.CROSS_ENTROPY: (math.nan, 1)}
-        )
-
-    tasks = [PoolTask(messages.Evaluate(n, n + 1, messages.GLOBAL, visit(0).payload)) for n in range(4)]
-    with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, score, 1)):
-        while not host.of("worker_died"):
-            host.pool.submit(tasks, lambda task, reply: scores.append(reply)).wait()
-    assert all(isinstance(each, messages.Score) and each.values[messages.CROSS_ENTROPY] == (0.5, 1) for each in scores)
-    assert "the sum of loss is nan" in host.of("task_failed")[0]
-    asked = [replace(visit(n), validator=UpdateValidator(reports=frozenset({"pid"}))) for n in range(4)]
-    with Peer(host.endpoint, BOB) as bob, meanwhile(lambda: does(bob, lambda task: lie(task, loss=0.5), 1)):
-        while len(host.of("worker_died")) < 2:
-            assert sums(host.pool, asked) == {n: [n, n + 1.0] for n in range(4)}
-    assert host.of("worker_died")[1].endswith("reports ['loss'] instead of ['pid']")
 
 
 def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term_is_over(
@@ -171,60 +127,6 @@ def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term
     assert host.of("worker_died") == [f"worker 1, a remote worker, is gone: {told[0]}"]
 
 
-def test_sums_that_are_asked_for_and_never_come_are_done_again_elsewhere(
-    listening: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scheduling, "TERM_SECONDS", 1.0)
-    host = listening(0)
-
-    def squat() -> None:
-        with Peer(host.endpoint, ALICE) as alice:
-            alice.join()
-            sequence, task = alice.hear()
-            alice.say(structs.replace(answer(task), payload={}), sequence)  # added up, it says
-            assert isinstance(alice.hear()[1], messages.FetchPartial)
-            assert isinstance(message := alice.hear()[1], messages.Shutdown)
-            assert message.why == "its sums did not come within 1 s"
-
-    def honest() -> None:
-        with Peer(host.endpoint, BOB, "remote-2") as bob:
-            bob.join()
-            sequence, task = bob.hear()
-            bob.say(structs.replace(answer(task), payload={}), sequence)
-            assert isinstance(bob.hear()[1], messages.FetchPartial)
-            bob.say(messages.PartialSum(5, 1, {"model": {key: np.ones(100_000, np.int64) for key in "ab"}}))
-
-    with meanwhile(squat):
-        host.until(lambda: host.of("worker_joined"))
-        order = host.pool.submit([replace(visit(0), weight=1.0)], lambda task, reply: None)
-        order.wait()
-        with meanwhile(honest):
-            totals = order.collect()
-    assert totals["model"]["a"][0] == 1
-
-
-def test_a_remote_worker_that_never_gets_ready_is_not_waited_for(
-    listening: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scheduling, "READY_SECONDS", 1.0)
-    host = listening(1)
-
-    def dawdle() -> None:
-        with Peer(host.endpoint, ALICE) as alice:
-            alice.say(messages.Hello())
-            _, welcome = alice.hear()
-            assert isinstance(welcome, messages.Welcome)
-            alice.run_id = welcome.job.run_id
-            while not isinstance(alice.hear()[1], messages.Shutdown):
-                pass
-
-    with meanwhile(dawdle):
-        host.until(lambda: host.of("worker_died"))
-    assert host.of("worker_died") == [
-        "worker 1, a remote worker, is gone: word that it is ready did not come within 1 s"
-    ]
-
-
 def test_a_key_whose_remote_workers_were_dismissed_three_times_is_let_in_no_more(listening: Opener) -> None:
     host, last = listening(1), []
 
@@ -247,20 +149,6 @@ def test_a_key_whose_remote_workers_were_dismissed_three_times_is_let_in_no_more
         *[ALICE[0].decode()] * 3,
         BOB[0].decode(),
     ]
-
-
-def test_what_a_remote_worker_writes_is_one_line_without_control_characters(listening: Opener) -> None:
-    host = listening(1)
-    error = messages.Error("ValueError", "\x1b]0;title\x07\nfedbr: all is well")
-
-    def write() -> None:
-        with Peer(host.endpoint, ALICE) as alice:
-            does(alice, lambda task: error, 1)
-
-    with meanwhile(write):
-        while not host.of("task_failed"):
-            sums(host.pool, [visit(n) for n in range(4)])
-    assert host.of("task_failed") == [r"ValueError: \x1b]0;title\x07\nfedbr: all is well"]
 
 
 def test_a_remote_worker_is_not_told_where_files_lie_on_the_machine_of_the_run(
@@ -325,3 +213,38 @@ def test_a_term_is_many_times_what_a_task_should_take_and_at_least_three_minutes
         found.answered_all(remote_worker, [(sequence, 10.0 * sequence, True)])
     found.collect([1, 2])
     assert found.terms(remote_worker) == {scheduling.GIVING_SUMS: 600.0}  # a node agent may do both again, twenty times
+
+
+# --- the clock of terms -----------------------------------------------------------------------------------------------
+
+AGENT = 4
+
+
+def checked(clock: TermClock, now: float, terms: dict[int, float], file_sent_at: float = -1.0) -> object:
+    """One check of a node agent, the only remote worker."""
+    clock.begin_check(now, [AGENT])
+    return clock.late(AGENT, terms, now, file_sent_at)
+
+
+def test_any_running_task_of_a_node_agent_may_be_late_whatever_the_others_do() -> None:
+    clock, terms = TermClock(), {1: 20.0, 2: 20.0, 3: 20.0}
+    assert [checked(clock, now, terms) for now in (0.0, 8.0)] == [None, None]
+    moved_on = {1: 20.0, 3: 20.0, 5: 20.0}  # task 2 was answered, and task 5 runs in its place since 16 s
+    assert [checked(clock, now, moved_on) for now in (16.0, 20.0)] == [None, None]
+    assert checked(clock, 21.0, {5: 20.0, 3: 20.0}) == (3, 20.0)
+    assert checked(clock, 22.0, {5: 20.0}) is None
+    assert [checked(clock, now, {5: 20.0}) for now in (31.0, 37.0)] == [None, (5, 20.0)]
+
+
+def test_terms_begin_anew_after_a_pause_of_this_process_and_for_each_worker() -> None:
+    clock = TermClock()
+    assert [checked(clock, now, {1: 15.0}) for now in (0.0, 8.0)] == [None, None]
+    assert [checked(clock, now, {1: 15.0}) for now in (20.0, 28.0, 36.0)] == [None, None, (1, 15.0)]
+    clock.begin_check(37.0, [])
+    assert checked(clock, 38.0, {1: 15.0}) is None
+
+
+def test_nobody_is_late_in_getting_ready_while_files_are_sent() -> None:
+    clock, terms = TermClock(), {GETTING_READY: 15.0}
+    assert [checked(clock, now, terms, file_sent_at=12.0) for now in (0.0, 9.0, 18.0, 27.0)] == [None] * 4
+    assert checked(clock, 28.0, terms, file_sent_at=12.0) == (GETTING_READY, 15.0)

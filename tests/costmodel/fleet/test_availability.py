@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.arrays import Streams
 from costmodel.fleet.availability import (
     Always,
     Availability,
@@ -20,7 +19,6 @@ from costmodel.fleet.availability import (
     Renewal,
     available_seconds_end,
     first_available,
-    folded,
     merged,
 )
 
@@ -32,16 +30,6 @@ DAY = 86400.0
 def streams(purpose: str, index: int, client: int) -> np.random.Generator:
     assert purpose == "availability"
     return np.random.default_rng([17, index, client])
-
-
-def keys_of(asked: list[tuple[int, int]]) -> Streams:
-    """Streams that note the (index, client) they are asked for."""
-
-    def draw(purpose: str, index: int, client: int) -> np.random.Generator:
-        asked.append((index, client))
-        return streams(purpose, index, client)
-
-    return draw
 
 
 def renewal() -> Renewal:
@@ -96,45 +84,6 @@ def test_intervals_follow_each_other_without_a_gap_and_alternate(model: Callable
             assert later is not here
 
 
-@each_model
-def test_within_an_interval_every_instant_tells_the_same(model: Callable[[], Availability]) -> None:
-    asked = model()
-    for available, begin, end in walk(asked, 5, 5 * DAY):
-        for share in (0.0, 0.3, 0.999):
-            t = max(begin, 0.0) + share * (min(end, 5 * DAY) - max(begin, 0.0))
-            assert (asked.interval(5, t), asked.at(5, t).begin) == ((available, end), begin)
-
-
-@each_model
-def test_in_a_million_clients_only_those_asked_about_are_computed(model: Callable[[], Availability]) -> None:
-    asked: list[tuple[int, int]] = []
-    draws = keys_of(asked)
-    few: dict[Callable[[], Availability], Availability] = {
-        Always: Always(),
-        renewal: Renewal(600.0, 1800.0, 0.8, draws),
-        diurnal: Diurnal(22.0, 8.0, draws, spread_hours=3.0),
-        windows: RecordedIntervals([[(0.0, 5.0)]], [10.0], np.zeros(1_000_000, np.intp)),
-    }
-    clients = list(range(0, 1_000_000, 100_000))
-    changes = {few[model].interval(client, 1000.0)[1] for client in clients}
-    assert len(changes) == (10 if model in (renewal, diurnal) else 1)
-    assert {client for _, client in asked} == (set(clients) if model in (renewal, diurnal) else set())
-
-
-@each_model
-def test_nobody_is_there_at_a_time_that_never_comes(model: Callable[[], Availability]) -> None:
-    asked = model()
-    assert asked.interval(0, INF)[1] == INF
-
-
-def test_always_means_since_ever_and_for_ever() -> None:
-    assert (Always().interval(3, 7.0), Always().at(3, 7.0).begin, Always().permanently_gone_at(3)) == (
-        (True, INF),
-        -INF,
-        INF,
-    )
-
-
 # Renewal
 
 
@@ -158,50 +107,17 @@ def test_intervals_have_the_medians_and_the_sigma_that_were_asked_for() -> None:
         assert np.quantile(logs, [0.05, 0.25, 0.5, 0.75, 0.95]) == pytest.approx(expected, abs=0.07)
 
 
-def test_the_first_interval_began_before_the_run() -> None:
-    """Length-biased: the interval at 0 has the ln-median ln 600 + 0.8^2, and t = 0 falls anywhere into it."""
-    model = renewal()
-    first = [(model.at(client, 0.0).begin, model.interval(client, 0.0)) for client in range(8000)]
-    on = [(-begin, end) for begin, (here, end) in first if here]
-    assert np.median(np.log([age + left for age, left in on])) == pytest.approx(math.log(600) + 0.64, abs=0.08)
-    # Age as a share of the length is uniform: quartiles at 1/4, 1/2, 3/4, each within 3 * 0.011.
-    shares = [age / (age + left) for age, left in on]
-    assert np.quantile(shares, [0.25, 0.5, 0.75]) == pytest.approx([0.25, 0.5, 0.75], abs=0.035)
-
-
-def test_sigma_0_is_a_clockwork() -> None:
-    model = Renewal(10.0, 30.0, 0.0, streams)
-    intervals = walk(model, 0, 4000.0)
-    assert {round(end - begin, 6) for here, begin, end in intervals if here} == {10.0}
-    assert {round(end - begin, 6) for here, begin, end in intervals if not here} == {30.0}
-
-
-def test_intervals_too_short_to_tell_apart_still_move_on() -> None:
-    model = Renewal(1e-9, 1e-9, 3.0, streams)
-    assert [end - begin for _, begin, end in walk(model, 0, 0.1)] == pytest.approx([0.001] * 101)
-
-
 @pytest.mark.parametrize(
     ("figures", "message"),
     [
         ((0.0, 5.0, 1.0), "on_seconds must be a positive number, not 0.0"),
-        ((5.0, -1.0, 1.0), "off_seconds must be a positive number, not -1.0"),
         ((5.0, INF, 1.0), "off_seconds must be a positive number, not inf"),
         ((5.0, 5.0, math.nan), "sigma must be a number of at least 0, not nan"),
-        ((5.0, 5.0, INF), "sigma must be a number of at least 0, not inf"),
     ],
 )
 def test_a_renewal_that_cannot_be_is_refused(figures: tuple[float, float, float], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         Renewal(*figures, streams)
-
-
-def test_each_64_intervals_have_a_stream_of_their_own() -> None:
-    asked: list[tuple[int, int]] = []
-    model = Renewal(10.0, 10.0, 0.0, keys_of(asked))
-    for t, keys in ((0.0, [(0, 7)]), (600.0, [(0, 7), (1, 7)]), (700.0, [(0, 7), (1, 7), (2, 7)])):
-        model.interval(7, t)
-        assert asked == keys
 
 
 # Diurnal
@@ -242,51 +158,6 @@ def test_each_client_keeps_its_own_hour() -> None:
         assert np.diff(starts) == pytest.approx(DAY)
 
 
-def test_days_differ_as_asked() -> None:
-    """1400 windows; ln length has the deviation 0.5, the hour of one client's day 1.5 h: each within 4 errors."""
-    model = Diurnal(12.0, 2.0, streams, jitter_hours=1.5, length_sigma=0.5)
-    intervals = [interval for client in range(100) for interval in walk(model, client, 14 * DAY) if interval[0]]
-    assert len(intervals) == 1400
-    assert np.std([begin % DAY / HOUR for _, begin, _ in intervals]) == pytest.approx(1.5, abs=0.12)
-    lengths = np.log([(end - begin) / HOUR for _, begin, end in intervals])
-    assert np.median(lengths) == pytest.approx(math.log(2.0), abs=0.07)
-    assert np.std(lengths) == pytest.approx(0.5, abs=0.04)
-
-
-def test_each_client_has_a_stream_for_its_hour_and_one_a_week() -> None:
-    asked: list[tuple[int, int]] = []
-    model = Diurnal(12.0, 1.0, keys_of(asked))
-    # The hour, and the weeks before and after t = 0.
-    model.interval(7, 0.0)
-    assert asked == [(0, 7), (1, 7), (2, 7)]
-    model.interval(7, 10 * DAY)
-    assert asked[3:] == [(3, 7)]
-
-
-def test_an_hour_a_day_is_left() -> None:
-    model = Diurnal(1.0, 23.0, streams)
-    assert walk(model, 0, 2 * DAY)[1:4] == [
-        (True, 1 * HOUR, 24 * HOUR),
-        (False, 24 * HOUR, 25 * HOUR),
-        (True, 25 * HOUR, 48 * HOUR),
-    ]
-
-
-def test_a_window_begins_within_12_hours_of_the_clients_hour() -> None:
-    """With so much jitter each begins as early or as late as it may: at midnight, for an hour."""
-    found = walk(Diurnal(12.0, 1.0, streams, jitter_hours=1e6), 0, 20 * DAY)
-    stays = [(begin % DAY, end - begin) for here, begin, end in found if here]
-    assert len(stays) > 5
-    assert set(stays) == {(0.0, HOUR)}
-
-
-def test_windows_last_a_day_at_most_and_are_looked_for_no_earlier_than_a_week_before_the_run() -> None:
-    """Half of the windows would be longer: one client in 128 has been there on all of the seven days before t = 0."""
-    model = Diurnal(0.0, 23.0, streams, length_sigma=5.0)
-    assert max(end - begin for client in range(20) for begin, end in model._week(client, 0)) == DAY
-    assert min(model.at(client, 0.0).begin for client in range(1000)) == -7 * DAY
-
-
 def test_long_and_late_windows_meet_and_are_one() -> None:
     """The oracle lays out all windows of a month and merges them; the model only ever looks at six days."""
     model = Diurnal(3.0, 20.0, streams, spread_hours=6.0, jitter_hours=9.0, length_sigma=1.0)
@@ -301,11 +172,8 @@ def test_long_and_late_windows_meet_and_are_one() -> None:
     ("figures", "message"),
     [
         ({"hour": 24.0}, "hour must be at least 0 and less than 24, not 24.0"),
-        ({"start_hour": -1.0}, "start_hour must be at least 0 and less than 24, not -1.0"),
         ({"hours": 24.0}, "hours must be more than 0 and at most 23, not 24.0"),
-        ({"hours": 0.0}, "hours must be more than 0 and at most 23, not 0.0"),
         ({"spread_hours": INF}, "spread_hours must be a number of at least 0, not inf"),
-        ({"jitter_hours": -1.0}, "jitter_hours must be a number of at least 0, not -1.0"),
     ],
 )
 def test_a_day_that_cannot_be_is_refused(figures: dict[str, float], message: str) -> None:
@@ -330,19 +198,6 @@ def test_windows_that_come_once() -> None:
     assert model.permanently_gone_at(0) == 30.0
 
 
-def test_a_client_without_windows_is_never_there() -> None:
-    for model in (
-        RecordedIntervals([[]], None),
-        RecordedIntervals([[]], [DAY]),
-        RecordedIntervals([[(4.0, 4.0)]], [DAY]),
-    ):
-        assert (model.interval(0, 5.0), model.at(0, 5.0).begin, model.permanently_gone_at(0)) == (
-            (False, INF),
-            -INF,
-            -INF,
-        )
-
-
 def test_windows_repeat_with_their_period() -> None:
     model = RecordedIntervals([[(5.0, 10.0), (20.0, 30.0)]], [100.0])
     assert [model.interval(0, t) for t in (0.0, 30.0, 104.9, 105.0, 725.0)] == [
@@ -354,30 +209,6 @@ def test_windows_repeat_with_their_period() -> None:
     ]
     assert model.at(0, 3.0).begin == -70.0
     assert model.permanently_gone_at(0) == INF
-
-
-@pytest.mark.parametrize(
-    ("row", "intervals"),
-    [
-        # From the end of one period into the next.
-        ([(90.0, 100.0), (0.0, 20.0)], [(True, -10.0, 20.0), (False, 20.0, 90.0), (True, 90.0, 120.0)]),
-        ([(90.0, 120.0)], [(True, -10.0, 20.0), (False, 20.0, 90.0), (True, 90.0, 120.0)]),
-        # Just to the end of it.
-        ([(90.0, 100.0)], [(False, 0.0, 90.0), (True, 90.0, 100.0)]),
-        # Just from the beginning.
-        ([(0.0, 20.0)], [(True, 0.0, 20.0), (False, 20.0, 100.0)]),
-        # Times of a recording that started later.
-        ([(1290.0, 1300.0), (1305.0, 1310.0)], [(False, 0.0, 5.0), (True, 5.0, 10.0), (False, 10.0, 90.0)]),
-        # Always there, in one window or in two that meet.
-        ([(30.0, 130.0)], [(True, -INF, INF)]),
-        ([(0.0, 50.0), (50.0, 100.0)], [(True, -INF, INF)]),
-        ([(3.0, 999.0)], [(True, -INF, INF)]),
-    ],
-)
-def test_windows_at_the_seam_of_a_period(
-    row: list[tuple[float, float]], intervals: list[tuple[bool, float, float]]
-) -> None:
-    assert walk(RecordedIntervals([row], [100.0]), 0, 100.0)[: len(intervals)] == intervals
 
 
 def test_several_clients_follow_one_recording() -> None:
@@ -407,11 +238,6 @@ def test_a_period_of_no_whole_seconds_never_stands_still(row: tuple[float, float
     assert len(intervals) in (5000, 5001)
 
 
-def test_folding_splits_what_crosses_the_end() -> None:
-    assert folded([(250.0, 320.0), (10.0, 10.0)], 100.0) == [(50.0, 100.0), (0.0, 20.0)]
-    assert folded([(250.0, 320.0)], INF) == [(250.0, 320.0)]
-
-
 # What is asked of all of them
 
 
@@ -425,10 +251,6 @@ def test_the_first_of_several_clients_to_be_there() -> None:
     assert first_available(model, [], 0.0) == INF
 
 
-def test_the_search_ends_at_the_first_client_that_is_there() -> None:
-    assert first_available(Always(), iter(range(10**12)), 4.0) == 4.0
-
-
 def test_work_pauses_while_its_client_is_away() -> None:
     model = RecordedIntervals([[(10.0, 20.0), (50.0, 60.0)]], [100.0])
     ends = {need: available_seconds_end(model, 0, 15.0, need) for need in (0.0, 3.0, 5.0, 6.0, 15.0, 17.0, 40.0)}
@@ -436,15 +258,6 @@ def test_work_pauses_while_its_client_is_away() -> None:
     assert ends == {0.0: 15.0, 3.0: 18.0, 5.0: 20.0, 6.0: 51.0, 15.0: 60.0, 17.0: 112.0, 40.0: 215.0}
     assert available_seconds_end(model, 0, 30.0, 1.0) == 51.0
     assert available_seconds_end(model, 0, 30.0, 0.0) == 30.0
-
-
-def test_work_of_a_client_that_is_gone_never_ends() -> None:
-    model = RecordedIntervals([[(10.0, 20.0)], []], None)
-    assert available_seconds_end(model, 0, 5.0, 10.0) == 20.0
-    assert available_seconds_end(model, 0, 5.0, 10.5) == INF
-    assert available_seconds_end(model, 1, 5.0, 1.0) == INF
-    assert available_seconds_end(renewal(), 0, 0.0, INF) == INF
-    assert available_seconds_end(Always(), 0, 7.0, 3.5) == 10.5
 
 
 @each_model

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from scipy.optimize import lsq_linear
 
 from costmodel.fleet.codec_costs import CodecRates
 from costmodel.fleet.devices import (
@@ -61,10 +57,6 @@ source = "two tins"
 year = 1970
 assumed = false
 """
-FIGURES = (
-    *("flops_per_second.conv", "flops_per_second.depthwise", "step_seconds", "modes", "memory_bytes"),
-    *("train_watts", "idle_watts", "clock_hz", "codec_slowdown"),
-)
 MOBILENET_V2_MACS, RESNET18_MACS = 0.30e9, 1.82e9
 """Multiply-adds of one forward pass of an image of 224x224."""
 
@@ -105,35 +97,6 @@ def test_every_shipped_row_says_where_it_comes_from() -> None:
 
 
 LEFT_OUT = ("loss", "outages_per_hour", "outage_seconds", "promotion_seconds", "promotion_watts")
-RADIO = (
-    *("transmit_watts", "receive_watts", "transmit_joules_per_bit", "receive_joules_per_bit"),
-    *("base_watts", "tail_watts", "tail_seconds"),
-)
-
-
-@pytest.mark.parametrize(
-    ("row", "assumed"),
-    [
-        # Published: the times of its training, its power and clock under HPL, its 8 GB. Not: what a step costs, idling.
-        (devices()["raspberry-pi-5"], ("step_seconds", "idle_watts")),
-        # Published beside the times: the energy, and the clock that the four cores were set to.
-        (devices()["meizu-16t"], ("memory_bytes", "idle_watts")),
-        # Measured: only how fast it trains.
-        (devices()["x86-core"], ("step_seconds", "memory_bytes", "train_watts", "idle_watts", "clock_hz")),
-        # Published: the times of its training, memory and clock.
-        (devices()["jetson-nano"], ("step_seconds", "train_watts", "idle_watts")),
-        # Published: nothing but, of other Jetsons, the share of the peak that training reaches.
-        (devices()["jetson-agx-xavier"], tuple(figures(asdict(devices()["jetson-agx-xavier"])))[2:-1]),
-        # Published: the median rates and the round trip.
-        (
-            networks()["broadband"],
-            ("sigma_down", "sigma_up", *RADIO, "loss", "promotion_seconds", "promotion_watts"),
-        ),
-    ],
-    ids=lambda value: value.name if isinstance(value, Device | Network) else "",
-)
-def test_an_assumption_is_marked_on_the_figure_not_on_the_row(row: Device | Network, assumed: tuple[str, ...]) -> None:
-    assert row.assumed == assumed
 
 
 def test_a_raspberry_pi_5_trains_as_fast_as_published() -> None:
@@ -142,15 +105,6 @@ def test_a_raspberry_pi_5_trains_as_fast_as_published() -> None:
     assert _batch_seconds("raspberry-pi-5", "depthwise", MOBILENET_V2_MACS) == pytest.approx(7.22, rel=0.02)
     # ViT-Ti, ViT-S and ViT-B reach 35, 50 and 69 GFLOP/s: one figure is within 20 % of the middle one alone (8.25 s).
     assert _batch_seconds("raspberry-pi-5", "attention", 4.3e9) == pytest.approx(8.25, rel=0.02)
-
-
-def test_a_raspberry_pi_4_trains_as_fast_as_published() -> None:
-    # The same source: 218.37 s (ResNet-18) and 305.47 s (MobileNetV2) for 20 batches of 16.
-    assert _batch_seconds("raspberry-pi-4", "conv", RESNET18_MACS) == pytest.approx(10.92, rel=0.02)
-    assert _batch_seconds("raspberry-pi-4", "depthwise", MOBILENET_V2_MACS) == pytest.approx(15.27, rel=0.02)
-    # The model that the figure of its family was measured with has it under its own name.
-    for board in (devices()["raspberry-pi-4"], devices()["raspberry-pi-5"]):
-        assert board.throughput("resnet18-imagenet", "conv") == board.throughput("conv")
 
 
 PUBLISHED = {
@@ -197,52 +151,12 @@ def test_raspberry_pis_train_21_models_as_fast_as_published_by_kind_of_operation
     assert np.abs(off["raspberry-pi-4"]).max() < 0.09
 
 
-def test_a_model_that_the_rates_by_kind_are_not_fitted_to_is_off_by_a_tenth() -> None:
-    names = list(PUBLISHED)
-    counts = np.array([PUBLISHED[name][0] for name in names]) * 16e9
-    seconds = np.array([PUBLISHED[name][1] for name in names]) / 20
-    # As edge.profile.fit: relative errors, and no FLOPs faster than twice the fastest model's.
-    most = 2 * max(16e9 * sum(of[:4]) * 20 / took for of, took, _ in PUBLISHED.values())
-    least = np.array([1 / most] * 4 + [0.0])
-
-    def costs(rows: NDArray[np.bool_]) -> NDArray[np.float64]:
-        relative = counts[rows] / seconds[rows, None]
-        scale = relative.max(axis=0)
-        found = lsq_linear(relative / scale, np.ones(rows.sum()), (least * scale, np.inf), method="bvls").x
-        fitted: NDArray[np.float64] = found / scale
-        return fitted
-
-    every = np.full(len(names), True)
-    shipped = devices()["raspberry-pi-5"].operations_per_second
-    assert dict(zip(FITTED_KINDS, 1 / costs(every), strict=True)) == pytest.approx(shipped, rel=0.005)
-    others = [every ^ (np.arange(len(names)) == left_out) for left_out in range(len(names))]
-    errors = [math.log(counts[~rows][0] @ costs(rows) / seconds[~rows][0]) for rows in others]
-    assert math.sqrt(np.mean(np.square(errors))) == pytest.approx(0.098, abs=0.002)
-
-
 def test_phones_train_mobilenet_as_fast_and_as_frugally_as_published() -> None:
     # Benchmark-On-Device-Training: a Mi 9 takes 4.53 s per batch of 16, a Meizu 16T 4.81 s and 0.60 J per example.
     assert _batch_seconds("phone-high", "depthwise", MOBILENET_V2_MACS) == pytest.approx(4.53, rel=0.02)
     seconds = _batch_seconds("meizu-16t", "depthwise", MOBILENET_V2_MACS)
     assert seconds == pytest.approx(4.81, rel=0.02)
     assert devices()["meizu-16t"].train_watts * seconds == pytest.approx(9.6, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("device", "milliseconds"),
-    [("phone-high", (9.658, 12.346, 13.750, 16.260, 19.145)), ("meizu-16t", (10.089, 11.291, 12.235, 14.350, 17.332))],
-)
-def test_the_step_of_a_phone_is_that_of_its_times_of_lenet(device: str, milliseconds: tuple[float, ...]) -> None:
-    # Benchmark-On-Device-Training: LeNet (20 and 50 filters of 5x5, 500 hidden) at batches of 1, 2, 4, 8 and 16.
-    batches = np.array([1, 2, 4, 8, 16])
-    macs = 24**2 * 20 * 25 + 8**2 * 50 * 20 * 25 + 800 * 500 + 500 * 10
-    slope, step = np.polyfit(batches, milliseconds, 1)
-    row = devices()[device]
-    assert 1e3 * row.step_seconds == pytest.approx(step, abs=0.05)
-    # The line's slope is a throughput of 24 and 30 GFLOP/s; the row's, of AlexNet, predicts LeNet within 20 %.
-    modelled = 1e3 * (row.step_seconds + 6 * macs * batches / row.throughput("conv"))
-    assert modelled == pytest.approx(np.array(milliseconds), rel=0.2)
-    assert 6 * macs / slope / 1e6 == pytest.approx(row.throughput("conv") / 1e9, rel=0.3)
 
 
 def test_classes_of_phones_spread_as_flash_measured() -> None:
@@ -264,52 +178,6 @@ def test_jetsons_train_as_fast_as_published() -> None:
     assert 4 / (nx.step_seconds + 6 * ssd_macs * 4 / nx.throughput("depthwise")) == pytest.approx(14.65, rel=0.01)
     nano_batch = nano.step_seconds + 6 * ssd_macs * 4 / nano.throughput("depthwise")
     assert 4 / nano_batch == pytest.approx(4.77, rel=0.01)
-
-
-def test_each_agx_orin_is_one_module() -> None:
-    # Data sheet: 1792 cores at 0.939 GHz with 32 GB and 40 W, 2048 at 1.3 GHz with 64 GB and 60 W.
-    small, large = devices()["jetson-agx-orin"], devices()["jetson-agx-orin-64gb"]
-    assert (small.clock_hz, small.memory_bytes, small.train_watts) == (0.939e9, 32 * 2**30, 40.0)
-    assert (large.clock_hz, large.memory_bytes, large.train_watts) == (1.3e9, 64 * 2**30, 60.0)
-    assert small.throughput("conv") == pytest.approx(0.51 * 2 * 1792 * 0.939e9, rel=0.01)
-    assert large.throughput("conv") == pytest.approx(0.51 * 2 * 2048 * 1.3e9, rel=0.01)
-
-
-def test_the_jetsons_of_the_testbeds_have_their_power_modes() -> None:
-    count = {device.name: len(device.modes) for device in devices().values() if len(device.modes) > 1}
-    assert count == {"jetson-tx2": 4, "jetson-xavier-nx": 8, "jetson-agx-xavier": 8}
-    for device in devices().values():
-        # Full speed first, then ever slower.
-        assert list(device.modes) == sorted(device.modes, reverse=True), device
-    # nvpmodel sets the GPU of a TX2 to 1.30, 1.12, 1.12 and 0.85 GHz.
-    assert devices()["jetson-tx2"].modes == pytest.approx(
-        [clock / 1.30 for clock in (1.30, 1.12, 1.12, 0.85)], abs=0.01
-    )
-
-
-def test_the_published_figures_of_lte_and_wifi_stand_in_their_rows() -> None:
-    # Huang et al., MobiSys 2012: medians, and Table 4 in mW per Mbit/s (1e-9 J/bit), mW and seconds.
-    lte, wifi = networks()["lte-2012"], networks()["wifi-2012"]
-    assert (lte.down_bits_per_second, lte.up_bits_per_second) == (13e6, 6e6)
-    assert (lte.transmit_joules_per_bit, lte.receive_joules_per_bit, lte.base_watts) == (438e-9, 52e-9, 1.288)
-    assert (lte.tail_watts, lte.tail_seconds) == (1.06, 11.6)
-    assert (wifi.transmit_joules_per_bit, wifi.receive_joules_per_bit, wifi.base_watts) == (283e-9, 137e-9, 0.133)
-    assert wifi.tail_seconds == 0.24
-    # AT&T's Application Resource Optimizer, and the median in a carrier's network (Huang et al., SIGCOMM 2013).
-    assert (lte.promotion_seconds, lte.promotion_watts) == (0.26, 1.21)
-    assert networks()["lte"].promotion_seconds == 0.435
-    # Losses and outages are those of the networks that were measured; nothing wired or on Wi-Fi is promoted.
-    assert {name: row.loss for name, row in networks().items() if row.loss} == {"lte-2012": 0.0006}
-    broken = {
-        name: (row.outages_per_hour, row.outage_seconds) for name, row in networks().items() if row.outage_seconds
-    }
-    assert broken == {"broadband": (0.021, 45.0)}
-    assert [row.name for row in networks().values() if row.promotion_seconds] == [
-        "lte-2012",
-        "lte",
-        "mobile-world",
-        "5g",
-    ]
 
 
 @pytest.mark.parametrize("name", [name for name in networks() if name != "lte"])
@@ -347,16 +215,7 @@ def test_hierfavgs_links_and_clients_take_what_its_cost_model_says() -> None:
     assert (steps, client.train_watts * steps) == pytest.approx((0.1505, 0.01505), rel=5e-4)
 
 
-def test_rates_of_a_line_are_told_from_those_of_a_speed_test() -> None:
-    assert [row.name for row in networks().values() if not row.goodput] == ["lte-m", "nb-iot-nb1", "nb-iot", "wan"]
-
-
 # --- throughput by model and family -----------------------------------------------------------------------------------
-
-
-def test_a_throughput_belongs_to_a_device_and_a_family() -> None:
-    assert TOASTER.throughput("conv") == 1e9
-    assert TOASTER.throughput("depthwise") == 2e8
 
 
 def test_a_model_that_was_measured_goes_before_its_family(tmp_path: Path) -> None:
@@ -385,34 +244,10 @@ def test_a_good_row_is_read_into_its_types(tmp_path: Path) -> None:
     assert [type(row.step_seconds), type(row.modes), type(row.flops_per_second)] == [float, tuple, dict]
 
 
-@pytest.mark.parametrize(
-    ("text", "assumed"),
-    [
-        ("[]", ()),
-        ("false", ()),
-        # In the order of the row, each once.
-        ('["clock_hz", "flops_per_second.depthwise", "clock_hz"]', ("flops_per_second.depthwise", "clock_hz")),
-        ("true", FIGURES),
-    ],
-)
-def test_assumed_is_a_list_of_figures_or_all_or_none(tmp_path: Path, text: str, assumed: tuple[str, ...]) -> None:
-    assert own_rows(_file(tmp_path, assumed=text), Device)["toaster"].assumed == assumed
-
-
 def test_a_row_without_a_slowdown_of_codecs_has_one_by_its_clock(tmp_path: Path) -> None:
     row = own_rows(_file(tmp_path, codec_slowdown=None, clock_hz="1.45e9"), Device)["toaster"]
     assert row.codec_slowdown == pytest.approx(2.0)
     assert basis(row, "codec_slowdown") == "assumed"
-
-
-def test_a_slowdown_of_codecs_is_derived_from_how_boards_compress_copy_and_multiply() -> None:
-    # sbc-bench, single-threaded 7-zip and memcpy: 1752 MIPS and 2330 MB/s on a Raspberry Pi 4, 2735 and 8400 here; 8
-    # operations a cycle at 1.8 GHz, 32 at 3.1 here.
-    pi = devices()["raspberry-pi-4"]
-    ratios = 2735 / 1752 * 8400 / 2330 * (32 * 3.1) / (8 * 1.8)
-    assert pi.codec_slowdown == pytest.approx(ratios ** (1 / 3), abs=0.005)
-    assert {basis(row, "codec_slowdown") for row in devices().values()} == {"derived", "training", "assumed"}
-    assert [row.name for row in devices().values() if basis(row, "codec_slowdown") == "training"] == ["x86-core"]
 
 
 RATES = "encode = [1e6, 2e6, 3e6], decode = [4, 5, 6]"
@@ -422,37 +257,6 @@ def test_a_row_may_have_rates_of_codecs_of_its_own(tmp_path: Path) -> None:
     row = own_rows(_file(tmp_path, codecs=f"{{ quantize = {{ {RATES} }} }}"), Device)["toaster"]
     assert row.codecs == {"quantize": CodecRates((1e6, 2e6, 3e6), (4.0, 5.0, 6.0))}
     assert basis(row, "codecs.quantize") == "training"
-
-
-@pytest.mark.parametrize(
-    ("codecs", "message"),
-    [
-        ("3", "key 'codecs': expected a table of rates by stage of a codec, not 3"),
-        (f"{{ quantise = {{ {RATES} }} }}", "key 'codecs': unknown stage 'quantise', did you mean 'quantize'?"),
-        (
-            "{ quantize = { encode = [1, 2, 3] } }",
-            "key 'codecs.quantize': expected encode and decode, each the bytes per second at 10,000, 250,000, "
-            "25,000,000 bytes, not {'encode': [1, 2, 3]}",
-        ),
-        ("{ quantize = { encode = [1, 2], decode = [4, 5, 6] } }", "expected encode and decode"),
-        (
-            "{ quantize = { encode = [1, 0, 3], decode = [4, 5, 6] } }",
-            "key 'codecs.quantize', encode: 0.0 is out of range",
-        ),
-    ],
-)
-def test_wrong_rates_of_codecs_are_named(tmp_path: Path, codecs: str, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        own_rows(_file(tmp_path, codecs=codecs), Device)
-
-
-def test_a_good_network_is_read_into_its_types(tmp_path: Path) -> None:
-    path = tmp_path / "rows.toml"
-    path.write_text(LINE)
-    line = Network(
-        "string", 8.0, 4.5, 0.0, True, 0.0, 0.25, 1.0, 2.0, 3e-7, 0.0, 0.5, 0.75, 11.0, "two tins", 1970, LEFT_OUT
-    )
-    assert own_rows(path, Network) == {"string": line}
 
 
 def test_a_network_may_leave_out_loss_outages_and_promotion_and_then_assumes_none(tmp_path: Path) -> None:
@@ -485,36 +289,6 @@ def test_a_row_may_have_the_steps_that_were_measured_which_are_no_figures(tmp_pa
     assert figures(asdict(row)) == figures(asdict(TOASTER))
 
 
-@pytest.mark.parametrize(
-    ("measurements", "message"),
-    [
-        ("3", ": expected an array of tables, one for each measured step"),
-        ("[3]", ": expected an array of tables, one for each measured step"),
-        (f"[{{ {STEP} }}, {{ {STEP}, widht = 3 }}]", ", table 2: unknown key 'widht', did you mean 'width'?"),
-        (
-            '[{ model = "cnn", fitted = true, batch = 8, flops_per_example = 1e6 }]',
-            ", table 1: keys 'measured_seconds', ",
-        ),
-        (f"[{{ {STEP.replace('0.5', '0')} }}]", ", table 1, key 'measured_seconds': 0.0 is out of range"),
-    ],
-)
-def test_measured_steps_that_are_none_are_refused(tmp_path: Path, measurements: str, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"rows.toml: row 'toaster', key 'measurements'{message}")):
-        read_rows(_file(tmp_path, measurements=measurements), Device)
-
-
-@pytest.mark.parametrize(
-    ("figure", "most"), [("loss = 0.5", "0.1"), ("outages_per_hour = 1e300", "3600"), ("outage_seconds = 1e7", "1e+06")]
-)
-def test_a_network_that_would_never_deliver_a_message_is_refused(tmp_path: Path, figure: str, most: str) -> None:
-    path = tmp_path / "rows.toml"
-    path.write_text(LINE + figure)
-    with pytest.raises(
-        ValueError, match=rf"row 'string', key '{figure.split()[0]}': .* the most is {re.escape(most)}$"
-    ):
-        own_rows(path, Network)
-
-
 def test_each_figure_has_one_basis(tmp_path: Path) -> None:
     lists = {"assumed": '["idle_watts"]', "inference": '["train_watts"]', "derived": '["flops_per_second.conv"]'}
     row = own_rows(_file(tmp_path, **lists), Device)["toaster"]
@@ -530,9 +304,6 @@ def test_each_figure_has_one_basis(tmp_path: Path) -> None:
 
 
 ONE_OF = "expected a list of the keys of figures, true (all) or false (none), not "
-MEANT = "did you mean 'flops_per_second.conv'?"
-TABLE = "expected a table of numbers by model or family"
-NAMELESS = "the name of a model or family must not be empty"
 FIGURE, MODES = "the row has no figure ", "the first must be 1.0, full speed, and none above it, not "
 
 
@@ -543,54 +314,13 @@ FIGURE, MODES = "the row has no figure ", "the first must be 1.0, full speed, an
         ("idle_wats", "3", ": unknown key 'idle_wats', did you mean 'idle_watts'?"),
         ("year", '"2024"', "{key}: expected int, not '2024'"),
         ("assumed", "1", f"{{key}}: {ONE_OF}1"),
-        ("assumed", '["modes", 3]', f"{{key}}: {ONE_OF}['modes', 3]"),
         ("assumed", '["idle_wats"]', f"{{key}}: {FIGURE}'idle_wats', did you mean 'idle_watts'?"),
-        (
-            "assumed",
-            '["flops_per_second.con"]',
-            f", key 'assumed': {FIGURE}'flops_per_second.con', did you mean 'flops_per_second.conv'?",
-        ),
-        (
-            "assumed",
-            '["flops_per_second"]',
-            f", key 'assumed': {FIGURE}'flops_per_second', did you mean 'flops_per_second.conv'?",
-        ),
-        ("assumed", '["year"]', f"{{key}}: {FIGURE}'year', choose from {', '.join(FIGURES)}"),
-        ("train_watts", "true", "{key}: expected float, not True"),
         ("train_watts", "-1", "{key}: -1.0 is out of range"),
-        ("train_watts", "inf", "{key}: inf is out of range"),
-        ("train_watts", "nan", "{key}: nan is out of range"),
-        ("clock_hz", "0", "{key}: 0.0 is out of range"),
         ("memory_bytes", "0", "{key}: 0 is out of range"),
-        ("source", '" "', "{key}: it must not be empty"),
-        (
-            "flops_per_second",
-            "1e9",
-            ", key 'flops_per_second': expected a table of numbers by model or family, not 1000000000.0",
-        ),
         ("flops_per_second", "{ conv = 1e9 }", ": key 'flops_per_second.depthwise' is missing"),
-        (
-            "flops_per_second",
-            "{ attention = 1e9 }",
-            ": keys 'flops_per_second.conv', 'flops_per_second.depthwise' are missing",
-        ),
         ("flops_per_second", "{ conv = 1, depthwise = 0 }", ", key 'flops_per_second.depthwise': 0.0 is out of range"),
-        (
-            "flops_per_second",
-            '{ conv = "1 GFLOP", depthwise = 1 }',
-            ", key 'flops_per_second.conv': expected float, not '1 GFLOP'",
-        ),
-        (
-            "flops_per_second",
-            '{ conv = 1e9, depthwise = 1, " " = 2 }',
-            ", key 'flops_per_second': the name of a model or family must not be empty",
-        ),
-        ("modes", "1.0", "{key}: expected a list of numbers, not 1.0"),
         ("modes", "[]", "{key}: expected a list of numbers, not []"),
-        ("modes", "[1, true]", "{key}, entry 2: expected float, not True"),
-        ("modes", "[1, 0]", "{key}, entry 2: 0.0 is out of range"),
         ("modes", "[0.5, 1]", f"{{key}}: {MODES}[0.5, 1]"),
-        ("modes", "[1, 1.5]", f"{{key}}: {MODES}[1, 1.5]"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, key: str, value: str | None, message: str) -> None:
@@ -598,13 +328,6 @@ def test_a_bad_row_is_named(tmp_path: Path, key: str, value: str | None, message
         read_rows(_file(tmp_path, **{key: value}), Device)
     named = f", key '{key}'"
     assert str(error.value) == f"rows.toml: row 'toaster'{message.format(key=named)}"
-
-
-def test_a_number_too_large_for_any_use_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^rows\.toml: row 'toaster', key 'clock_hz': expected float, not 1000"):
-        read_rows(_file(tmp_path, clock_hz="1" + "0" * 400), Device)
-    with pytest.raises(ValueError, match=r"^rows\.toml: not a TOML file: "):
-        read_rows(_file(tmp_path, clock_hz="1" + "0" * 5000), Device)
 
 
 @pytest.mark.parametrize("text", [b"[toaster", b"toaster = 3", b"# \xff"])
@@ -622,23 +345,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         assert str(error.value) == f"{path}: cannot be read: {why}"
 
 
-def test_a_users_own_file_adds_devices(tmp_path: Path) -> None:
-    assert own_rows(_file(tmp_path), Device) == {"toaster": TOASTER}
-    assert "toaster" not in devices()
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "message"),
-    [
-        (Device, "jetson-nano", "rows.toml: row 'jetson-nano': a device of that name ships; give it another"),
-        (Network, "wan", "rows.toml: row 'wan': a network of that name ships; give it another"),
-    ],
-)
-def test_a_users_own_file_cannot_take_a_shipped_name(tmp_path: Path, kind: type[Any], text: str, message: str) -> None:
-    path = _file(tmp_path) if kind is Device else tmp_path / "rows.toml"
-    if kind is Network:
-        path.write_text(LINE)
-    path.write_text(path.read_text().replace("[toaster]", f"[{text}]").replace("[string]", f"[{text}]"))
+def test_a_users_own_file_cannot_take_a_shipped_name(tmp_path: Path) -> None:
+    path = _file(tmp_path)
+    path.write_text(path.read_text().replace("[toaster]", "[jetson-nano]"))
     with pytest.raises(ValueError) as error:
-        own_rows(path, kind)
-    assert str(error.value) == message
+        own_rows(path, Device)
+    assert str(error.value) == "rows.toml: row 'jetson-nano': a device of that name ships; give it another"

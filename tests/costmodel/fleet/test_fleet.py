@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import math
-import weakref
 from collections import Counter
 from statistics import NormalDist
 from typing import Any
@@ -16,13 +14,10 @@ from numpy.typing import NDArray
 
 from costmodel.config import AccessLinks, Scale, ServerLink, Transport
 from costmodel.fleet.conditions import Conditions
-from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.fleet import Fleet, RowFactors, scaled
 from costmodel.fleet.inputs import FleetInputs
 from costmodel.fleet.traces import Capacities, Cases, Machines, Users
-from costmodel.fleet.variation import counts, noise_factors
-from costmodel.network.links import Links
-from costmodel.network.tcp import WIRE_FACTOR
+from costmodel.fleet.variation import counts
 from tests.costmodel.worlds import INF, fleet_of, streams
 
 Doubles = NDArray[np.float64]
@@ -83,11 +78,6 @@ def test_every_client_has_one_device_and_one_network_and_their_order_is_random()
     assert fleet.devices[fleet.device_of[0]].memory_bytes == 4 * 2**30
 
 
-def test_a_list_names_the_device_of_each_client() -> None:
-    fleet = _build(3, devices=["jetson-nano", "phone-low", "jetson-nano"])
-    assert fleet.device_names(range(3)) == ["jetson-nano", "phone-low", "jetson-nano"]
-
-
 def test_conditions_are_the_rows_of_the_tables_in_the_order_asked_for() -> None:
     fleet = _build(3, devices=["jetson-nano", "phone-low", "server-gpu"], networks=["lte", "wan", "5g"])
     found = fleet.conditions([2, 0, 1], 0)
@@ -115,21 +105,6 @@ def test_a_device_computes_as_fast_as_it_does_on_the_models_family() -> None:
     assert _build(1, families=("unheard-of", "depthwise")).flops_per_second[0] == 4.0e9
 
 
-def test_rows_of_ones_own_join_those_that_ship() -> None:
-    board = dataclasses.replace(devices()["jetson-nano"], name="board", train_watts=7.0)
-    line = dataclasses.replace(networks()["lte"], name="line", rtt_seconds=0.5)
-    own: dict[str, Any] = {"own_devices": {"board": board}, "own_networks": {"line": line}}
-    fleet = _build(2, devices=["board", "jetson-nano"], networks=["line", "lte"], **own)
-    assert fleet.conditions([0, 1], 0).train_watts.tolist() == [7.0, 10.0]
-    assert fleet.rtt.tolist() == [0.5, 0.04]
-
-
-def test_clients_take_turns_at_the_sites() -> None:
-    fleet = _build(links=Links(site_down=(1e6, 2e6, 3e6), site_up=(1e6,) * 3))
-    assert fleet.conditions(range(7), 0).access_link.tolist() == [0, 1, 2, 0, 1, 2, 0]
-    assert _build().conditions(range(7), 0).access_link.tolist() == [0] * 7
-
-
 # How clients differ for good.
 
 
@@ -154,13 +129,6 @@ def test_lognormal_spreads_have_the_median_and_the_sigma_that_were_asked_for() -
     assert np.abs(correlations - np.eye(3)).max() < 0.08
 
 
-def test_the_sigma_may_be_that_of_each_clients_network() -> None:
-    fleet = _build(4000, networks={"lte": 1, "office-lan": 1}, down_sigma="network", up_sigma="network")
-    is_lte = np.array(fleet.network_names(range(4000))) == "lte"
-    assert _is_lognormal(fleet.down[is_lte], 35e6 * HEADERS, 0.7)
-    assert _is_lognormal(fleet.up[~is_lte], 940e6 * HEADERS, 0.2)
-
-
 def test_a_spread_changes_neither_devices_nor_the_other_spreads() -> None:
     shares = {"raspberry-pi-4": 1, "jetson-nano": 1}
     plain, spread = _build(50, devices=shares), _build(50, devices=shares, compute_spread=4)
@@ -168,13 +136,6 @@ def test_a_spread_changes_neither_devices_nor_the_other_spreads() -> None:
     assert plain.device_of.tolist() == spread.device_of.tolist() == both.device_of.tolist()
     assert plain.down.tolist() == spread.down.tolist() != both.down.tolist()
     assert spread.flops_per_second.tolist() == both.flops_per_second.tolist()
-
-
-def test_the_seed_alone_decides_the_fleet() -> None:
-    options: dict[str, Any] = {"devices": {"raspberry-pi-4": 1, "jetson-nano": 1}, "compute_spread": 4}
-    one, same, other = _build(seed=1, **options), _build(seed=1, **options), _build(seed=2, **options)
-    assert one.flops_per_second.tolist() == same.flops_per_second.tolist() != other.flops_per_second.tolist()
-    assert one.device_of.tolist() == same.device_of.tolist()
 
 
 # What varies from round to round.
@@ -198,29 +159,6 @@ def test_jitter_has_median_1_and_noise_has_mean_1() -> None:
         # Standard error 0.2 / sqrt(3000) = 0.004.
         assert noise.mean() == pytest.approx(1.0, abs=0.013)
     assert abs(np.corrcoef(found.noise[:, 0], found.noise[:, 1])[0, 1]) < 0.08
-
-
-def test_measured_noise_has_the_spread_of_repeated_transfers_and_the_median_1() -> None:
-    """A lognormal whose abs(ln factor) has the median 1.8 % has its 90th percentile at 4.4 %: real ones reach 9 %."""
-    quantiles = np.array([NormalDist().inv_cdf(share) for share in (0.05, 0.25, 0.5, 0.75, 0.95)])
-    # A quarter of the normals is above the 75 % quantile and a quarter below that of 25 %: half deviate by more.
-    expected = [-0.09, -0.018, 0.0, 0.018, 0.09]
-    assert np.log(noise_factors("measured", quantiles)) == pytest.approx(expected)
-    found = _build(3000, transport=Transport(noise="measured")).conditions(range(3000), 0)
-    deviations = np.abs(np.log(found.noise))
-    assert np.median(deviations) == pytest.approx(0.018, abs=0.002)
-    assert np.quantile(deviations, 0.9) == pytest.approx(0.09, abs=0.006)
-    assert found.noise.mean() == pytest.approx(1.0, abs=0.004)
-    assert (found.slowdown == 1).all()
-
-
-def test_normal_numbers_may_have_streams_of_their_own_while_all_other_draws_stay() -> None:
-    fleet = _build(20, jitter=0.1, redraw=0.2, transport=Transport(noise="measured"), crashes_per_hour=36)
-    other = dataclasses.replace(fleet, normal_streams=lambda *key: np.random.default_rng(1))
-    before, after = fleet.conditions(range(20), 3), other.conditions(range(20), 3)
-    assert (before.noise != after.noise).all() and (before.slowdown != after.slowdown).all()
-    for name in ("flops_per_second", "down", "up", "crash_after"):
-        assert (getattr(before, name) == getattr(after, name)).all(), name
 
 
 def test_factors_of_rows_apply_to_all_clients_of_a_row_but_not_to_what_a_trace_gives() -> None:
@@ -253,26 +191,6 @@ def test_modes_switch_every_so_many_rounds_and_are_as_frequent_as_in_the_devices
     assert shares == pytest.approx({1.0: 0.625, 0.73: 0.25, 0.46: 0.125}, abs=0.025)
 
 
-def test_each_kind_of_device_has_modes_of_its_own() -> None:
-    fleet = _build(400, devices={"jetson-tx2": 1, "raspberry-pi-5": 1}, mode_rounds=1)
-    speeds = fleet.conditions(range(400), 0).flops_per_second
-    is_tx2 = np.array(fleet.device_names(range(400))) == "jetson-tx2"
-    assert set(speeds[~is_tx2].tolist()) == {29.6e9}
-    assert sorted(set((speeds[is_tx2] / 340e9).round(9).tolist())) == [0.65, 0.86, 1.0]
-
-
-def test_rates_between_1_and_30_mbit_are_drawn_anew_with_the_modes() -> None:
-    fleet = _build(2000, rates=(1e6, 30e6), mode_rounds=20)
-    first, same, other = (fleet.conditions(range(2000), round) for round in (0, 19, 20))
-    for rates in (first.down, first.up, other.down):
-        assert _is_uniform(rates / WIRE_FACTOR, 1e6, 30e6)
-    assert first.down.tolist() == same.down.tolist() != other.down.tolist()
-    assert abs(np.corrcoef(first.down, first.up)[0, 1]) < 0.08 > abs(np.corrcoef(first.down, other.down)[0, 1])
-    # Without modes each client keeps its own.
-    kept = _build(20, rates=(1e6, 30e6))
-    assert kept.conditions(range(20), 0).down.tolist() == kept.conditions(range(20), 99).down.tolist()
-
-
 def test_kappa_makes_slow_modes_cheaper_and_full_clock_what_it_is() -> None:
     options: dict[str, Any] = {"devices": {"jetson-xavier-nx": 1}, "mode_rounds": 1}
     watts, kappa = (_build(100, compute_energy=energy, **options).conditions(range(100), 0) for energy in _ENERGIES)
@@ -299,16 +217,6 @@ def test_a_rate_dependent_radio_has_a_base_a_slope_and_a_tail() -> None:
     # The figures are those of a goodput bit, and the bits of messages are those on the wire.
     slopes = found.transmit_joules_per_bit[0] * HEADERS, found.receive_joules_per_bit[0] * HEADERS
     assert slopes == pytest.approx((4.38e-7, 5.2e-8))
-
-
-def test_both_models_of_the_radio_agree_at_the_rates_of_the_row() -> None:
-    constant, by_rate = (_build(1, networks=["wifi-4"], radio_energy=energy).conditions([0], 0) for energy in RADIOS)
-    # 1.55 W to send at 25 Mbit/s of goodput, beside the board's baseline of 3 W.
-    sending = by_rate.transmit_watts[0] + by_rate.transmit_joules_per_bit[0] * by_rate.up[0]
-    assert sending == pytest.approx(constant.transmit_watts[0], rel=1e-4) == pytest.approx(3.0 + 1.55, rel=1e-4)
-
-
-RADIOS = ("power", "rate")
 
 
 # Who else is asked makes no difference.
@@ -347,28 +255,6 @@ def test_a_visit_depends_on_its_number_and_not_on_those_before_it() -> None:
     assert len(slowdowns) == 5
     # The next visit of the same client is another.
     assert not _same(fleet.conditions([4], 0, 4), 0, fleet.conditions([4], 0, 34))
-
-
-def test_visits_one_by_one_vary_as_those_of_rounds_do() -> None:
-    fleet = _build(30, jitter=0.1)
-    slowdowns = [float(fleet.conditions([visit % 30], 0, visit).slowdown[0]) for visit in range(2000)]
-    assert _is_lognormal(np.array(slowdowns), 1.0, 0.1)
-
-
-def test_what_varies_in_one_way_does_not_change_another() -> None:
-    plain, more = (
-        _build(20, jitter=0.1),
-        _build(20, jitter=0.1, redraw=0.2, transport=Transport(noise=0.1)),
-    )
-    assert plain.conditions(range(20), 2).slowdown.tolist() == more.conditions(range(20), 2).slowdown.tolist()
-
-
-def test_losses_have_seeds_where_segments_are_lost_and_change_no_other_draw() -> None:
-    lossless, lossy = _build(20, jitter=0.1), _build(20, jitter=0.1, networks={"lte-2012": 1})
-    without, seeded = lossless.conditions(range(20), 2), lossy.conditions(range(20), 2)
-    assert np.unique(seeded.loss_seed).size == 40
-    assert not without.loss_seed.any()
-    assert without.slowdown.tolist() == seeded.slowdown.tolist()
 
 
 # Traces.
@@ -417,13 +303,6 @@ def test_machines_say_it_all_but_perhaps_the_round_trip(rtt: Doubles | None, exp
     assert fleet.rtt[order].tolist() == expected
 
 
-def test_rates_of_a_trace_are_taken_as_they_are_whatever_the_spread() -> None:
-    trace = Users(np.array([4e6]), np.array([1e6]), np.array([0.3]), np.array([0.5]))
-    fleet = _build(3, trace=trace, bandwidth_spread=4, down_sigma="network", up_sigma=0.5)
-    assert fleet.down.tolist() == pytest.approx([4e6 * HEADERS] * 3)
-    assert fleet.up.tolist() == pytest.approx([1e6 * HEADERS] * 3)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -439,19 +318,6 @@ def test_what_cannot_be_built_is_refused_by_name(options: dict[str, Any], messag
     with pytest.raises(ValueError) as error:
         _build(**options)
     assert message in str(error.value)
-
-
-def test_what_was_drawn_goes_with_the_fleet() -> None:
-    def own(purpose: str, index: int, client: int) -> np.random.Generator:
-        return streams(purpose, index, client)
-
-    fleet = fleet_of(3, streams=own, jitter=0.1, mode_rounds=1)
-    kept = fleet.conditions([0], 0).slowdown.tolist()
-    assert fleet.conditions([0], 0).slowdown.tolist() == kept
-    still_there = weakref.ref(own)
-    del fleet, own
-    gc.collect()
-    assert still_there() is None
 
 
 # Other speeds of all links and devices.
@@ -472,14 +338,3 @@ def test_a_scale_multiplies_the_rates_of_links_and_the_speeds_of_devices() -> No
     drawn = _build(4, rates=(1e6, 4e6))
     both = [fleet.conditions(range(4), 0).up for fleet in (drawn, drawn.at_scale(Scale(links=0.5)))]
     assert both[1].tolist() == (both[0] / 2).tolist()
-
-
-def test_a_scale_with_which_float64_has_no_digits_for_seconds_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^fleet\.scale: client 0 downloads at 0\.0365953 bit/s; the least is 1$"):
-        _build(1, scale=Scale(links=1e-9))
-    with pytest.raises(ValueError, match=r"^fleet\.scale: clients' rates begin at 0\.01 bit/s; the least is 1$"):
-        _build(1, rates=(1e6, 2e6), scale=Scale(links=1e-8))
-    with pytest.raises(ValueError, match=r"^fleet\.scale: a shared link carries 0\.008 bit/s; the least is 1$"):
-        _build(1, server=ServerLink(8e6, 9e6), scale=Scale(server=1e-9))
-    # What is tried beside a scenario, such as by a decision, is not.
-    assert _build(1, server=ServerLink(8.0, 9.0)).at_scale(Scale(server=0.1)).links.down == 0.8

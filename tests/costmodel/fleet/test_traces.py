@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.devices import Device, own_rows
-from costmodel.fleet.traces import Capacities, Cases, Machines, Series, Users, WindowTrace, read
+from costmodel.fleet.traces import Capacities, Cases, Series, Users, WindowTrace, read
 from tests.peak import refusal
 
 CAPACITIES = "client_id,computation_ms_per_sample,communication_kbps\n"
@@ -93,13 +93,6 @@ def test_windows_keep_the_time_of_day(tmp_path: Path) -> None:
     assert clients.permanently_gone_at(1) == -np.inf
 
 
-def test_a_trace_of_no_whole_days_repeats_after_whole_ones(tmp_path: Path) -> None:
-    write(tmp_path, DEVICES + "a,0,90000\n", "x_devices.csv")
-    trace = read(write(tmp_path, WINDOWS + "a,10,20\n", "x_windows.csv"))
-    assert isinstance(trace, WindowTrace)
-    assert trace.period.tolist() == [2 * DAY]
-
-
 @pytest.mark.parametrize("name", ["x_windows.csv", "mine.csv"])
 def test_windows_alone_last_whole_days_until_the_last_ends(tmp_path: Path, name: str) -> None:
     trace = read(write(tmp_path, WINDOWS + "b,100,200\na,5,90000\nb,300,300\n", name))
@@ -108,17 +101,6 @@ def test_windows_alone_last_whole_days_until_the_last_ends(tmp_path: Path, name:
     assert trace.windows == (((100.0, 200.0), (300.0, 300.0)), ((5.0, 90_000.0),))
     assert trace.trace_start.tolist() == [0.0, 0.0]
     assert trace.period.tolist() == [2 * DAY, 2 * DAY]
-
-
-def test_machines_may_say_their_round_trip(tmp_path: Path) -> None:
-    plain = read(write(tmp_path, MACHINES + "\npi,1e9,2e6,1e6\n"))
-    assert isinstance(plain, Machines)
-    assert (plain.client, plain.rtt_seconds) == (("pi",), None)
-    assert (plain.flops_per_second[0], plain.down[0], plain.up[0]) == (1e9, 2e6, 1e6)
-    timed = read(write(tmp_path, MACHINES + ",rtt_seconds\npi,1e9,2e6,1e6,0\n"))
-    assert isinstance(timed, Machines)
-    assert timed.rtt_seconds is not None
-    assert timed.rtt_seconds.tolist() == [0.0]
 
 
 def test_a_series_per_client_each_from_0_on(tmp_path: Path) -> None:
@@ -140,26 +122,14 @@ def test_a_series_per_client_each_from_0_on(tmp_path: Path) -> None:
         (SERIES, ": there are no rows below the header"),
         ("seconds,factor,factor\n0,1,1\n", ", line 1: column 'factor' occurs twice"),
         (SERIES + "0,1\n\n5\n", ", line 4: 1 cells below a header of 2"),
-        (SERIES + "0,1,2\n", ", line 2: 3 cells below a header of 2"),
-        (SERIES + '0,"1\n', ", line 2: not CSV: unexpected end of data"),
         (SERIES + "0,\n", ", line 2, column factor: the cell is empty"),
-        (SERIES + "0,fast\n", ", line 2, column factor: 'fast' is not a number"),
         (SERIES + "0,nan\n", ", line 2, column factor: nan is not a finite number"),
-        (SERIES + "inf,1\n", ", line 2, column seconds: inf is not a finite number"),
         (SERIES + "0,1\n-1,1\n", ", line 3, column seconds: -1 is negative"),
-        (SERIES + "0,0\n", ", line 2, column factor: every factor of client all is 0"),
         (SERIES + "0,1e300\n", ", line 2, column factor: 1e300 is out of range: 1e-18 to 1e+18"),
         (SERIES + "0,1\n5,1\n5,2\n", ", line 4, column seconds: 5 does not come after 5"),
-        (CAPACITIES + "1,0,5\n", ", line 2, column computation_ms_per_sample: it must be more than 0"),
-        (CAPACITIES + "1,5,-5\n", ", line 2, column communication_kbps: -5 is negative"),
-        (USERS + "1,1,0,1\n", ", line 2, column up_kbps_mean: it must be more than 0"),
-        (USERS + "1,-1,1,1\n", ", line 2, column down_kbps_std: -1 is negative"),
         ("case,kbps_mean,kbps_std\n1.5,1,1\n", ", line 2, column case: 1.5 is not a whole number"),
         (WINDOWS + "a,1,2\na,9,8\n", ", line 3, column end_s: the window ends at 8 before it starts at 9"),
-        (WINDOWS + ",1,2\n", ", line 2, column device: the cell is empty"),
-        (MACHINES + "\na,1,0,1\n", ", line 2, column down_bits_per_second: it must be more than 0"),
         (MACHINES + "\na,1,1,1\na,1,1,1\n", ", line 3, column client: 'a' is in an earlier row already"),
-        (MACHINES + ",rtt_seconds\na,1,1,1,x\n", ", line 2, column rtt_seconds: 'x' is not a number"),
     ],
 )
 def test_a_bad_file_is_refused_where_it_is_bad(tmp_path: Path, text: str | bytes, message: str) -> None:
@@ -184,8 +154,6 @@ KNOWN = (
         ("when,what", ""),
         ("device,start_s,stop", "the nearest is availability windows, without end_s; "),
         ("seconds,rate", "the nearest is rate series, without bits_per_second (bit/s, for rate?); "),
-        ("seconds,share", "the nearest is bandwidth series, without factor; "),
-        ("user,down_kbps_mean,up_kbps_mean", "the nearest is network users, without down_kbps_std, up_kbps_std; "),
     ],
 )
 def test_an_unknown_header_gets_the_nearest_kind(tmp_path: Path, header: str, hint: str) -> None:
@@ -204,17 +172,6 @@ def test_an_unknown_header_gets_the_nearest_kind(tmp_path: Path, header: str, hi
             DEVICES + "a,100,86500\n",
             "a,200,300\na,99,300\n",
             "x_windows.csv, line 3, column start_s: the trace of device a lasts from 100 to 86500",
-        ),
-        (
-            DEVICES + "a,100,86500\n",
-            "a,200,86501\n",
-            "x_windows.csv, line 2, column end_s: the trace of device a lasts from 100 to 86500",
-        ),
-        ("device,trace_start_s\na,0\n", "a,1,2\n", "x_devices.csv, line 1: column trace_end_s is missing"),
-        (
-            DEVICES + "a,0,86400\na,0,86400\n",
-            "a,1,2\n",
-            "x_devices.csv, line 3, column device: 'a' is in an earlier row already",
         ),
         (
             DEVICES + "a,5,5\n",
@@ -262,7 +219,7 @@ CELLS = [
 ]
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=100, derandomize=True, deadline=None)
 @given(st.sampled_from(WHOLE), st.randoms(use_true_random=False), st.integers(1, 3))
 def test_a_file_that_is_damaged_anywhere_is_read_or_refused_by_its_name(whole: str, draw: Random, hits: int) -> None:
     text = whole.encode()
@@ -284,37 +241,7 @@ def test_a_file_that_is_damaged_anywhere_is_read_or_refused_by_its_name(whole: s
                 assert (figures >= 0).all()
 
 
-def test_what_is_no_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(f'{tmp_path}: cannot be read: Is a directory')}$"):
-        read(tmp_path)
-    gone = tmp_path / "gone.csv"
-    with pytest.raises(ValueError, match=f"^{re.escape(f'{gone}: cannot be read: No such file or directory')}$"):
-        read(gone)
-
-
 # The published files
-
-
-def test_the_595_clients_of_fedscale() -> None:
-    trace = read(real("fedscale_client_capacity_595.csv"))
-    assert isinstance(trace, Capacities)
-    assert trace.compute_seconds.shape == trace.bits_per_second.shape == (595,)
-    assert np.median(trace.compute_seconds) == 0.041
-    assert np.median(trace.bits_per_second) == pytest.approx(5.96e6, rel=1e-3)
-
-
-def test_the_19_users_of_flash_vary_by_37_percent() -> None:
-    trace = read(real("network_flash_users.csv"))
-    assert isinstance(trace, Users)
-    assert len(trace.down) == 19
-    assert np.median(trace.down_cv) == pytest.approx(0.37, abs=0.005)
-
-
-def test_the_four_cases_of_flhetbench_spread_more_and_more() -> None:
-    trace = read(real("mobiperf_flhetbench_cases.csv"))
-    assert isinstance(trace, Cases)
-    spread = {case: round(float(mean.std()) / 1e6, 1) for case, (mean, _) in trace.cases.items()}
-    assert spread == {1: 0.3, 2: 4.6, 3: 10.6, 4: 29.0}
 
 
 def test_the_710_phones_of_flash_are_ready_as_long_as_their_table_says() -> None:
@@ -371,13 +298,6 @@ def test_what_is_no_file_is_refused_by_its_name(
     for reader in (read, partial(own_rows, kind=Device)):
         with pytest.raises(ValueError, match=f"^{name}: {said}$"):
             reader(Path(name))
-
-
-def test_a_header_of_very_many_columns_is_refused_in_one_pass(tmp_path: Path) -> None:
-    """To count each name among all would take hours."""
-    names = ",".join(map(str, range(300_000)))
-    with pytest.raises(ValueError, match=r"line 1: column '7' occurs twice$"):
-        read(write(tmp_path, f"{names},7\n"))
 
 
 def test_a_device_file_beyond_all_use_is_refused_before_it_is_parsed(tmp_path: Path) -> None:

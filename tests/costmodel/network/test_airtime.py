@@ -34,11 +34,6 @@ def test_equal_packets_slow_all_stations_below_the_slowest() -> None:
     assert _rates("packets", [(11.0, DOWN), (1.0, DOWN)]) == pytest.approx([11 / 12] * 2, rel=1e-15)
 
 
-def test_uploads_take_the_time_of_downloads() -> None:
-    assert _rates("time", [(10.0, DOWN), (10.0, UP)]) == [5.0, 5.0]
-    assert _rates("packets", [(10.0, DOWN), (10.0, UP)]) == [5.0, 5.0]
-
-
 def test_a_full_server_leaves_its_air_to_the_other_direction() -> None:
     # A download of 1 takes a tenth of the time; the upload has the rest.
     assert _rates("time", [(10.0, DOWN), (10.0, UP)], (1.0, math.inf)) == pytest.approx([1.0, 9.0], rel=1e-12)
@@ -48,14 +43,6 @@ def test_a_full_server_leaves_its_air_to_the_other_direction() -> None:
     # 11 / 12 each are 1.83 of 2.
     assert _rates("packets", [(11.0, DOWN), (1.0, DOWN)], (2.0, math.inf)) == pytest.approx([11 / 12] * 2, rel=1e-12)
     assert _rates("packets", [(11.0, DOWN), (1.0, DOWN)], (1.0, math.inf)) == pytest.approx([0.5] * 2, rel=1e-12)
-
-
-def test_a_flow_that_its_window_limits_leaves_the_rest_of_the_air() -> None:
-    link = AirLink(OPEN, 2)
-    link.join(0.0, 0, 100.0, 1.0, 0, DOWN, 10.0)
-    link.join(0.0, 1, 100.0, 10.0, 0, UP, 10.0)
-    link.join(0.0, 2, 100.0, 10.0, 1, UP, 10.0)  # behind another access point
-    assert link.rates() == pytest.approx({0: 1.0, 1: 9.0, 2: 10.0}, rel=1e-15)
 
 
 def test_totals_are_those_of_a_shared_link() -> None:
@@ -73,20 +60,11 @@ def test_totals_are_those_of_a_shared_link() -> None:
     assert (number, served.finish, served.sent, served.contention_seconds) == (7, 4.5, 40.0, 0.5)
 
 
-def test_a_flow_that_is_never_slowed_ends_at_its_cap_to_the_bit() -> None:
-    link = AirLink((1e9, 1e9), 1)
-    link.join(0.1, 0, 0.7, 0.3, 0, DOWN, 1.0)
-    for number, now in enumerate((0.2, 0.5, 1.1), start=1):
-        link.join(now, number, 100.0, 0.1, 0, UP, 1.0)
-        link.next_finish()
-    assert [served.finish for _, served in link.finished(link.next_finish())] == [0.1 + 0.7 / 0.3]
-
-
 # The oracle: each flow has a bottleneck, and ends when its rates have added up to its bits.
 
 
 @pytest.mark.parametrize("fair", ["time", "packets"])
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(10))
 def test_each_flow_of_random_cells_has_a_bottleneck(fair: str, seed: int) -> None:
     flows, access_points, capacity = random_air(np.random.default_rng(seed))
     link = AirLink(capacity, access_points, fair)
@@ -145,13 +123,3 @@ def test_an_access_point_shares_out_packets_or_time_as_in_inet() -> None:
     assert fast == pytest.approx([5.3] * 4, rel=0.08)
     assert sum(fast) + slow == pytest.approx(22.0, rel=0.07)
     assert slow == pytest.approx(_erp_rate(6) / 5, rel=1e-12)
-
-
-def test_one_host_at_1_mbps_slows_those_at_11_below_1() -> None:
-    # Heusse et al., INFOCOM 2003: hosts at 11 Mbit/s fall below 1. Alone, packets of 1500 bytes: DIFS 50 us, backoff
-    # 310 us, SIFS 10 us, two preambles of 192 us, 34 bytes of headers, 14 of the acknowledgement.
-    alone = {mbps: 12_000 / (50 + 310 + 10 + 2 * 192 + (8 * 1534 + 8 * 14) / mbps) for mbps in (11, 1)}
-    for hosts in (1, 2, 3):
-        slowed = _rates("packets", [(alone[1], UP), *[(alone[11], UP)] * hosts])
-        assert slowed == pytest.approx([1 / (1 / alone[1] + hosts / alone[11])] * (hosts + 1), rel=1e-12)
-        assert max(slowed) < 1.0 < alone[11] / (hosts + 1)

@@ -65,16 +65,7 @@ def test_a_factor_holds_until_the_change_it_names(model: Callable[[], Variation]
         t = until
 
 
-def test_a_constant_link_has_its_nominal_rate_for_ever() -> None:
-    assert Constant().factor(5, DOWN, 3.0) == (1.0, INF)
-
-
 # Ornstein-Uhlenbeck
-
-
-def test_a_cv_of_37_percent_is_a_sigma_of_0_36() -> None:
-    assert sigma_of_cv(0.37) == pytest.approx(0.3582, abs=1e-4)
-    assert sigma_of_cv(0.0) == 0.0
 
 
 def test_factors_have_mean_1_and_the_cv_that_was_asked_for() -> None:
@@ -91,19 +82,6 @@ def test_factors_have_mean_1_and_the_cv_that_was_asked_for() -> None:
     assert np.quantile(x, [0.05, 0.25, 0.5, 0.75, 0.95]) == pytest.approx(expected, abs=0.07)
 
 
-def test_a_link_forgets_exponentially() -> None:
-    """Autocorrelation exp(-dt / tau) from every place in a chunk, also across its end; 6000 pairs: 4 * 0.013."""
-    model = process()
-    for first in (0, 60, 117, 119, 120, 500):
-        for steps in (1, 3, 6):
-            pairs = [
-                [math.log(model.factor(client, DOWN, 10.0 * sample)[0]) for sample in (first, first + steps)]
-                for client in range(3000)
-            ]
-            correlation = np.corrcoef(np.array(pairs).T)[0, 1]
-            assert correlation == pytest.approx(math.exp(-steps * 10.0 / 30.0), abs=0.06), (first, steps)
-
-
 def test_chunks_join_to_the_one_process_that_their_noise_makes() -> None:
     """The oracle takes the exact step sample by sample through all chunks, from nothing at the very beginning."""
     model, tau, step, sigma = process(), 30.0, 10.0, 0.36
@@ -117,60 +95,6 @@ def test_chunks_join_to_the_one_process_that_their_noise_makes() -> None:
     for way in (DOWN, UP):
         got = path(model, 7, way, 4 * chunk_samples, step)
         assert got == pytest.approx(np.array(expected)[chunk_samples:, way], rel=1e-13)
-
-
-def test_download_and_upload_vary_each_for_itself() -> None:
-    model = process()
-    pairs = np.log([[model.factor(client, way, 55.0)[0] for way in (DOWN, UP)] for client in range(3000)])
-    assert abs(np.corrcoef(pairs.T)[0, 1]) < 0.07
-
-
-def test_each_client_has_its_own_sigma_and_0_never_varies() -> None:
-    sigma = np.array([[0.0, 0.5], [0.2, 0.0]])
-    model = OrnsteinUhlenbeck(sigma, 30.0, 10.0, streams)
-    assert model.factor(0, DOWN, 12.0) == (1.0, INF)
-    assert model.factor(1, UP, 12.0) == (1.0, INF)
-    for client, way in ((0, UP), (1, DOWN)):
-        spread = np.log(path(model, client, way, 6000, 10.0)).std()
-        assert spread == pytest.approx(sigma[client, way], rel=0.15)
-    # The same noise, of whatever sigma.
-    assert math.log(model.factor(0, UP, 0.0)[0]) + 0.125 == pytest.approx(
-        (math.log(process(sigma=1.0).factor(0, UP, 0.0)[0]) + 0.5) * 0.5
-    )
-
-
-def test_a_fleet_of_a_million_draws_only_for_the_clients_asked_about() -> None:
-    asked: set[int] = set()
-
-    def counted(purpose: str, index: int, client: int) -> np.random.Generator:
-        asked.add(client)
-        return streams(purpose, index, client)
-
-    model = OrnsteinUhlenbeck(np.full((1_000_000, 2), 0.36), 30.0, 10.0, counted)
-    clients = list(range(0, 1_000_000, 100_000))
-    assert len({model.factor(client, DOWN, 1e6)[0] for client in clients}) == 10
-    assert asked == set(clients)
-
-
-@pytest.mark.parametrize("step", [0.1, 0.7, 30.0, 5000.0])
-def test_changes_fall_on_multiples_of_the_step(step: float) -> None:
-    model, t = process(step=step), 0.0
-    for sample in range(1, 1000):
-        t = model.factor(0, DOWN, t)[1]
-        assert t == sample * step
-
-
-@pytest.mark.parametrize(
-    ("sigma", "tau", "step", "message"),
-    [
-        (0.3, 0.0, 1.0, "tau must be a positive number of seconds, not 0.0"),
-        (0.3, 1.0, INF, "step must be a positive number of seconds, not inf"),
-        (-0.3, 1.0, 1.0, "sigma must be at least 0, not -0.3"),
-    ],
-)
-def test_a_process_that_cannot_be_is_refused(sigma: float, tau: float, step: float, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        OrnsteinUhlenbeck(sigma, tau, step, streams)
 
 
 # Recorded series
@@ -189,16 +113,3 @@ def test_a_recorded_series_comes_again_and_again_from_a_random_place() -> None:
             got, until = model.factor(client, UP, t)
             assert got == factor
             assert until == pytest.approx(t + left - place, abs=1e-9)
-
-
-def test_clients_follow_all_of_the_series() -> None:
-    model = samples()
-    first = [client for client in range(1000) if model.factor(client, DOWN, 0.0)[0] >= 0.5]
-    # A half of 1000: standard deviation 16.
-    assert len(first) == pytest.approx(500, abs=64)
-    assert all(model.factor(client, DOWN, 33.3) == model.factor(client, UP, 33.3) for client in range(20))
-
-
-def test_a_series_of_one_factor_never_changes() -> None:
-    model = Samples([StepSeries.of(np.zeros(1), np.array([0.25]))], streams)
-    assert model.factor(4, DOWN, 99.0) == (0.25, INF)

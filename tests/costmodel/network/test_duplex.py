@@ -11,7 +11,7 @@ import pytest
 from costmodel.config import Transport
 from costmodel.fleet.conditions import Conditions
 from costmodel.network.bandwidth import DOWN, UP
-from costmodel.network.duplex import ACK_SHARE, held_rate
+from costmodel.network.duplex import held_rate
 from costmodel.network.fair_link import FairLink
 from costmodel.network.links import Links
 from costmodel.visits.timeline import Timeline, solve
@@ -53,12 +53,6 @@ def test_a_download_beside_an_upload_is_slow_until_that_has_ended() -> None:
     assert _solve([UPLOAD]).up_end[0] == pytest.approx(UP_BITS / 1e6)
 
 
-def test_an_uplink_that_is_not_full_delays_no_acknowledgement() -> None:
-    # An upload of 0.5 Mbit/s at most leaves room for the acknowledgements, 0.2 Mbit/s.
-    timeline = _solve([DOWNLOAD, UPLOAD], up=0.5e6)
-    assert (timeline.down_end[0], timeline.up_end[1]) == (DOWN_BITS / 10e6, UP_BITS / 0.5e6)
-
-
 @pytest.mark.parametrize("links", [HOME, Links(INF, 1e6)])
 def test_a_download_that_its_own_link_holds_back_has_three_times_the_uplink(links: Links) -> None:
     works = Works.of([DOWNLOAD, replace(UPLOAD, bytes_up=1448 * 2000)])
@@ -92,44 +86,6 @@ def test_directions_know_nothing_of_each_other_where_the_slower_one_has_a_short_
     assert (HOME.held_up, Links(10e6, 1e6).held_up, Links(1e6, 10e6).held_up) == (DOWN, DOWN, UP)
     assert HOME.are_held_up(DOWN) == (False, True)
     assert replace(HOME, site_down=(INF,), site_up=(INF,), airtime="time").held_up is None
-
-
-def test_a_link_that_changes_its_rate_sends_the_rest_at_the_new_one() -> None:
-    link = FairLink(10.0)
-    for flow in (0, 1):
-        link.join(0.0, flow, 10.0, 8.0)
-    # 5 each by 1 s; then 2 bit/s each.
-    link.resize(1.0, 4.0)
-    assert (link.rates(), link.demands()) == ([4.0], [16.0])
-    assert link.next_finish() == pytest.approx(3.5)
-    # At 2 s there is room for both, with 3 bits each.
-    link.resize(2.0, 100.0)
-    assert link.next_finish() == pytest.approx(2.0 + 3 / 8)
-
-
-def test_a_site_may_lose_its_limit_while_it_is_full() -> None:
-    link = FairLink(math.inf, (6.0, 8.0))
-    for flow in (0, 1):
-        link.join(0.0, flow, 100.0, 9.0, flow)
-    link.resize(1.0, math.inf, (math.inf, 8.0))
-    assert link.rates() == [9.0, 8.0]
-    link.resize(2.0, 10.0, (6.0, math.inf))
-    assert link.rates() == [5.0, 5.0]
-
-
-def test_a_site_that_changes_its_rate_leaves_the_server_to_the_other() -> None:
-    link = FairLink(10.0, (6.0, 8.0))
-    for flow in (0, 1):
-        link.join(0.0, flow, 100.0, 9.0, flow)
-    assert link.rates() == [5.0, 5.0]
-    link.resize(1.0, 10.0, (1.0, 8.0))
-    assert link.rates() == [1.0, 8.0]
-    link.resize(2.0, 10.0, (6.0, 8.0))
-    assert [link.remove(3.0, flow).sent for flow in (0, 1)] == pytest.approx([5 + 1 + 5, 5 + 8 + 5])
-
-
-def test_acknowledgements_are_two_percent_of_what_they_acknowledge() -> None:
-    assert math.isclose(ACK_SHARE, 0.0218, abs_tol=5e-5)
 
 
 def test_access_links_that_are_apart_meet_when_the_servers_link_becomes_narrow_and_part_again() -> None:

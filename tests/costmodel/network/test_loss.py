@@ -6,11 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from costmodel.network.fair_link import Served
-from costmodel.network.senders import CubicWindow, Path, Sender, next_try, sender
+from costmodel.network.senders import CubicWindow, Path, next_try
 from costmodel.network.tcp import FRAME_BITS
 from costmodel.network.transfers import TransferTimes, transfer_batch
 
@@ -32,47 +29,14 @@ def test_a_loss_narrows_the_window_which_then_grows_as_cubic_says() -> None:
     assert (window.segments, window.threshold, window.kept) == pytest.approx((157.5, 157.5, 157.5))
 
 
-def test_a_narrow_window_grows_by_half_a_segment_each_round_trip() -> None:
-    window = CubicWindow(INF, 7.0, rtt=0.01, rate=100 * MBIT, queue=25.0)
-    window.advance(100, seconds=0.1)
-    # RFC 9438: 3 (1 - 0.7) / (1 + 0.7) = 0.529 segments for each window; cubic alone would have grown by 0.4.
-    assert window.segments == pytest.approx(math.sqrt(7**2 + 2 * 0.52941 * 100), rel=1e-3)
-
-
-def test_a_loss_on_a_short_path_leaves_the_link_full() -> None:
-    # A pipe of 3.3 segments, 20 Mbit/s x 2 ms: a window of 30 is 21 after a loss, and 17.7 still wait before the link.
-    window = CubicWindow(30.0, INF, rtt=0.002, rate=20 * MBIT, queue=300.0)
-    assert window.lose() == pytest.approx(0.7 * 0.1**3 * 0.202)
-    assert window.is_full
-
-
-def test_a_threshold_is_where_the_next_message_stops_doubling() -> None:
-    path = Path(rtt=0.1, loss=1e-12, threshold=20.0)
-    sending = sender(1e9, path)
-    window = 10 * FRAME_BITS
-    assert sending.next_part(0.0, 1e9) == (window, 1e9)
-    assert sending.part_sent(Served(window / 1e9, window, 0.0, 0.0)) == 0.1
-    # 20 segments are the threshold: from here the window is the rate.
-    _, rate = sending.next_part(0.1, 1e9)
-    assert rate * 0.1 / FRAME_BITS > 20
-
-
 @pytest.mark.parametrize(
     ("rate", "rtt", "loss", "nbytes", "measured"),
     [
         # Medians behind shaped links with random drops, over connections that had lost segments before.
         (20e6, 0.06, 0.01, 4_000_507, 15.9),
-        (20e6, 0.06, 0.003, 4_000_507, 8.04),
         (50e6, 0.02, 0.003, 4_000_507, 2.66),
-        (20e6, 0.06, 0.01, 1_000_503, 3.77),
-        (50e6, 0.02, 0.01, 1_000_503, 1.34),
         (20e6, 0.002, 0.003, 4_000_507, 1.68),
-        (20e6, 0.002, 0.01, 1_000_503, 0.427),
-        (20e6, 0.002, 0.01, 4_000_507, 1.72),
-        (20e6, 0.004, 0.01, 4_000_507, 1.85),
         (20e6, 0.01, 0.001, 4_000_507, 1.74),
-        (20e6, 0.01, 0.01, 4_000_507, 2.76),
-        (20e6, 0.02, 0.001, 4_000_507, 1.92),
         (20e6, 0.02, 0.01, 4_000_507, 5.26),
     ],
 )
@@ -90,36 +54,6 @@ def test_messages_take_what_was_measured_behind_links_that_lose_segments(
     assert np.mean(seconds) > bits / rate
 
 
-def mean_seconds(rate: float, rtt: float, loss: float, nbytes: float) -> float:
-    """Of twenty messages over one connection, with the same draws for any round trip."""
-    threshold, seconds = INF, []
-    for seed in range(20):
-        path = Path(rtt, True, loss, threshold, seed, queue=8.0 * 256_000)
-        times = transfer_batch([0.0], [8.0 * nbytes], [rate], INF, paths=[path])
-        threshold = float(times.threshold[0])
-        seconds.append(float(times.finish[0]) + rtt / 2)
-    return float(np.mean(seconds))
-
-
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(
-    st.sampled_from([1e6, 5e6, 20e6, 100e6, 1e9]),
-    st.sampled_from([1e-4, 1e-3, 3e-3, 1e-2, 3e-2]),
-    st.sampled_from([5e4, 1e6, 4e6]),
-    st.floats(0.001, 0.2),
-    st.floats(1.1, 4.0),
-)
-def test_a_longer_round_trip_makes_no_message_faster(
-    rate: float, loss: float, nbytes: float, rtt: float, longer: float
-) -> None:
-    # Draws that hit a window of another width move single messages by a little.
-    assert mean_seconds(rate, longer * rtt, loss, nbytes) >= 0.97 * mean_seconds(rate, rtt, loss, nbytes)
-
-
-def test_without_round_trips_or_with_bbr_losses_do_not_narrow_anything() -> None:
-    assert type(sender(1.0, Path(rtt=0.0, loss=0.1))) is type(sender(1.0, Path(rtt=1.0))) is Sender
-
-
 def steps(first: float, later: float) -> dict[str, object]:
     """A link of ``first`` bit/s for a second, then of ``later``."""
     return {"varying": lambda flow, now: (first, 1.0) if now < 1.0 else (later, INF)}
@@ -135,15 +69,6 @@ def test_a_window_as_wide_as_the_pipe_follows_a_link_that_becomes_faster() -> No
     # The window after a loss may be as wide as the faster link's pipe, too: 1.22 / sqrt(10^-4) segments are 29 Mbit/s.
     some = transfer_batch([0.0], [160 * MBIT], None, INF, paths=[Path(0.05, loss=1e-4)], **steps(MBIT, 10 * MBIT))  # type: ignore[arg-type]
     assert 16.9 <= some.finish[0] < 1.2 * 16.9
-
-
-def test_a_message_that_begins_in_a_pause_loses_segments_afterwards() -> None:
-    path = Path(0.05, starts_slowly=False, loss=0.01, threshold=30.0)
-    plain = transfer_batch([0.0], [160 * MBIT], [20 * MBIT], INF, paths=[path]).finish[0]
-    paused = transfer_batch([0.0], [160 * MBIT], None, INF, paths=[path], **steps(0.0, 20 * MBIT)).finish[0]  # type: ignore[arg-type]
-    # Without losses it would take 8 s.
-    assert plain > 40.0
-    assert paused == pytest.approx(1.0 + plain, rel=0.02)
 
 
 # Outages.
@@ -184,11 +109,6 @@ def test_an_outage_costs_what_is_left_of_the_timer_too() -> None:
     assert one(5e6, busy, 2.0, 2.1).finish[0] == pytest.approx(5.25)
     # One that has begun before the message: from its own start, tries at 0.25, 0.75, 1.75 s.
     assert one(1e6, busy, 0.0, 1.0).finish[0] == pytest.approx(1.75 + 1.0)
-
-
-def test_a_message_that_is_cut_in_an_outage_has_paused_until_then() -> None:
-    times = one(5e6, Path(0.05, starts_slowly=False), 2.0, 50.0, until=4.0)
-    assert (times.finish[0], times.sent[0], times.paused[0]) == (INF, pytest.approx(2e6), pytest.approx(2.0))
 
 
 def test_after_an_outage_the_window_is_new() -> None:

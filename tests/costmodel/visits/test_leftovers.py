@@ -13,13 +13,13 @@ import pytest
 from costmodel.clock import Clock
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.conditions import Conditions
-from costmodel.fleet.dynamics import PAUSE, ClientDynamics
+from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.links import Links
 from costmodel.visits.accounting import COSTS
 from costmodel.visits.leftovers import Leftovers, Solution
-from costmodel.visits.timeline import Timeline, solve, solve_beside
+from costmodel.visits.timeline import solve_beside
 from costmodel.visits.work import Work, Works
-from tests.costmodel.worlds import INF, LATER_ENDS, UP_RATE, VISIT, conditions, connected, ends, random_world
+from tests.costmodel.worlds import INF, UP_RATE, VISIT, connected, ends, random_world
 
 # An upload of 4344 bytes takes 6 s at 6056 bit/s, and 0.1 s to arrive. It is cut at 0 s, after 2 s, and goes on beside
 # a visit that uploads for 1 s from 4.3 s on.
@@ -51,12 +51,6 @@ def _outcome(solution: Solution) -> Any:
     columns = (timeline.up_end, timeline.lost, timeline.bytes_up, timeline.joules_spent)
     end, lost, nbytes, joules = (column[0].item() for column in columns)
     return end, lost, nbytes, joules
-
-
-def test_on_wide_links_it_takes_its_own_time_and_delays_nobody() -> None:
-    solution = _beside()
-    assert _outcome(solution) == (pytest.approx(4.1), INF, 2896, pytest.approx(4.1 * 3))
-    assert ends(solution.timeline) == pytest.approx(LATER_ENDS)
 
 
 def test_it_shares_the_links_on_its_way_with_messages_of_its_direction() -> None:
@@ -91,14 +85,6 @@ def test_what_is_sent_by_the_end_of_a_round_is_charged_and_the_rest_goes_on() ->
 def test_it_stops_when_its_client_leaves_crashes_or_has_no_power(how: Any, lost: float, joules: float) -> None:
     found = _outcome(_beside(**how))
     assert found == (INF, pytest.approx(lost), math.floor(4344 * (2 + lost) / 6) - 1448, pytest.approx(joules))
-
-
-def test_it_waits_for_a_client_that_comes_back_and_the_radio_stays_awake_after_it() -> None:
-    pausing = ClientDynamics(RecordedIntervals([[(-9.0, 2.0), (5.0, 100.0)]], None), PAUSE)
-    radio: Any = {"tail_watts": 0.5, "tail_seconds": 2.0, "transmit_joules_per_bit": 1e-3, "last_up": -9.0}
-    # 4.1 s at 3 W, 3 s at the baseline of 1 W, 1 J of the tail, and a joule for each 1000 bits.
-    found = _outcome(_beside(behaviour=pausing, **radio | {"last_down": -9.0}))
-    assert found == (pytest.approx(7.1), INF, 2896, pytest.approx(12.3 + 3 + 1 + 4 * 6.056))
 
 
 def test_a_visit_of_a_message_alone_ends_with_it() -> None:
@@ -145,13 +131,13 @@ def _in_rounds(clock: Clock, works: Sequence[Work], who: Conditions, rounds: Seq
     return columns
 
 
-ROUNDS = ([5.0, 60.0], [2.0, 4.0, 9.0, 30.0, 60.0], [0.5 * i for i in range(1, 20)] + [60.0])
+ROUNDS = ([2.0, 4.0, 9.0, 30.0, 60.0], [0.5 * i for i in range(1, 20)] + [60.0])
 
 
-@pytest.mark.parametrize("rounds", ROUNDS, ids=("one", "some", "many"))
+@pytest.mark.parametrize("rounds", ROUNDS, ids=("some", "many"))
 @pytest.mark.parametrize("first", range(8))
 def test_a_cut_into_rounds_changes_neither_ends_nor_costs(first: int, rounds: list[float]) -> None:
-    for seed in range(first, 512, 72):  # clients that leave, links that vary or break, segments that are lost
+    for seed in range(first, 512, 136):  # clients that leave, links that vary or break, segments that are lost
         world = random_world(seed)
         clock = Clock(world.fleet)
         who = clock.conditions(range(len(world.fleet)), 0)
@@ -163,7 +149,7 @@ def test_a_cut_into_rounds_changes_neither_ends_nor_costs(first: int, rounds: li
 
 @pytest.mark.parametrize("first", range(8))
 def test_late_visits_and_those_of_the_next_round_delay_each_other_as_in_one_batch(first: int) -> None:
-    for seed in range(first, 512, 56):
+    for seed in range(first, 512, 136):
         world = random_world(seed)
         clock, size = Clock(world.fleet), len(world.fleet)
         who, is_late = clock.conditions(range(size), 0), np.arange(size) % 2 == 0
@@ -185,30 +171,3 @@ def test_late_visits_and_those_of_the_next_round_delay_each_other_as_in_one_batc
             assert column == pytest.approx(getattr(whole, name)[is_late], rel=1e-9, abs=1e-6), (seed, name)
             found = getattr(after.timeline, name)
             assert found == pytest.approx(getattr(whole, name)[~is_late], rel=1e-9, abs=1e-6), (seed, name)
-
-
-@pytest.mark.parametrize("cut", [0.3, 1.0, 4.0])
-def test_a_late_message_loses_segments_as_if_there_were_no_rounds(cut: float) -> None:
-    """5 MB over 20 Mbit/s at 60 ms, of which 1 % is lost: 15.7 s measured once, in a round that ended meanwhile."""
-    line = dict.fromkeys(("down", "up"), 20e6) | {"rtt": 0.06, "loss": 0.01}
-    who = conditions(24, **line)
-    works = Works.of([Work(0, 5_000_000, 0.0)] * 24)
-    whole = solve(np.zeros(24), works, who, Links())
-    assert whole.up_end.min() < 15.7 < np.median(whole.up_end)
-    state = solve_beside(None, np.zeros(24), works, who, Links(), until=cut, goes_on=True).state
-    assert state is not None
-    rest = solve_beside(state, [], Works.of([]), who.only(np.zeros(24, bool)), Links()).leftovers
-    assert isinstance(rest, Timeline)
-    assert rest.up_end == pytest.approx(whole.up_end, rel=1e-12)
-
-
-def test_leftovers_are_kept_to_the_bit() -> None:
-    who = dataclasses.replace(connected(3, loss=0.01), loss_seed=np.full((3, 2), (1 << 62) - 1))
-    state = solve_beside(None, [0.0] * 3, Works.of([VISIT, UPLOAD, VISIT]), who, Links(), until=2.0, goes_on=True).state
-    none = solve_beside(None, [], Works.of([]), who.only(np.zeros(3, bool)), Links()).state
-    assert state is not None
-    assert none is not None
-    again = Leftovers.unpacked(state.of([2, 0, 1]).packed(), none)
-    assert again.clients == [0, 1, 2]
-    assert again.conditions.loss_seed.tolist() == who.loss_seed.tolist()
-    assert (again.senders, again.since, again.works.steps.tolist()) == (state.senders, 2.0, [10, 0, 10])
