@@ -61,19 +61,6 @@ def test_the_loss_of_two_classes_is_as_by_hand(form: str, counts: list[int], exp
     assert [float(loss) for loss in client_side.losses] == pytest.approx(expected, rel=1e-6)
 
 
-def test_uniform_shares_change_no_gradient() -> None:
-    grads = []
-    for counts in ([4, 4, 4], [0, 0, 0]):
-        net, client_side = tower(), ClientUpdate(Options())
-        StepFactory(net, TrainConfig()).begin(visit(net), client_side, [calibrated(net, counts)]).backward(
-            client_side.loss, *batch()
-        )
-        grads.append(net.grad.clone())
-    shifted, plain = grads
-    assert torch.allclose(shifted, plain, rtol=0, atol=1e-6)
-    assert not torch.equal(shifted, plain)
-
-
 METHODS: list[tuple[str, dict[str, Any], int]] = [
     ("fedavg", {}, 1),
     ("fedmlb", {}, 4),

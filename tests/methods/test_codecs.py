@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,13 @@ import pytest
 
 from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from edge.protocol import client_state
-from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.config import TrainConfig
 from edge.protocol.payload import MODEL, vectors
 from tests.crossed import crossed, every
 from tests.ledgers import virtual_rows
 from tests.toy import Run, broken_off, federation, model_sha256, play, resumed, state_file, store, unsteady_world
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
-THOROUGH = TrainConfig(lr=0.1, batch=16, local_epochs=2, momentum=0.5, clip=10.0)
 FOUR_BITS = {"kind": "quantize", "bits": 4, "bucket": 512}
 CODECS: Mapping[str, Mapping[str, Any]] = {
     "quantize": {"up": (FOUR_BITS,)},
@@ -74,13 +72,6 @@ def test_four_bits_a_number_and_a_norm_for_each_bucket_by_hand(tmp_path: Path) -
     # The header is that of a raw update: every number in it has a fixed width.
     header = "SELECT DISTINCT nbytes FROM transfers WHERE direction = 'up' AND key = 'header'"
     assert run.rows(header) == start(tmp_path / "plain", "fedavg", {}, rounds=1).rows(header)
-
-
-@pytest.mark.parametrize("codec", every(3, CODECS.values()), ids=CODECS)
-def test_it_learns_to_read_digits(codec: Mapping[str, Any], tmp_path: Path) -> None:
-    how = {"train": THOROUGH, "partition": PartitionConfig("iid"), "clients": 3, "rounds": 15, "target": 0.9}
-    run = start(tmp_path, "fedavg", codec, **how)
-    assert max(accuracy for (accuracy,) in run.rows("SELECT accuracy FROM rounds")) >= 0.9
 
 
 @each_codec
@@ -172,13 +163,6 @@ def test_what_downloads_lose_is_no_part_of_an_update(method: str, how: Mapping[s
                 assert np.abs(after[name][key].data - vector.data).max() < 1e-6
 
 
-def test_no_stage_is_no_codec_to_the_bit(tmp_path: Path) -> None:
-    plain = start(tmp_path / "plain", "fedavg", {})
-    whole = {"up": ({"kind": "topk", "ratio": 1.0},), "down": ({"kind": "topk", "ratio": 1.0},), "of": "weights"}
-    for name, codec in (("none", {"up": (), "error_feedback": True}), ("whole", whole)):
-        assert np.array_equal(start(tmp_path / name, "fedavg", codec).model, plain.model)
-
-
 # --- lengths that depend on numbers -----------------------------------------------------------------------------------
 
 SHORTENED = {"up": ({"kind": "topk", "ratio": 0.05}, FOUR_BITS, {"kind": "elias"}), "error_feedback": True}
@@ -212,13 +196,3 @@ def test_a_visit_that_does_not_count_is_trained_and_leaves_its_client_as_it_was(
     assert files <= {file for (file,) in run.rows("SELECT file FROM states")}
     counted = run.rows("SELECT client, round FROM visits WHERE kind = 'train'")
     assert set(run.rows("SELECT client, round FROM states")) <= set(counted)
-
-
-def test_a_visit_that_no_worker_could_train_is_timed_by_the_bound_of_its_upload(tmp_path: Path) -> None:
-    run = federation(tmp_path, "fedavg", codec=SHORTENED, rounds=2, train=BRIEF)
-    first, later = run.prepare(1, 0), replace(run.prepare(1, 1), number=9)
-    run.trainer.train_first([first])
-    assert 0 < run.trainer.encoded(first)[MODEL]["head"] < first.price.up[MODEL]["head"]
-    assert run.pricing.sent(first, run.trainer.encoded(first)).work.bytes_up < first.work.bytes_up
-    assert run.pricing.sent(later, run.trainer.encoded(later)).work.bytes_up == later.work.bytes_up
-    store(run).ledger.close()

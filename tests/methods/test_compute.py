@@ -16,7 +16,6 @@ from coordinator.methods.spec import Costs
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.run import RunFailed
 from edge.protocol.config import PartitionConfig, TrainConfig
-from edge.protocol.options.base import Options
 from edge.protocol.payload import Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, ClientUpdate, Step, VisitContext
@@ -128,20 +127,6 @@ def test_each_phase_of_training_has_the_overhead_of_its_steps(tmp_path: Path) ->
     longer = np.array(both.rows(SECONDS))[:, 0] - np.array(one.rows(SECONDS))[:, 0]
     assert longer == pytest.approx(overheads)
     assert both.rows("SELECT DISTINCT steps FROM visits") == [(14,)]
-
-
-def test_batches_are_those_of_local_training() -> None:
-    context = one_example(1, np.zeros((1, 4)), Options())
-    for train, samples, sizes in (
-        (TrainConfig(batch=4, local_epochs=2), 10, [4, 4, 2, 4, 4, 2]),
-        (TrainConfig(batch=4, drop_last=True), 10, [4, 4]),
-        (TrainConfig(batch=4, local_steps=4), 5, [4, 1, 4, 1]),
-        (TrainConfig(batch=4), 0, []),
-    ):
-        plan = train.plan(samples)
-        found = type(context)(context.layout, None, {}, train, plan, samples, context.flops).batches
-        assert found == sizes
-        assert sum(found) == plan.samples
 
 
 @pytest.mark.parametrize(

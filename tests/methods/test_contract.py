@@ -149,12 +149,6 @@ def test_replies_of_any_workers_in_any_order_give_the_same_model_and_the_same_ch
         assert store(shuffled.federation).ledger.chain == store(ordered.federation).ledger.chain
 
 
-@each_method
-def test_another_seed_gives_another_model(case: Case, once: Played) -> None:
-    one, other = case.play_real(once), case.play_real(once, seed=1)
-    assert model_sha256(one.federation) != model_sha256(other.federation)
-
-
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in PLAIN_MESSAGES], ids=str)
 def test_what_is_taught_by_the_received_model_alone_sends_what_fedavg_sends(case: Case, once: Played) -> None:
     assert case.play_real(once).rows(SENT) == case.play_fedavg(once).rows(SENT)
@@ -285,17 +279,3 @@ def test_a_method_has_one_name_however_it_is_spelled() -> None:
 def test_names_that_make_no_method_say_why(name: str, reason: str) -> None:
     with pytest.raises(ValueError, match=re.escape(reason)):
         resolve(name)
-
-
-def test_pathways_must_be_in_the_model() -> None:
-    method = resolve("fedmlb+fedprox")
-    with pytest.raises(ValueError, match=r"method_options\.pathways: 4 is not in 1\.\.3"):
-        method.check(method.options.model_validate({"pathways": [4]}), 4)
-    with pytest.raises(ValueError, match="names a pathway twice"):
-        method.check(method.options.model_validate({"pathways": [1, 1]}), 4)
-
-
-def test_a_method_without_options_of_its_own_can_be_joined() -> None:
-    """`Options` itself is the base of a correction's options."""
-    joined = resolve("tests.plugins.raising:SUM+fedprox")
-    assert joined.options.model_fields.keys() == resolve("fedavg+fedprox").options.model_fields.keys()

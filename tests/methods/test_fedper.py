@@ -11,9 +11,9 @@ import torch
 
 from coordinator.rounds.policy import RoundPolicy
 from edge.protocol import client_state
-from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
+from edge.protocol.config import ModelConfig, TrainConfig
 from edge.protocol.payload import MODEL
-from tests.toy import Run, committed_states, play, state_file
+from tests.toy import Run, play, state_file
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 SENT = "SELECT DISTINCT direction, key FROM transfers WHERE slot = 'model'"
@@ -46,20 +46,6 @@ def test_each_client_is_scored_with_its_own_head_on_its_own_test_examples(tmp_pa
         with torch.no_grad():
             scores.append(float((site.net.run(x).argmax(1) == y).double().mean()))
     assert run.rows("SELECT accuracy FROM rounds")[-1][0] == pytest.approx(np.mean(scores))
-
-
-def test_a_client_that_was_never_visited_has_its_head_as_it_was_initialised(tmp_path: Path) -> None:
-    run = play(tmp_path, "fedper", clients=4, participants=1, rounds=1, train=BRIEF, partition=PartitionConfig("iid"))
-    # All four are scored, three of them with the head that every client starts from.
-    assert run.rows("SELECT participants, accuracy IS NULL FROM rounds") == [(1, 0)]
-    assert list(committed_states(run.federation)) == [client for (client,) in run.rows("SELECT client FROM visits")]
-
-
-def test_with_all_layers_private_it_is_local_training(tmp_path: Path) -> None:
-    private = play(tmp_path / "private", "fedper", train=BRIEF, layers=4)
-    alone = play(tmp_path / "alone", "local", train=BRIEF)
-    assert [kept(private, client) for client in range(4)] == [kept(alone, client) for client in range(4)]
-    assert private.rows("SELECT accuracy FROM rounds") == alone.rows("SELECT accuracy FROM rounds")
 
 
 def test_running_statistics_follow_their_block(tmp_path: Path) -> None:

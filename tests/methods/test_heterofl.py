@@ -17,7 +17,6 @@ from edge.protocol.submodels import SliceMap
 from edge.protocol.variant import Variant
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.run import visits
 from scenarios.run.setup import RunInputs, Setup
 from tests.ledgers import virtual_rows
 from tests.toy import (
@@ -127,15 +126,6 @@ def test_rates_are_fixed_by_device_drawn_by_shares_or_one_for_all() -> None:
         _ = Setup.of(known, described(known)).rates
 
 
-def test_drawn_rates_differ_between_rounds_and_depend_on_seed_round_and_client_alone() -> None:
-    known = loaded("heterofl", submodel={"rate": "round", "rates": (1.0, 0.5, 0.25), "shares": (0, 1, 1)})
-    rate, own = Setup.of(known, described(known)).rates
-    drawn = [[rate(client, round) for client in range(4)] for round in range(50)]
-    assert {each for row in drawn for each in row} == {0.5, 0.25}
-    assert drawn == [[rate(client, round) for client in range(4)] for round in range(50)]
-    assert own(0) == 1.0
-
-
 def test_memory_chooses_the_largest_part_that_fits() -> None:
     known = loaded("heterofl", model=ModelConfig("resnet18", width=64), train=TrainConfig(batch=32))
     profile = described(loaded("heterofl", model=ModelConfig("resnet18", width=64), submodel={"rate": "memory"}))
@@ -178,33 +168,6 @@ def test_it_joins_every_policy_and_resumes_in_each(policy: PolicyName, tmp_path:
     assert virtual_rows(tmp_path / "broken off") == virtual_rows(tmp_path / "whole")
 
 
-def test_the_ledger_has_the_rate_of_each_visit_and_rounds_count_them(tmp_path: Path) -> None:
-    chosen: list[Mapping[float, int]] = []
-    how = {"rounds": 2, "train": BRIEF, "submodel": BY_CLIENT, "evaluation": {"on": "both", "charged": True}}
-    run = play(tmp_path, "heterofl", on_round=lambda progress: chosen.append(progress.chosen), **how)
-    own = rates(submodel=BY_CLIENT)
-    assert run.rows("SELECT DISTINCT client, kind, rate FROM visits ORDER BY 1, 2") == [
-        (client, kind, rate) for client, rate in enumerate(own) for kind in ("evaluate", "train")
-    ]
-    assert chosen == [{1.0: 1, 0.5: 3}] * 2  # without evaluations
-    # Parts that are sent twice in each of two rounds and are evaluated: 4 clients x 2 x 2 visits.
-    table = [tuple(row)[:4] for row in visits.by_rate(lambda sql: read(tmp_path / "ledger.sqlite", sql))]
-    assert table == [(1.0, 1, 4, 0), (0.5, 3, 12, 0)]
-    plain = play(tmp_path / "whole", "fedavg", rounds=1, train=BRIEF)
-    assert visits.by_rate(lambda sql: read(tmp_path / "whole" / "ledger.sqlite", sql)) == []
-    assert plain.rows("SELECT DISTINCT rate FROM visits") == [(1.0,)]
-
-
-def test_visits_that_do_not_count_have_the_rate_that_they_began_with(tmp_path: Path) -> None:
-    how = unsteady_world("over_select") | {"rounds": 4, "submodel": {"rate": "round", "rates": (1.0, 0.5, 0.25)}}
-    run = play(tmp_path, "heterofl", **how)
-    rows = run.rows("SELECT client, round, kind, rate FROM visits")
-    draws = Setup.of(loaded("heterofl", **how), run.federation.description).rates.of_visit
-    assert [rate for *_, rate in rows] == [draws(client, round) for client, round, _, _ in rows]
-    assert {kind for _, _, kind, _ in rows} == {"train", "lost"}
-    assert len({rate for _, _, kind, rate in rows if kind == "lost"}) > 1
-
-
 @pytest.mark.parametrize(
     "codec",
     [
@@ -225,12 +188,6 @@ def test_it_joins_codecs_of_which_each_part_has_its_own_lengths(codec: Mapping[s
     assert len({nbytes for _, nbytes in sent}) >= 2
     broken_off(tmp_path / "broken off", "heterofl", 1, **how)
     assert np.array_equal(resumed(tmp_path / "broken off", "heterofl", **how).model, one.model)
-
-
-def test_the_parts_of_the_global_model_are_evaluated_beside_it(tmp_path: Path) -> None:
-    run = play(tmp_path, "heterofl", rounds=1, train=BRIEF, submodel={"rate": "client", "rates": (1.0, 0.5, 0.25)})
-    rows = run.rows("SELECT rate, metric FROM evaluations WHERE client = -1")
-    assert rows == [(rate, name) for rate in (0.5, 0.25) for name in ("accuracy", "loss")]
 
 
 @pytest.mark.parametrize(("policy", "rounds"), [("sync", 2), ("fedbuff", 5)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,12 @@ from torch.nn import functional as F
 from coordinator.aggregation.update_checks import UpdateChecks
 from coordinator.rounds.policy import RoundPolicy
 from edge.protocol import client_state
-from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.config import TrainConfig
 from edge.protocol.payload import MODEL
 from edge.training.batches import LocalBatches
 from tests.toy import Run, direct, play, state_file
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_epochs=1)
-TRAIN_SPLIT = {"split": "train"}
-"""For clients without test examples"""
 
 
 def model_of(run: Run, client: int) -> NDArray[np.float32]:
@@ -54,26 +51,6 @@ def test_each_model_is_that_of_sgd_on_the_examples_of_its_client(tmp_path: Path)
                 F.cross_entropy(net.run(x), y).backward()  # type: ignore[no-untyped-call]
                 net.flat.sub_(net.grad, alpha=BRIEF.lr)
         assert np.array_equal(model_of(run, client), net.flat.numpy())
-
-
-def test_the_examples_of_others_make_no_difference(tmp_path: Path) -> None:
-    models = []
-    for others in (range(100, 200), range(200, 400)):
-        file = tmp_path / f"{others.start}.json"
-        file.write_text(json.dumps({"0": list(range(100)), "1": list(others)}))
-        partition = PartitionConfig("file", file=str(file))
-        run = play(
-            tmp_path / str(others.start),
-            "local",
-            train=BRIEF,
-            partition=partition,
-            clients=2,
-            rounds=1,
-            evaluation=TRAIN_SPLIT,
-        )
-        models.append([model_of(run, client) for client in (0, 1)])
-    assert np.array_equal(models[0][0], models[1][0])
-    assert not np.array_equal(models[0][1], models[1][1])
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,6 @@ from edge.protocol.config import DataConfig, ModelConfig, PartitionConfig, Train
 from edge.training.batches import Loader, LocalBatches
 from edge.training.blocks import build
 from edge.training.counts import count_blocks, flops_per_example
-from scenarios.config.load import ScenarioError, load
-from scenarios.config.overrides import parse_all
 from tests.toy import cache_folder, play
 
 CPU = torch.device("cpu")
@@ -170,19 +168,6 @@ def test_flops_and_activations_are_counted_by_hand() -> None:
     assert (name, sum(weights.numel() for weights in layer.parameters())) == ("head", 610)
     counted = flops_per_example(lambda: build(ModelConfig("softmax"), 10, 60), (60,), "features")
     assert counted.tolist() == [[1200, 1200, 0, 1200]]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "complaint"),
-    [
-        (["data.name=breast-cancer"], "'digits-cnn' takes images; breast-cancer has features; choose mlp or softmax"),
-        (["model.name=mlp"], "model.name = 'mlp' takes features; digits has images"),
-        (["data.name=python-topics", "model.name=mlp"], "model.name = 'mlp' takes features; python-topics has tokens"),
-    ],
-)
-def test_a_model_for_other_examples_is_refused(overrides: list[str], complaint: str) -> None:
-    with pytest.raises(ScenarioError, match=complaint):
-        load("digits", parse_all(overrides))
 
 
 SETS = {

@@ -24,27 +24,6 @@ def touch(*files: Path) -> None:
         file.touch()
 
 
-def test_the_table_says_what_a_model_sees_and_only_28_pixel_sets_are_padded() -> None:
-    seen = {row.name: (row.classes, row.shape, row.id_column is not None) for row in DATASETS.values()}
-    assert seen == {
-        "digits": (10, (1, 8, 8), False),
-        "mnist": (10, (1, 32, 32), False),
-        "femnist": (62, (1, 32, 32), True),
-        "cifar10": (10, (3, 32, 32), False),
-        "cifar100": (100, (3, 32, 32), False),
-        "tinyimagenet": (200, (3, 64, 64), False),
-        "imagenet200": (200, (3, 224, 224), False),
-        "breast-cancer": (2, (30,), False),
-        "python-topics": (10, (20,), False),
-        "synthetic": (10, (60,), True),
-        "hapt": (6, (6, 128), True),
-        "hapt-transitions": (12, (6, 128), True),
-        "shakespeare": (81, (80,), True),
-    }
-    assert {name: row.pad for name, row in DATASETS.items() if row.pad} == {"mnist": 2, "femnist": 2}
-    assert {name: row.side for name, row in DATASETS.items() if row.side} == {"imagenet200": 224}
-
-
 def test_a_row_may_be_of_ones_own_module_and_an_unknown_name_gets_the_nearest_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -79,13 +58,6 @@ def test_the_environment_comes_before_the_cache(tmp_path: Path, monkeypatch: pyt
     assert find_data("mnist", None, cache) == f"Parquet in {cache}/mnist"
     touch(shelf / "mnist/train.parquet", shelf / "mnist/val.parquet")
     assert find_data("mnist", None, cache) == f"Parquet in {shelf}/mnist"
-
-
-@pytest.mark.parametrize("below", ["", "cifar100"])
-def test_torchvisions_files_lie_in_the_root_or_below_the_name(tmp_path: Path, below: str) -> None:
-    folder = tmp_path / below
-    touch(*(folder / "cifar-100-python" / name for name in ("train", "test", "meta")))
-    assert find_data("cifar100", str(tmp_path)) == f"torchvision's CIFAR100 files in {folder}"
 
 
 def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(tmp_path: Path) -> None:

@@ -89,20 +89,6 @@ def test_a_file_of_other_content_is_refused(tmp_path: Path, changes: dict[str, A
         open_data(config, tmp_path / "cache")
 
 
-def test_a_damaged_file_and_a_missing_column_are_refused(tmp_path: Path) -> None:
-    file = write_roles(tmp_path) / "shakespeare" / "shakespeare.parquet"
-    config = DataConfig("shakespeare", root=str(tmp_path))
-    pq.write_table(pa.table({"play": ["lear"], "text": ["AB" * 9]}), file)
-    with pytest.raises(DataError, match=r"shakespeare\.parquet: no column role"):
-        open_data(config, tmp_path / "cache")
-    file.write_bytes(b"PAR1 and nothing else")
-    with pytest.raises(DataError, match=r"shakespeare\.parquet: not a readable Parquet file"):
-        open_data(config, tmp_path / "cache")
-    file.unlink()
-    with pytest.raises(DataError, match=r"put shakespeare/shakespeare\.parquet below a folder and name that folder"):
-        open_data(config, tmp_path / "cache")
-
-
 def test_the_real_plays_have_580_roles(tmp_path: Path) -> None:
     root = Path(os.environ.get("FEDBR_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
     if not (root / "shakespeare" / "shakespeare.parquet").is_file():

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from edge.data.registry import DATASETS
-from edge.models.registry import ModelRow, model, module_row
+from edge.models.registry import model, module_row
 from edge.models.user_module import check_chain, check_module, make_module, stages_of
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.training.blocks import build
@@ -76,13 +76,6 @@ def test_a_module_that_is_no_chain_of_blocks_is_refused_with_the_reason(name: st
         check_chain(row, make_module(row, 10, x.shape[1], row.width), x, 10)
 
 
-def test_functional_layers_are_found_also_where_their_output_has_the_chains_shape() -> None:
-    # Without `flat`, the linear layer gets four dimensions.
-    row = module_row("f", f"{NETS}:Functional", ["conv+norm+act", "deep", "fc"])
-    with pytest.raises(ValueError, match=r"not its children conv, norm, act, deep, fc one after another \(.*shapes"):
-        check_chain(row, make_module(row, 10, 1, None), torch.ones(2, 1, 8, 8), 10)
-
-
 def test_children_that_are_not_there_blocks_without_parameters_and_wrong_outputs_are_named() -> None:
     net = make_module(CONV_NET, 10, 1, 4)
     for parts, complaint in (
@@ -130,28 +123,6 @@ def test_methods_train_it_as_they_train_shipped_models(tmp_path: Path, method: s
     assert np.isfinite(run.model).all()
 
 
-@pytest.mark.parametrize("method", ["fedavg", "pfedmb", "gradaug"])
-def test_its_strided_convolutions_of_few_channels_train_in_channels_last(tmp_path: Path, method: str) -> None:
-    name = "tests.plugins.own_rows:STRIDED"
-    down = build(ModelConfig(name), 10, 1)[1][1].get_submodule("0.down")
-    assert type(down) is nn.Conv2d
-    assert down.stride == (1, 1)
-    check_module(ModelConfig(name), DATASETS["digits"])
-    one, other = (
-        play(
-            tmp_path / memory_format,
-            method,
-            model=ModelConfig(name),
-            clients=2,
-            rounds=2,
-            partition=PartitionConfig("iid"),
-            train=TrainConfig(lr=0.1, batch=16, local_steps=3, memory_format=memory_format),
-        ).model
-        for memory_format in ("contiguous", "channels_last")
-    )
-    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
-
-
 def test_a_strided_convolution_of_few_channels_gives_its_own_gradients() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(*(block for _, block in build(ModelConfig("tests.plugins.own_rows:STRIDED"), 10, 1)))
@@ -164,7 +135,3 @@ def test_a_strided_convolution_of_few_channels_gives_its_own_gradients() -> None
         assert mine.grad is not None
         assert other.grad is not None
         np.testing.assert_allclose(mine.grad, other.grad, rtol=1e-3, atol=1e-4)
-
-
-def test_its_row_is_an_ordinary_one() -> None:
-    assert isinstance(model(OWN), ModelRow)

@@ -12,7 +12,6 @@ from edge.protocol.config import DataConfig, Job, ModelConfig, TrainConfig, from
 from edge.protocol.options.base import Options, joined
 from edge.protocol.options.fedalign import alignment_flops
 from edge.protocol.options.fedbr import FedBROptions
-from edge.protocol.options.fedmlb import FedMLBOptions
 from edge.protocol.options.fedprox import FedProxOptions
 from edge.protocol.options.gradaug import channels, draw_subnetworks, widths_from
 
@@ -32,16 +31,6 @@ def test_a_worker_has_the_options_of_all_parts_in_one_object() -> None:
     assert isinstance(theirs, FedProxOptions)
     assert (theirs.alpha, theirs.mu, theirs.half) == (2, 0.5, True)
     assert not isinstance(received({}, FedBROptions).options, FedProxOptions)
-
-
-def test_lists_of_a_message_are_the_tuples_that_they_were() -> None:
-    theirs = received({"pathways": [1, 3]}, FedMLBOptions).options
-    assert theirs == FedMLBOptions(pathways=(1, 3))
-
-
-def test_a_part_without_options_of_its_own_adds_none() -> None:
-    assert joined([Options, FedProxOptions]) is FedProxOptions
-    assert received({}, Options).options == Options()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from edge.data.augment import Profile
 from edge.data.registry import Split
 from edge.methods.fedprox import FedProxCorrection
-from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, TrainConfig, TrainingPlan
 from edge.protocol.messages import GLOBAL, Evaluate, Train
 from edge.protocol.options.fedprox import FedProxOptions
-from edge.protocol.payload import MODEL, Vector, sha256
+from edge.protocol.payload import MODEL, Vector
 from edge.training.batches import Loader, LocalBatches
-from edge.training.client_update import VisitContext
 from edge.training.sgd import Sgd
 from edge.training.trainer import LocalTrainer
-from tests.toy import batch, federation, store, tower, vector, visit
+from tests.toy import batch, federation, store, tower, visit
 
 
 @pytest.mark.parametrize(
@@ -72,13 +69,6 @@ def drawn(site: LocalTrainer, config: TrainConfig, key: tuple[int, int, int]) ->
     return [y.tolist() for _, y in LocalBatches(site.train_set, site.client_indices.train[key[2]], config, key)()]
 
 
-def test_a_visit_draws_as_many_batches_as_planned(site: LocalTrainer) -> None:
-    held = len(site.client_indices.train[0])
-    for config in (TrainConfig(batch=50, local_epochs=2), TrainConfig(batch=50, local_steps=9, drop_last=True)):
-        batches, plan = drawn(site, config, (0, 0, 0)), config.plan(held)
-        assert (len(batches), sum(map(len, batches))) == (plan.steps, plan.samples)
-
-
 def test_each_epoch_and_phase_holds_each_example_once_in_an_order_of_seed_round_and_client(site: LocalTrainer) -> None:
     indices, config = site.client_indices.train[0], TrainConfig(batch=50)
     first, second = drawn(site, TrainConfig(batch=len(indices), local_epochs=2), (0, 0, 0))
@@ -91,14 +81,6 @@ def test_each_epoch_and_phase_holds_each_example_once_in_an_order_of_seed_round_
     assert drawn(site, config, (0, 1, 2)) == drawn(site, config, (0, 1, 2))
     assert drawn(site, config, (0, 1, 2)) != drawn(site, config, (0, 2, 2))
     assert drawn(site, config, (0, 1, 2)) != drawn(site, config, (1, 1, 2))
-
-
-def test_a_phase_with_streams_of_its_own_leaves_the_order_of_the_others_as_it_was(site: LocalTrainer) -> None:
-    indices, config = site.client_indices.train[0], TrainConfig(batch=50, local_steps=3)
-    batches = LocalBatches(site.train_set, indices, config, (0, 0, 0))
-    own, again = batches.phase("alpha", None), batches.phase("alpha", 2)
-    assert (len(list(own())), again.plan.samples) == (3, 2 * len(indices))
-    assert [y.tolist() for _, y in batches()] == drawn(site, config, (0, 0, 0)) != [y.tolist() for _, y in own()]
 
 
 # --- nothing is allocated per client ----------------------------------------------------------------------------------
@@ -156,17 +138,6 @@ def test_a_step_allocates_no_vector_as_long_as_the_model() -> None:
         assert seen.places == {vector.data_ptr() for vector in own}
 
 
-def test_a_visits_torch_generator_is_keyed_by_purpose_round_and_client() -> None:
-    def drawn(context: VisitContext, purpose: str) -> list[float]:
-        return torch.rand(3, generator=context.torch_generator(purpose)).tolist()
-
-    context = visit(tower())
-    first = drawn(context, "mixup")
-    assert drawn(context, "mixup") == first
-    others = [drawn(context, "width"), drawn(replace(context, round=1), "mixup")]
-    assert first not in [*others, drawn(replace(context, client=1), "mixup")]
-
-
 # --- precision --------------------------------------------------------------------------------------------------------
 
 
@@ -181,22 +152,6 @@ def test_training_in_bf16_is_scored_in_fp32(site: LocalTrainer) -> None:
     assert 0 < np.linalg.norm(rounded - exact) < 0.1 * moved
     scores = [one.evaluate(Evaluate(0, 100, GLOBAL, asked(one, 0, start).payload), None) for one in (site, half)]
     assert scores[0] == scores[1]
-
-
-def test_what_a_client_keeps_comes_back_to_the_bit(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    kept = {
-        "model": {"body": vector(*rng.standard_normal(5)), "body.buffers": vector(1.5)},
-        "control": {"c": vector(-0.0, np.inf)},
-    }
-    path = tmp_path / "3-0.safetensors"
-    client_state.write(str(path), kept)
-    back = client_state.read(str(path))
-    assert {slot: {*named} for slot, named in back.items()} == {slot: {*named} for slot, named in kept.items()}
-    ordered = {slot: {key: back[slot][key] for key in named} for slot, named in kept.items()}
-    assert sha256(ordered) == sha256(kept)
-    assert [p.name for p in path.parent.iterdir()] == ["3-0.safetensors"]
-    assert client_state.read(None) == {}
 
 
 # --- examples that are used again -------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from coordinator.methods.registry import resolve
 from edge.data.registry import dataset
-from edge.protocol.config import DataConfig, ModelConfig, TrainingPlan
+from edge.protocol.config import ModelConfig
 from edge.protocol.operations import KINDS
-from edge.protocol.options.fedbr import FedBROptions
 from edge.protocol.payload import PASS_TYPES
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build, load_dotted
-from edge.training.client_update import first_last
 from edge.training.counts import count_blocks, flops_per_example
 from edge.training.job_model import cached_counts
 from tests.crossed import every
-from tests.toy import CPU, DIGITS_CNN, described, one_example, shifted, tower, tower_blocks, visit, whole
+from tests.toy import CPU, one_example, shifted, tower_blocks, visit, whole
 
 CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("fedavg", {}, {}),
@@ -92,36 +89,6 @@ def test_a_row_foresees_the_flops_of_a_step(
     assert counter.get_total_flops() == 2 * (foreseen * flops_per_example(make, shape)).sum()
 
 
-@pytest.mark.parametrize("groups", [1, 3, 12])
-def test_a_convolution_in_groups_costs_as_little_backward_as_forward(groups: int) -> None:
-    def make() -> list[Block]:
-        return [("one", nn.Conv2d(12, 24, 3, stride=2, padding=1, groups=groups))]
-
-    # 4x4 places, 24 outputs of 3x3 x 12/groups multiply-adds each.
-    forward = 2 * 16 * 24 * 9 * 12 / groups
-    assert flops_per_example(make, (12, 8, 8)).tolist() == [[forward, forward, 0, forward]]
-
-
-def test_the_exact_drop_runs_all_local_data_forward_twice() -> None:
-    net, method = tower(), resolve("fedbr")
-    chosen, choice = FedBROptions(drop="exact"), {"alpha": 1, "full": 1}
-    client_side = load_dotted(method.objective.client)(chosen)
-    client_side.begin(net, whole(net), {}, visit(net, **choice))
-    client_side.end(net, visit(net))
-    # The visit's client holds one batch of 8.
-    context = one_example(4, np.zeros((4, PASS_TYPES)), chosen, choice)
-    twice = method.objective.costs.compute(replace(context, samples=8, plan=TrainingPlan(0, 0, 0))).passes
-    assert (net.executed == twice).all()
-    assert net.executed.sum() == 2 * 8 * 4
-
-
-def test_first_and_last_epoch_or_else_the_two_halves() -> None:
-    losses = [torch.tensor(value) for value in (5.0, 4.0, 3.0, 2.0, 1.0)]
-    assert first_last(losses, 2) == (4.5, 1.5)  # two epochs of 2 steps and a bit
-    assert first_last(losses, 4) == (4.5, 1.5)  # less than two epochs: halves of 2, the middle one left out
-    assert first_last(losses[:1], 4) == (5.0, 5.0)
-
-
 # --- what training keeps in memory ------------------------------------------------------------------------------------
 
 
@@ -166,12 +133,6 @@ def test_blocks_keep_what_is_counted_by_hand_however_a_model_is_cut() -> None:
         assert count_blocks(partial(build, config, 100, 3), (3, 32, 32)).activations.sum() == 1_175_120
 
 
-def test_a_worker_describes_what_training_keeps() -> None:
-    description, _ = described(DIGITS_CNN, DataConfig("digits", clients=4), 0)
-    conv2, conv3 = 4 * 64 + 8 * 64 + 2 * 8 * 16, 8 * 16 + 8 * 16 + 2 * 8 * 4
-    assert description.activations.tolist() == [64, conv2, conv3, 32]
-
-
 @pytest.mark.parametrize("frozen", [0, 1, 3])
 @pytest.mark.parametrize("cut", ["stages", "balanced:6"])
 def test_the_last_blocks_keep_what_torch_holds_when_they_train_alone(cut: str, frozen: int) -> None:
@@ -210,17 +171,6 @@ def test_counts_are_made_anew_where_a_models_layers_have_changed(
     assert count() == 2 * once
 
 
-def test_counts_are_found_again_in_the_cache(tmp_path: Path) -> None:
-    def never() -> list[Block]:
-        raise AssertionError("counted twice")
-
-    digits = dataset("digits")
-    first = cached_counts(DIGITS_CNN, lambda: build(DIGITS_CNN, 10, 1), digits, tmp_path)
-    again = cached_counts(DIGITS_CNN, never, digits, tmp_path)
-    assert [counts.tolist() for counts in again] == [counts.tolist() for counts in first]
-    assert [counts.shape for counts in again] == [(4, 4), (4,), (21, 2), (0,), (0, 4), (4,)]
-
-
 # --- operations by kind -----------------------------------------------------------------------------------------------
 
 
@@ -256,11 +206,3 @@ def test_flops_of_no_convolution_are_linear_and_a_transposed_one_has_places_of_i
     found = counted(nn.ConvTranspose2d(4, 4, 2, stride=2), nn.Flatten(), nn.Linear(144, 5), shape=(4, 3, 3))
     assert found["conv.w4"] == [4 * 4 * 576, 0]
     assert found["linear"] == [6 * 720, 0]
-
-
-def test_numbers_of_other_layers_are_those_they_read_and_write() -> None:
-    found = counted(nn.Conv2d(1, 4, 1), nn.GroupNorm(2, 4), nn.MaxPool2d(2), shape=(1, 6, 6))
-    # Pooling forward: 4 * 36 in, twice 4 * 9 out (with the places); backward: 36 * 4 + 2 * 36 in, 4 * 36 out.
-    assert found["elementwise"][0] == (144 + 72) + (144 + 72 + 144)
-    # Normalisation: at least 144 in and out, and its gradient of three such tensors.
-    assert 5 * 144 <= found["normalised"][0] < 6 * 144

@@ -9,13 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from coordinator.workers.messaging import OUT_OF_MEMORY
 from edge.protocol import messages, serialization
 from edge.protocol.config import DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import Payload
 from edge.runtime import gpu_share
-from edge.runtime.gpu_memory import MIB
-from edge.runtime.gpu_share import GpuShare, assign_gpu, process_nbytes, workers_on_same_gpu
+from edge.runtime.gpu_memory import MIB, free_in, gpu_workers, visible
+from edge.runtime.gpu_share import GpuShare, assign_gpu
 from edge.runtime.task_runner import TaskRunner
 
 GIB = 1024 * MIB
@@ -54,26 +53,6 @@ def test_a_gpu_that_is_not_there_is_refused_by_name(device: str, count: int, tex
     with pytest.raises(ValueError) as refusal:
         assign_gpu(device, 0, count)
     assert str(refusal.value) == text
-
-
-@pytest.mark.parametrize(
-    ("device", "gone", "of_each"),
-    [
-        ("cuda", (), [3, 2, 3, 2, 3]),
-        ("cuda", (2, 3), [2, 1, 2]),  # slots 0, 1 and 4 are left
-        ("cuda:0", (), [5] * 5),
-        ("cuda:0", (2, 3), [3] * 3),
-    ],
-)
-def test_those_that_left_have_no_share(device: str, gone: tuple[int, ...], of_each: list[int]) -> None:
-    left = [slot for slot in range(5) if slot not in gone]
-    assert [workers_on_same_gpu(job(device, slot, 5), gone, 2) for slot in left] == of_each
-
-
-def test_the_drivers_table_is_read_line_by_line() -> None:
-    table = "17, 900\n171, 64\n18, [N/A]\nNo running processes found\n"
-    assert [process_nbytes(table, pid) for pid in (17, 171, 18, 19)] == [900 * MIB, 64 * MIB, 0, 0]
-    assert process_nbytes("", 17) == 0
 
 
 @dataclass
@@ -157,8 +136,33 @@ def test_a_worker_hears_before_each_task_who_has_left_and_tells_after_its_first_
     assert driver.fractions == [("cuda:0", 0.5), ("cuda:0", pytest.approx(0.35)), ("cuda:0", pytest.approx(0.85))]
 
 
-def test_torchs_own_error_reaches_the_coordinator_by_the_name_that_it_knows() -> None:
-    task = messages.Train(1, 0, 0.1, {}, {})
-    reply = TaskRunner(Visited(), None).perform(task, serialization.Envelope("worker-0-00ff", 1))
-    assert isinstance(reply, messages.Error)
-    assert (reply.kind, reply.text.partition(" (")[0]) == (OUT_OF_MEMORY, "too little")
+# --- how many workers GPUs have memory for ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("free", "visit", "cores", "visits", "workers"),
+    [
+        # A worker takes 1 GiB and twice 10 GiB; of 80 GiB 72 may be used, which 21 divides 3 times.
+        ([80 * GIB], 10 * GIB, 16, 10, 3),
+        ([80 * GIB], 10 * GIB, 2, 10, 2),
+        ([80 * GIB], 10 * GIB, 16, 1, 1),
+        # With 5 GiB a visit there is room for 6, but more than four of one GPU gain nothing.
+        ([80 * GIB], 5 * GIB, 16, 10, 4),
+        # Workers take GPUs in turns, so the one with 36 usable GiB decides: 3 on each.
+        ([80 * GIB, 40 * GIB], 5 * GIB, 16, 10, 6),
+        ([8 * GIB, 8 * GIB], 5 * GIB, 16, 10, 2),
+        ([0], 5 * GIB, 16, 10, 1),
+    ],
+)
+def test_workers_share_the_free_memory_but_cores_and_visits_are_limits_too(
+    free: list[int], visit: int, cores: int, visits: int, workers: int
+) -> None:
+    assert gpu_workers(free, visit, cores, visits) == workers
+
+
+def test_the_drivers_table_is_read_for_the_gpus_that_cuda_shows() -> None:
+    assert free_in("81000\n 512\n") == [81000 * MIB, 512 * MIB]
+    assert free_in("81000\n[N/A]\n") == free_in("") == []
+    assert visible([3, 5, 7], None) == [3, 5, 7]
+    assert visible([3, 5, 7], "2, 0") == [7, 3]
+    assert visible([3, 5, 7], "GPU-8a1c") == visible([3, 5, 7], "4") == visible([3], "") == []

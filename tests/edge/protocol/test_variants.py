@@ -1,13 +1,16 @@
-"""How visits of a run differ beside their method's own choices, and how that travels."""
+"""How visits of a run differ beside their method's own choices, how that travels, and the part of the model."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from coordinator.aggregation.server import Download
 from coordinator.methods.spec import Traffic
 from edge.protocol import serialization
 from edge.protocol.messages import Evaluate, Message, Train
+from edge.protocol.payload import BlockShape, Layout, Vector
+from edge.protocol.submodels import CLASSES, WHOLE, SliceMap, kept_channels, slice_map
 from edge.protocol.variant import PLAIN, Variant, split
 from edge.protocol.wire import WireError
 
@@ -23,10 +26,6 @@ def test_its_numbers_are_named_in_the_order_of_its_fields() -> None:
 def test_what_is_not_of_the_variant_is_of_the_method() -> None:
     assert split({"alpha": 2, **NUMBERS}) == ({"alpha": 2}, PART)
     assert split({"alpha": 2}) == ({"alpha": 2}, PLAIN)
-
-
-def test_without_a_rate_a_visit_has_the_whole_model() -> None:
-    assert (PART.share, Variant(window=3).share) == (0.5, 1.0)
 
 
 def through(message: Message) -> Message:
@@ -68,3 +67,50 @@ def test_no_choice_of_a_method_has_the_name_of_a_field(name: str) -> None:
         Traffic(choices=("alpha", name))
     with pytest.raises(ValueError, match=f"choice: {name}: "):
         Download(0, {}, {name: 1})
+
+
+# --- the part of a model ----------------------------------------------------------------------------------------------
+
+
+AXES = {
+    "conv": (((4, 1), (1, WHOLE), (1, WHOLE)), ((4, 1),)),  # 4 filters of one number, and their biases
+    "head": (((3, CLASSES), (8, 2)), ((3, CLASSES),)),  # 3 classes of 4 channels with two places each
+}
+LAYOUT = Layout((BlockShape("conv", 8), BlockShape("head", 27)))
+
+
+@pytest.mark.parametrize(
+    ("channels", "rate", "kept"), [(64, 0.0625, 4), (6, 0.25, 2), (5, 0.2, 1), (16, 0.01, 1), (7, 1.0, 7), (10, 0.3, 3)]
+)
+def test_a_part_has_its_share_of_channels_rounded_up(channels: int, rate: float, kept: int) -> None:
+    assert kept_channels(channels, rate) == kept
+
+
+def test_half_of_the_channels_are_the_first_two_and_what_follows_from_them() -> None:
+    half = SliceMap(AXES, 0.5)
+    assert half.places("conv").tolist() == [0, 1, 4, 5]
+    # rows of 8 inputs, of which the first two channels have 4; then the 3 biases
+    assert half.places("head").tolist() == [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26]
+    assert half.sizes == {"conv": 4, "head": 15}
+    assert half.tensors == {"conv": ((2, 1, 1), (2,)), "head": ((3, 4), (3,))}
+    assert half.layout(LAYOUT) == Layout((BlockShape("conv", 4), BlockShape("head", 15)))
+
+
+def test_a_window_begins_at_a_channel_and_wraps_around() -> None:
+    window = slice_map(AXES, Variant(0.5, 7))  # 7 modulo 4 channels: 3, then 0
+    assert window.places("conv").tolist() == [3, 0, 7, 4]
+    assert window.places("head").tolist()[:4] == [6, 7, 0, 1]
+    assert window.sizes == SliceMap(AXES, 0.5).sizes
+
+
+def test_the_whole_model_is_itself_in_any_window() -> None:
+    whole = {"conv": Vector(np.arange(8, dtype=np.float32))}
+    assert slice_map(AXES, Variant(1.0, 3)).taken(whole)["conv"] is whole["conv"]
+    assert slice_map(AXES, PLAIN).sizes == {"conv": 8, "head": 27}
+
+
+def test_rows_of_the_last_layer_have_classes() -> None:
+    half = SliceMap(AXES, 0.5)
+    assert half.classes("conv") is None
+    classes = half.classes("head")
+    assert classes is not None and classes.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [0, 1, 2]
