@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.server import GLOBAL, Download, ServerContext, VisitFeedback
-from coordinator.methods.fedbr import FedBRServer, label_deviation, possible_choices
+from coordinator.methods.fedbr import FedBRServer, label_deviation
 from coordinator.methods.gmbs import ChoiceRow, Gmbs, normalise, reward
 from edge.protocol import client_state
 from edge.protocol.config import PartitionConfig, TrainConfig
@@ -113,21 +113,6 @@ def test_a_client_that_was_away_too_long_gets_everything() -> None:
     assert blocks_sent(patient, 0, 50) == "d"
 
 
-def test_a_dispatch_changes_nothing() -> None:
-    gmbs = server()
-    played(gmbs, 0, [0, 1, 2])
-    before = {name: array.copy() for name, array in gmbs.state().items()}
-    first = [gmbs.download(client, 1) for client in range(3)]
-    assert first == [gmbs.download(client, 1) for client in range(3)]
-    assert all(np.array_equal(before[name], array, equal_nan=True) for name, array in gmbs.state().items())
-
-
-def test_with_broadcast_to_everyone_the_others_listen_in_whole_rounds() -> None:
-    assert list(server(broadcast="everyone").download_only_clients(0, [1])) == [0, 2]
-    assert list(server(broadcast="everyone").download_only_clients(1, [1])) == []
-    assert list(server().download_only_clients(0, [1])) == []
-
-
 def test_random_alphas_are_spread_over_all_choices() -> None:
     drawn = server(alpha="random")
     alphas = [drawn.download(0, round).choice["alpha"] for round in range(3000)]
@@ -171,15 +156,6 @@ def test_whole_rounds_may_take_all_pathways_or_give_no_feedback() -> None:
     assert silent.gmbs.p[0, 0] > 0
 
 
-def test_every_alpha_is_possible_alone_and_with_everything() -> None:
-    def choices(**options: Any) -> list[tuple[int, ...]]:
-        return [tuple(choice.values()) for choice in possible_choices(4, 3, FedBROptions(**options))]
-
-    assert choices() == [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (3, 1)]
-    assert choices(alpha=2) == [(2, 0), (2, 1)]
-    assert choices(full_rounds="all") == [(1, 0), (2, 0), (3, 0), (3, 1)]
-
-
 def test_the_drop_between_visits_is_0_at_the_first() -> None:
     visits = server(alpha=1, drop="visits")
     assert played(visits, 0, [0], loss=3.0)[0].loss_drop == 0.0
@@ -217,13 +193,6 @@ def test_a_restored_server_goes_on_as_if_nothing_had_happened() -> None:
         assert [dispatch.choice for dispatch in ours] == [dispatch.choice for dispatch in theirs]
         assert [sha256(dispatch.payload) for dispatch in ours] == [sha256(dispatch.payload) for dispatch in theirs]
         assert played(first, round, [0, 1, 2], drop=0.1) == played(second, round, [0, 1, 2], drop=0.1)
-
-
-def test_a_fixed_alpha_must_leave_something_at_home() -> None:
-    FedBROptions(alpha=3).check(4)
-    FedBROptions(alpha=1).check(2)
-    with pytest.raises(ValueError, match=r"method_options\.alpha = 4: must be in 1\.\.3"):
-        FedBROptions(alpha=4).check(4)
 
 
 # --- visits that do not count, and visits without rounds --------------------------------------------------------------
@@ -317,12 +286,6 @@ LAST_NBYTES = {1: 1320, 2: 3656, 3: 4840}
 WHOLE_NBYTES = 5000
 
 
-def test_all_pathways_and_a_whole_download_each_round_is_fedmlb_to_the_bit(tmp_path: Path) -> None:
-    fedmlb = play(tmp_path / "fedmlb", "fedmlb", train=CLIPPED, weights="uniform")
-    fedbr = play(tmp_path / "fedbr", "fedbr", train=CLIPPED, period=0, alpha=3)
-    assert np.array_equal(fedbr.model, fedmlb.model)
-
-
 def downloads(run: Run) -> dict[tuple[int, int], dict[str, int]]:
     """(round, client) -> block -> bytes sent down, headers apart."""
     found: dict[tuple[int, int], dict[str, int]] = {}
@@ -401,18 +364,6 @@ def test_eq_6_remembers_a_share_of_what_was() -> None:
     assert bandit.p.tolist() == [[0, 0, 0], [0, 2, 0]]
     bandit.learn(1, 2, 4.0)
     assert bandit.p.tolist() == [[0, 0, 0], [0, 2.5, 0]]  # 0.25 x 4 + 0.75 x 2
-
-
-def test_a_memory_of_0_learns_nothing_and_goes_round_by_counts() -> None:
-    bandit, rng = Gmbs(1, 3, memory=0.0), np.random.default_rng(0)
-    chosen = []
-    for t in range(1, 10):
-        m = bandit.choose(0, t, rng)
-        bandit.started(0, m)
-        bandit.learn(0, m, 100.0)
-        chosen.append(m)
-    assert bandit.p.tolist() == [[0, 0, 0]]
-    assert [sorted(chosen[i : i + 3]) for i in (0, 3, 6)] == [[1, 2, 3]] * 3
 
 
 def test_eq_7_adds_a_bonus_that_shrinks_with_use() -> None:

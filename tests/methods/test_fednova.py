@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from coordinator.aggregation.optimizers import ServerOptimizer
-from coordinator.aggregation.server import State
 from coordinator.methods.fednova import FedNovaServer
 from coordinator.rounds.synchronous import run_synchronous
 from edge.methods.fednova import FedNovaUpdate
@@ -22,14 +21,13 @@ from edge.protocol.messages import Update
 from edge.protocol.options.base import joined
 from edge.protocol.options.fednova import FedNovaOptions
 from edge.protocol.options.fedprox import FedProxOptions
-from edge.protocol.payload import MODEL, BlockShape, Floats, Layout
+from edge.protocol.payload import MODEL, BlockShape, Layout
 from edge.training.block_model import BlockModel
 from edge.training.sgd import Sgd
-from tests.toy import batch, federation, play, small_context, store, tower, vector, visit, whole
+from tests.toy import batch, federation, small_context, store, tower, vector, visit, whole
 
 UNEVEN = PartitionConfig("dirichlet-unbalanced", alpha=0.5, min_samples=1)
 EPOCH = TrainConfig(lr=0.1, batch=32, momentum=0.5)
-SENT = "SELECT round, client, direction, slot, key, nbytes FROM transfers WHERE slot != ''"
 
 
 # --- the server, by hand ----------------------------------------------------------------------------------------------
@@ -96,7 +94,6 @@ def test_a_client_without_a_step_is_dropped_and_the_others_share_its_part() -> N
     [
         # Normalisers 2 and 8 of 4 and 12 steps: Σ p/a = 5/16; τ_eff is 5 or 8.
         ({}, None, 25 / 16),
-        ({}, 0.0, 25 / 16),
         ({}, 0.1, 40 / 16),
         ({"effective_steps": "normalisers"}, 0.1, 25 / 16),
         ({"effective_steps": "steps"}, None, 40 / 16),
@@ -107,41 +104,7 @@ def test_effective_steps_are_normalisers_or_steps(options: dict[str, Any], mu: f
     assert stepped(server([4, 4], mu, **options), *replies)[:2] == [16 * factor, 16 * factor]
 
 
-class Halfway(ServerOptimizer):
-    """Goes half of the way, and remembers how often."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-
-    def step(self, key: str, current: Floats, mean: Floats) -> Floats:
-        self.steps += 1
-        return (current + mean) * np.float32(0.5)
-
-    def state(self) -> State:
-        return {"steps": np.array(self.steps)}
-
-    def restore(self, state: Any) -> None:
-        self.steps = int(state["steps"])
-
-
-def test_the_server_optimiser_takes_the_step_from_there() -> None:
-    server_side = server([4, 4], optimiser=Halfway())
-    assert stepped(server_side, reply(0, 1, (1, 0), 8), reply(1, 10, (0, 10), 8)) == [1.375, 1.375, 8]
-    assert server_side.state()["optimiser/steps"] == 1
-    fresh = server([4, 4], optimiser=Halfway())
-    fresh.restore(server_side.models, server_side.state())
-    assert fresh.setup.optimiser.steps == 1
-
-
 # --- over whole rounds ------------------------------------------------------------------------------------------------
-
-
-def test_unequal_steps_are_not(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"train": EPOCH, "partition": UNEVEN, "rounds": 1}
-    plain, nova = play(tmp_path / "fedavg", **how), play(tmp_path / "fednova", "fednova", **how)
-    assert len(set(nova.rows("SELECT steps FROM visits"))) > 1
-    assert np.abs(nova.model - plain.model).max() > 1e-3
-    assert nova.rows(SENT) == plain.rows(SENT)
 
 
 def reported(folder: Path, method: str, **how: Any) -> list[dict[str, float]]:

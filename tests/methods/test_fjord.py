@@ -196,18 +196,6 @@ def drawn_first(seed: int) -> float:
 # --- running statistics -----------------------------------------------------------------------------------------------
 
 
-def test_statistics_of_each_width_are_in_the_parts_that_train_it(tmp_path: Path) -> None:
-    """Means and variances of 4, 3 and 2 channels: 18 numbers at rate 1, 10 at 0.75, 4 at 0.5."""
-    site = worker(tmp_path, NORMED)
-    key = "conv1" + BUFFERS
-    sizes = [site.part(Variant(rate)).net.layout.sizes[key] for rate in (1.0, 0.75, 0.5)]
-    assert sizes == [18, 10, 4] == [SliceMap(axes(site.job), rate).sizes[key] for rate in (1.0, 0.75, 0.5)]
-    numbers = counted(site)[key].data
-    taken = [SliceMap(axes(site.job), rate).taken({key: Vector(numbers)})[key].data for rate in (0.75, 0.5)]
-    assert np.array_equal(taken[0], numbers[8:])
-    assert np.array_equal(taken[1], numbers[14:])
-
-
 @pytest.mark.parametrize("statistics", ["width", "shared"])
 def test_a_step_updates_the_statistics_of_its_width(tmp_path: Path, statistics: Any) -> None:
     """To 0.9 of those before and 0.1 of the batch's, as torch does."""

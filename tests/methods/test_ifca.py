@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,11 @@ import torch
 from torch.nn import functional as F
 
 from coordinator.methods.ifca import IFCAServer
-from edge.methods.ifca import MOST_DRAWS, IFCAUpdate
+from edge.methods.ifca import IFCAUpdate
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.options.ifca import IFCAOptions
 from edge.protocol.payload import FORWARD, MODEL, WEIGHT_GRADIENT, BlockShape, Layout, Payload, initial_slot
-from edge.training.client_update import Batches, no_batches
 from tests.toy import batch, federation, play, small_context, store, tower, vector, visit
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
@@ -143,35 +142,3 @@ def test_shared_blocks_go_up_in_a_slot_of_their_own() -> None:
     assert np.array_equal(up["shared"]["b1"].data, down["shared"]["b1"].data)
     assert numbers["cluster"] == client_side.cluster
     assert state == {}
-
-
-class Chosen(IFCAUpdate):
-    """Clients choose as they are told, draw by draw."""
-
-    def __init__(self, fraction: float, choices: Sequence[str]) -> None:
-        super().__init__(IFCAOptions(balanced_init=fraction))
-        self.told = iter("".join(choices))
-
-    def _best(self, *_: Any) -> int:  # type: ignore[override]
-        return int(next(self.told))
-
-
-def test_initial_models_are_drawn_until_each_has_its_fraction_of_the_clients() -> None:
-    def chosen(fraction: float, *choices: str) -> tuple[str, int]:
-        """(the draw, the number of draws), of four clients."""
-        drawn: list[int] = []
-
-        def draws(draw: int) -> Payload:
-            drawn.append(draw)
-            return {f"{draw}a": {}, f"{draw}b": {}}
-
-        def clients() -> Iterator[Batches]:
-            return iter([no_batches] * 4)
-
-        found = Chosen(fraction, choices).choose_initial(tower(), draws, clients)
-        return "".join(found), len(drawn)
-
-    assert chosen(0.0) == ("0a0b", 1)
-    assert chosen(0.25, "0000", "0010") == ("1a1b", 2)
-    assert chosen(0.5, "0001", "1111", "0110") == ("2a2b", 3)
-    assert chosen(0.5, *["0000"] * 7, "0001", *["1111"] * 42) == ("7a7b", MOST_DRAWS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +48,3 @@ def test_a_client_keeps_its_previous_model_beside_a_correction_s_vectors(tmp_pat
     kept = client_state.read(state_file(run.federation, 0))
     assert set(kept) == {"previous", CONTROL}
     assert "projection" in kept["previous"]
-
-
-@pytest.mark.parametrize("name", ["gradaug", "fedalign"])
-def test_its_flops_are_foreseen_with_batch_norm_and_bf16(name: str, tmp_path: Path) -> None:
-    """The visit's price is compared with the worker's count in every run; steps differ in what they draw."""
-    how: dict[str, Any] = {
-        "rounds": 1,
-        "train": replace(TRAIN, batch=32, precision="bf16"),
-        "model": ModelConfig("resnet18", width=2, norm="batch"),
-    }
-    run = played(tmp_path, name, **how, multiple=1)
-    fedavg = play(tmp_path / "fedavg", **how)
-    own, plain = (each.rows("SELECT SUM(flops) FROM visits")[0][0] for each in (run, fedavg))
-    assert own > plain

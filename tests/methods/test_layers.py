@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from coordinator.aggregation.server import ServerStrategy
 from coordinator.methods.spec import Traffic
 from edge.protocol.config import PartitionConfig, TrainConfig
-from edge.protocol.messages import Update
 from edge.protocol.payload import BlockShape, LayerShape, Layout
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block
@@ -70,20 +68,3 @@ def test_fedavg_layer_by_layer_gives_fedavgs_model(tmp_path: Path) -> None:
     assert all(key.partition("/")[0] in ("conv1", "conv2", "conv3", "head") for key in keys)
     sent = "SELECT SUM(nbytes) FROM transfers WHERE slot = 'model'"
     assert layers.rows(sent) == whole.rows(sent)
-
-
-class FirstLayersStay(ServerStrategy):
-    def weight(self, reply: Update, model: str, key: str) -> float:
-        return 0.0 if key.startswith("conv1/") else super().weight(reply, model, key)
-
-
-def test_weights_may_differ_per_layer_and_a_layer_without_weight_stays(tmp_path: Path) -> None:
-    method = objective(
-        "weighted-layers",
-        server=FirstLayersStay,
-        traffic=Traffic(by_layer=lambda options: True),
-    )
-    run = play(tmp_path, method, rounds=1, train=BRIEF, partition=PartitionConfig("iid"))
-    before, after = run.federation.server.setup.initial_models[0], run.federation.server.model
-    stayed = {key for key in after if np.array_equal(after[key].data, before[key].data)}
-    assert stayed == {"conv1/0"}

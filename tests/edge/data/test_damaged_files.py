@@ -9,7 +9,7 @@ import zlib
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_LZMA, ZipFile
+from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZipFile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -68,11 +68,8 @@ def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
     [
         (bomb(12_000, 12_000), "the image is 12000x12000, grey has 3x2", GREY),  # of which Pillow would warn
         (bomb(60_000, 60_000), "not a readable image: Image size (3600000000 pixels) exceeds limit of ", GREY),
-        (encoded(Image.new("I;16", (3, 2))), "the image is of mode I;16, grey takes L, 1, P", GREY),
         (encoded(Image.new("RGB", (3, 2))), "the image is of mode RGB, grey takes L, 1, P", GREY),
-        (encoded(Image.new("LA", (3, 2))), "the image is of mode LA, grey takes L, 1, P", GREY),
         (encoded(Image.new("L", (3, 2)), "TIFF"), "not a readable image: cannot identify image file", GREY),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 3 2\n", "not a readable image: cannot identify image", GREY),
         # Pixels that are not opaque are no colours.
         (
             encoded(Image.new("RGBA", (3, 2))),
@@ -113,11 +110,8 @@ def write_long(file: Path, how: dict[str, Any], image: bytes = b"", rows: int = 
 @pytest.mark.parametrize(
     ("how", "more", "said"),
     [
-        (PLAIN, {"image": bytes(1 << 27), "rows": 1}, ": column image.bytes would unpack from 4,"),
         (PLAIN, {}, ": column image.bytes would unpack from 10,"),
-        (DICTIONARY, {}, ", row 0: not a readable image"),
         (DELTA, {}, ", row 0: not a readable image"),
-        (DICTIONARY, {"image": png(RAMP), "writer_id": "x" * LONG_NBYTES}, ", row 0: the client's id is 262,144 bytes"),
         (ID_DELTA, {"image": png(RAMP), "writer_id": "x" * LONG_NBYTES}, ", row 0: the client's id is 262,144 bytes"),
     ],
 )
@@ -156,11 +150,8 @@ def test_a_flipped_bit_is_refused_by_the_files_name_or_changes_pixels_alone(tmp_
     ("name", "change", "complaint"),
     [
         ("t10k-images-idx3", lambda raw: raw[:100], "announces 4 x 28 x 28 bytes, but 84 follow"),
-        ("t10k-images-idx3", lambda raw: raw + b"\0", "announces 4 x 28 x 28 bytes, but 3137 follow"),
         ("train-labels-idx1", lambda raw: raw[:4] + b"\xff" * 4 + raw[8:], "announces 4294967295 bytes, but 6 follow"),
-        ("train-labels-idx1", lambda raw: b"", "not an idx file of bytes"),
         ("train-labels-idx1", lambda raw: b"\0\0\x0d" + raw[3:], "not an idx file of bytes"),
-        ("train-images-idx3", lambda raw: raw[:3] + b"\xff" + raw[4:], "not an idx file of bytes"),
     ],
 )
 def test_a_damaged_idx_file_is_named(tmp_path: Path, name: str, change: Any, complaint: str) -> None:
@@ -183,24 +174,6 @@ def test_a_damaged_idx_file_is_named(tmp_path: Path, name: str, change: Any, com
             struct.pack(">4i", 0x803, 4, 4000, 4000),
             64_000_000,
             "is 64,000,016 bytes long, of wh",
-        ),
-        (
-            "train-images-idx3",
-            struct.pack(">4i", 0x803, 4, 1000, 1000),
-            4_000_000,
-            "has examples of 1000 x 1000; mnist",
-        ),
-        (
-            "t10k-labels-idx1",
-            struct.pack(">2i", 0x801, 2_000_000),
-            2_000_000,
-            "2,000,000 examples; the most is 1,000,0",
-        ),
-        (
-            "t10k-labels-idx1",
-            struct.pack(">4i", 0x803, 4, 28, 28),
-            4 * 784,
-            "has examples of 28 x 28; mnist has 1 x 28 x",
         ),
     ],
 )
@@ -227,7 +200,7 @@ def test_a_pickle_that_is_not_its_makers_is_named_and_never_opened(tmp_path: Pat
 # --- the archive ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [ZIP_DEFLATED, ZIP_BZIP2, ZIP_LZMA])
+@pytest.mark.parametrize("how", [ZIP_DEFLATED, ZIP_BZIP2])
 def test_a_member_whose_header_lies_about_its_length_is_not_unpacked_either(tmp_path: Path, how: int) -> None:
     file, name = tmp_path / "tiny-imagenet-200.zip", "tiny-imagenet-200/wnids.txt"
     with ZipFile(file, "w", how) as archive:
@@ -255,16 +228,11 @@ def test_a_partition_of_very_many_clients_is_read_in_one_pass_and_one_longer_tha
     with pytest.raises(PartitionError, match=r"client 99999 holds example 99999, the data has 0\.\.99998"):
         read_indices(file, clients, clients - 1)
     os.truncate(file, 10**12)
-    memory, pipe = Path("/proc/self/mem"), tmp_path / "pipe"
-    os.mkfifo(pipe)
-    for path, said in (
-        (pipe, f"{pipe} is a device or a pipe, not a file"),
-        (file, f"{file} is larger than 16,000,000 bytes"),
-        (memory, f"cannot read {memory}: Input/output error"),
-    ):
-        with pytest.raises(PartitionError) as caught:
-            read_indices(path, 2, 10)
-        assert str(caught.value) == f"data.partition.file: {said}"
+    with pytest.raises(PartitionError, match=rf"^data\.partition\.file: {file} is larger than 16,000,000 bytes$"):
+        read_indices(file, 2, 10)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PartitionError, match=r"/pipe is a device or a pipe, not a file$"):
+        read_indices(tmp_path / "pipe", 2, 10)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -272,18 +240,10 @@ def test_a_partition_of_very_many_clients_is_read_in_one_pass_and_one_longer_tha
 SETTING = ["data.name=mnist", "model.name=cnn", "method=fedavg", "method_options={}", "data.clients=2"]
 
 
-@pytest.mark.parametrize("damage", ["image", "idx"])
-def test_the_command_ends_with_2_and_one_line(tmp_path: Path, damage: str) -> None:
-    if damage == "image":
-        file = write_parquet(tmp_path) / "mnist/train.parquet"
-        table = pq.read_table(file)
-        images = [*table["image"].to_pylist()[:3], {"bytes": bomb(50_000, 2)}, *table["image"].to_pylist()[4:]]
-        pq.write_table(pa.table({"image": images, "label": table["label"]}), file)
-        said = f"{file}, row 3: the image is 50000x2, mnist has 28x28"
-    else:
-        file = write_idx(tmp_path) / "MNIST/raw/train-images-idx3-ubyte"
-        file.write_bytes(file.read_bytes()[:-1])
-        said = f"{file}: announces 6 x 28 x 28 bytes, but 4703 follow"
+def test_the_command_ends_with_2_and_one_line(tmp_path: Path) -> None:
+    file = write_idx(tmp_path) / "MNIST/raw/train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:-1])
+    said = f"{file}: announces 6 x 28 x 28 bytes, but 4703 follow"
     words = ["check", "digits", *SETTING, "rounds.participants=1", f"data.root={tmp_path}"]
     ended = warm.run(words, env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"fedbr: digits: {said}\n")

@@ -231,20 +231,6 @@ def hidden(folder: Path) -> list[Path]:
     return [path for path in (folder / "cache").rglob("*") if path.name.startswith(".") or path.suffix == ".part"]
 
 
-@pytest.mark.long
-def test_two_that_begin_together_on_an_empty_cache_build_everything_once(
-    describers: Describers, tmp_path: Path
-) -> None:
-    both = [describers(tmp_path), describers(tmp_path)]
-    for one in both:
-        one.go()
-    first, second = (one.said() for one in both)
-    assert first == second
-    assert len(first) == 64
-    assert log(tmp_path) == ["flops_per_example", "read", "partition_data"]
-    assert hidden(tmp_path) == []
-
-
 def test_one_that_is_killed_while_it_builds_neither_blocks_the_other_nor_leaves_anything(
     describers: Describers, tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,18 +86,6 @@ def test_the_synthetic_clients_are_as_large_as_published_and_draw_as_the_recipe_
     assert [*map(len, shares.test)] == tested.tolist()
 
 
-def test_a_profile_or_a_row_for_other_examples_is_refused() -> None:
-    with pytest.raises(DataError, match=r"data\.augment = mnist is for examples of kind image; breast-cancer has feat"):
-        profile_for(TUMOURS, "mnist")
-    with pytest.raises(
-        DataError, match=r"data\.augment = standardise is for examples of kind features or series; digits has"
-    ):
-        profile_for(DATASETS["digits"], "standardise")
-    for wrong in ({"shape": (3, 10)}, {"vocabulary": 5}, {"reader": None}):
-        with pytest.raises(DataError, match="data set breast-cancer: "):
-            replace(TUMOURS, **wrong)
-
-
 X, Y = np.zeros((6, 3), np.float32), np.array([0, 1, 0, 1, 0, 1])
 
 
@@ -106,16 +93,11 @@ X, Y = np.zeros((6, 3), np.float32), np.array([0, 1, 0, 1, 0, 1])
     ("kind", "x", "y", "complaint"),
     [
         ("features", X.astype(np.float64), Y, "x is float64 of shape (6, 3), not float32 of (6, 3)"),
-        ("features", X[:, :2], Y, "x is float32 of shape (6, 2), not float32 of (6, 3)"),
         ("features", np.where(np.arange(6)[:, None] == 4, np.nan, X), Y, "example 4 has NaN or infinite numbers"),
         ("features", X, Y + 1, "y must hold int64 classes 0 .. 1; it holds 1 .. 2"),
-        ("features", X, Y.astype(np.float32), "y must hold int64 classes 0 .. 1; it holds 0.0 .. 1.0, float32"),
-        ("features", X, Y[:, None], "y must hold int64 classes 0 .. 1; it holds shape (6, 1)"),
         ("features", X, Y[:5], "y has 5 examples, x 6"),
         ("tokens", X.astype(np.int32) + 9, Y, "tokens 9 .. 9 are not within 0 .. 8"),
-        ("tokens", X, Y, "x is float32 of shape (6, 3), not int32 of (6, 3)"),
         ("features", X[:0], Y[:0], "there are none"),
-        ("image", X, Y, "x is float32 of shape (6, 3), not uint8 of (6, 3)"),
     ],
 )
 def test_what_a_users_reader_gives_is_checked(
@@ -177,8 +159,7 @@ SETS = {
 """Model, training, rounds, and an accuracy that is well above that of the largest class (0.63 and 0.14)."""
 
 
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("method", ["fedavg", "fedbr", "fedmlb", "scaffold"])
+@pytest.mark.parametrize(("name", "method"), [("breast-cancer", "fedbr"), ("python-topics", "fedavg")])
 def test_methods_learn_from_them(tmp_path: Path, name: str, method: str) -> None:
     model, train, rounds, enough = SETS[name]
     run = play(

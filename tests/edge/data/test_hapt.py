@@ -13,7 +13,7 @@ import torch
 
 from edge.data.augment import fitted, profile_for
 from edge.data.hapt import SIGNALS, files, read
-from edge.data.registry import DATASETS, DataError, DataSet, Split
+from edge.data.registry import DATASETS, DataError, Split
 from edge.protocol.config import ModelConfig
 from edge.training.batches import Loader
 from edge.training.blocks import build
@@ -167,18 +167,6 @@ def test_har_cnn_has_the_weights_and_multiply_adds_of_three_convolutions() -> No
 def test_a_model_for_other_examples_is_refused(overrides: list[str], complaint: str) -> None:
     with pytest.raises(ScenarioError, match=complaint):
         load("digits", parse_all(overrides))
-
-
-def test_series_of_ones_own_are_a_data_set() -> None:
-    import fedbr
-
-    x, y = np.zeros((10, 3, 8), np.float64), np.arange(10) % 2
-    row = fedbr.dataset(x, y, kind="series").row
-    assert (row.kind, row.shape, row.inputs, row.profile) == ("series", (3, 8), 3, "standardise")
-    with pytest.raises(DataError, match="examples of shape \\(8,\\) and 2 classes are no series"):
-        fedbr.dataset(x[:, 0], y, kind="series")
-    with pytest.raises(DataError, match="series are of 2 dimensions, stored as the model takes them"):
-        DataSet("own", "own", 2, (3,), (3,), "plain", "me", reader="own_reader", kind="series")
 
 
 # --- the real set -----------------------------------------------------------------------------------------------------

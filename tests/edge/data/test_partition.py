@@ -30,7 +30,7 @@ from edge.data.partition import (
     unbalanced,
 )
 from edge.data.partition_registry import PartitionRow
-from edge.data.partitioning import IndexTable, cached_partition, check_partition, partition_data
+from edge.data.partitioning import cached_partition, check_partition, partition_data
 from edge.data.registry import DATASETS, Data, PartitionError, Split
 from edge.protocol.config import DataConfig, PartitionConfig
 from edge.protocol.rng import keyed_generator
@@ -128,15 +128,6 @@ def test_epsilon_on_a_hundred_classes_lacks_seventy(clients: int) -> None:
     assert held.max() - held.min() <= 1
 
 
-def test_unequal_classes_make_every_client_equally_smaller() -> None:
-    # Class 0 has 60 examples, the other nine 100. Ten clients in the mix of epsilon = 7 need n of each class for
-    # n examples each, so 60 is the limit.
-    labels = np.repeat(np.arange(10), [60, *[100] * 9])
-    parts = deal_mixes(labels, mixes(10, 10, 7, rng()), rng())
-    assert [len(part) for part in parts] == [60] * 10
-    assert histogram(labels, parts, 10)[0, 0] == 42
-
-
 def test_a_local_test_set_mirrors_the_local_training_set() -> None:
     counts = np.array([[30, 0], [10, 20], [0, 20]])
     labels = np.repeat([0, 1], [8, 6])
@@ -175,16 +166,12 @@ def test_a_file_says_who_holds_what(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ('{"0": [1], "1": [10]}', r"client 1 holds example 10, the data has 0\.\.9"),
-        ('{"0": [1], "1": [-1]}', "client 1 holds example -1"),
         ('{"0": [1], "1": [2, 3, 2]}', "client 1 holds example 2 twice"),
         ('{"0": [1], "1": [2, 1]}', "client 1 and client 0 both hold example 1"),
         ('{"0": [1]}', "client 1 is missing"),
-        ('{"0": [1], "1": [2], "2": [3]}', r"client '2' is not in 0\.\.1"),
         ('{"0": [1], "1": [true]}', "client 1 must hold a list of whole numbers"),
-        ('{"0": [1], "1": 2}', "client 1 must hold a list of whole numbers"),
         ('{"0": [1], "0": [2]}', "client 0 appears twice"),
         ("[[1], [2]]", "must be one JSON object"),
-        ("{", "cannot read"),
         ("[" * 100_000, "cannot read"),
     ],
 )
@@ -198,50 +185,24 @@ def test_a_bad_file_is_named_with_its_client(tmp_path: Path, text: str, complain
 @pytest.mark.parametrize(
     ("bad", "complaint"),
     [
-        (config(0), "data.clients = 0"),
         (config(2, kind="dirichlet", alpha=0.0), "data.partition.alpha = 0.0 must lie in 0.001"),
-        (config(2, kind="dirichlet-unbalanced", alpha=float("nan")), "data.partition.alpha = nan"),
         (config(2, kind="epsilon", epsilon=10), "data.partition.epsilon = 10"),
         (config(2, "femnist", kind="epsilon"), "data.partition.kind = epsilon .* femnist has 62"),
         (config(2, kind="natural"), "data.partition.kind = natural: digits does not say"),
-        (config(2, kind="file"), "needs data.partition.file"),
         (config(2, kind="file", file="nowhere.json"), "data.partition.file = 'nowhere.json': no such file"),
-        (config(2, kind="file", file="x" * 300), "data.partition.file = 'x+': no such file"),
-        (config(2, kind="file", file="a\0b"), "data.partition.file = .*: no such file"),
-        (
-            config(2, kind="iid", file="mine.json"),
-            "data.partition.file = 'mine.json' is read only with .* not with iid",
-        ),
         (
             config(10, "cifar10", kind="classes", classes_per_client=20),
             r"data.partition.classes_per_client = 20: cifar10 has 10 classes; choose 1 \.\. 10",
-        ),
-        (config(10, kind="classes", classes_per_client=0), "data.partition.classes_per_client = 0"),
-        (
-            config(10, "cifar100", kind="class-shares", classes_per_client=101),
-            r"data.partition.classes_per_client = 101: cifar100 has 100 classes; choose 1 \.\. 100",
         ),
         (
             config(9, "cifar10", kind="pairs"),
             "data.clients = 9: data.partition.kind = pairs has as many clients as classes; choose 10 for cifar10",
         ),
-        (config(10, "cifar100", kind="pairs"), "data.clients = 10: .* choose 100 for cifar100"),
     ],
 )
 def test_what_cannot_work_is_refused_before_any_data_is_opened(bad: DataConfig, complaint: str) -> None:
     with pytest.raises(PartitionError, match=complaint):
         check_partition(bad, DATASETS[bad.name])
-
-
-@pytest.mark.parametrize("kind", ["iid", "dirichlet", "epsilon", "dirichlet-unbalanced"])
-def test_more_clients_than_examples_is_an_error(kind: Any) -> None:
-    with pytest.raises(PartitionError) as caught:
-        partition_data(config(2000, kind=kind, min_samples=0), toy())
-    assert (
-        "data.clients = 2000: there are only 1000 training examples"
-        if kind == "dirichlet-unbalanced"
-        else "none of the 2000 clients gets any of the 1000 training examples"
-    ) in str(caught.value)
 
 
 def test_a_validation_split_is_drawn_from_each_clients_training_examples_alone() -> None:
@@ -409,15 +370,6 @@ def test_a_data_set_of_overlapping_windows_is_held_out_in_stretches_unless_a_sce
 # --- the cache, and partitions of one's own ---------------------------------------------------------------------------
 
 
-def test_a_table_of_indices_is_read_like_a_list() -> None:
-    table = IndexTable(np.array([4, 7, 9]), np.array([0, 1, 1, 3]))
-    assert [part.tolist() for part in table] == [[4], [], [7, 9]]
-    assert [part.tolist() for part in table[1:]] == [[], [7, 9]]
-    assert (len(table), table[-1].tolist(), np.concatenate(table).tolist()) == (3, [7, 9], [4, 7, 9])
-    with pytest.raises(IndexError):
-        table[3]
-
-
 def test_shares_are_kept_by_content_so_that_an_edited_file_is_another_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,16 +420,12 @@ def test_a_partition_of_ones_own_splits_training_and_test_examples(options: dict
     ("found", "complaint"),
     [
         (lambda: [[0], [1]], "gives examples to 2 clients, not to 3"),
-        (lambda: [[0], [1], [1000]], r"client 2 holds example 1000, the data has 0\.\.999"),
         (lambda: [[0], [-1], [1]], "client 1 holds example -1"),
         (lambda: [[0], [1, 1], [2]], "client 1 holds example 1 twice"),
         (lambda: [[0], [1, 2], [2]], "client 2 and client 1 both hold example 2"),
         (lambda: [[0.5], [1], [2]], "client 0 must hold a list of whole numbers, not float64"),
-        (lambda: [[True], [1], [2]], "client 0 must hold a list of whole numbers, not bool"),
         (lambda: [[], [], []], "none of the 3 clients gets any of the 1000"),
         (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
-        (lambda: [[[0]], [[1], [2, 3]], []], "client 0 must hold a list|ValueError"),
-        (lambda: None, "TypeError"),
     ],
 )
 def test_what_it_gives_is_checked(monkeypatch: pytest.MonkeyPatch, found: Any, complaint: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.data.locate import check_root, find_data, locate, missing, search_paths
+from edge.data.locate import find_data, locate, missing, search_paths
 from edge.data.registry import DATASETS, DataError, DataSet, dataset
 
 OWN_ROW = DataSet("own", "A user's own", 2, (1, 4, 4), (1, 4, 4), "plain", "made up")
@@ -68,20 +68,3 @@ def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(tmp_path: 
         "cifar10/train.parquet and cifar10/test.parquet, or torchvision's files (cifar-10-batches-py/) below a folder "
         "and name that folder as data.root or in $FEDBR_DATA. Not downloaded: data.download is false."
     )
-
-
-def test_a_set_that_comes_with_a_library_is_in_no_folder_and_one_that_cannot_be_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    check_root(DATASETS["digits"], None)
-    check_root(DATASETS["mnist"], "/my/data")
-    with pytest.raises(
-        DataError, match=r"data\.root = '/my/data': digits comes with scikit-learn; leave data\.root out"
-    ):
-        check_root(DATASETS["digits"], "/my/data")
-    with pytest.raises(DataError, match=r"data\.root = '~nobody-here/x'"):
-        search_paths("~nobody-here/x", None)
-    monkeypatch.setenv("FEDBR_DATA", "~nobody-here/x")
-    with pytest.raises(DataError, match=r"\$FEDBR_DATA = '~nobody-here/x'"):
-        search_paths(None, None)
-    assert find_data("mnist", root="x" * 300) is None

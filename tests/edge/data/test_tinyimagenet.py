@@ -31,22 +31,15 @@ def test_the_archive_gives_what_an_image_folder_gives(tmp_path: Path) -> None:
     ("change", "complaint"),
     [
         ({"wnids.txt": b"n01\nn02\nn03\n"}, "wnids.txt names 3 classes, tinyimagenet has 2"),
-        ({"wnids.txt": b"n01\nn03\n"}, "tiny-imagenet-200/train/n02/images/n02_0.JPEG: class n02 is not in wnids.txt"),
-        ({"val/val_annotations.txt": b""}, "no examples"),
         ({"val/val_annotations.txt": b"val_0.JPEG\tn02\nval_1.JPEG\n"}, "line 2: must name an image and its class"),
         (  # which would unpack without end
             {"val/images/val_1.JPEG": bytes(20_000_000)},
             ", tiny-imagenet-200/val/images/val_1.JPEG: is 20,000,000 bytes long; the most is 10,000,000",
         ),
         (
-            {"val/val_annotations.txt": b"val_7.JPEG\tn01\n"},
-            "There is no item named 'tiny-imagenet-200/val/images/val_7",
-        ),
-        (
             {"val/images/val_1.JPEG": picture(0, side=32)},
             "tiny-imagenet-200/val/images/val_1.JPEG: the image is 32x32, tinyimagenet has 64x64",
         ),
-        ({"val/images/val_1.JPEG": b"text"}, "tiny-imagenet-200/val/images/val_1.JPEG: not a readable image"),
     ],
 )
 def test_an_archive_that_does_not_fit_is_named(tmp_path: Path, change: dict[str, bytes], complaint: str) -> None:

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coordinator.methods.registry import resolve
-from edge.methods.fedmlb import FedMLBUpdate
 from edge.models import mobilenetv2, shufflenet, squeezenet
 from edge.models.registry import MODELS, model
-from edge.protocol.config import ModelConfig, TrainConfig
-from edge.protocol.options.fedmlb import FedMLBOptions
+from edge.protocol.config import ModelConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
-from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build, load_dotted
 from edge.training.counts import Flops, flops_per_example
-from edge.training.pathways import PathwayForm
-from tests.toy import one_example, play, visit, whole
 
 # Per block, with 100 classes and 32x32 images.
 PARAMS = {
@@ -75,7 +66,6 @@ MACS = {
         16 * (512 * 64 + 40 * 64**2) + 16 * 512 * 100,
     ],
 }
-NARROW = {"vgg9": 2, "mobilenetv2": 8, "shufflenet": 12, "squeezenet": 12}
 each_backbone = pytest.mark.parametrize("name", PARAMS)
 
 
@@ -110,25 +100,6 @@ def test_a_backbone_computes_what_the_published_code_computes(name: str) -> None
     # Each gradient costs as much as the forward pass, in groups and in depthwise convolutions too.
     assert macs[:, WEIGHT_GRADIENT].tolist() == MACS[name]
     assert (macs[:, INNER_GRADIENT] + macs[:, INPUT_GRADIENT]).tolist() == MACS[name]
-
-
-@pytest.mark.parametrize(
-    ("name", "published", "executed"),
-    [("vgg9", 3.21, 3.213), ("mobilenetv2", 4.61, 4.616), ("shufflenet", 2.33, 2.339), ("squeezenet", 4.11, 4.162)],
-)
-def test_what_all_pathways_of_fedmlb_cost(name: str, published: float, executed: float) -> None:
-    macs, count = MACS[name], len(MACS[name])
-    # As papers count: a plain step is three forward passes, and each block of a pathway costs two.
-    hybrid = sum(sum(macs[m:]) for m in range(1, count))
-    assert round(1 + 2 * hybrid / (3 * sum(macs)), 2) == published
-    # As it is executed: a plain step computes no gradient for the images.
-    mlb, plain = (resolve(method).objective for method in ("fedmlb", "fedavg"))
-    counted = flops(name)
-    step, plain_step = (
-        row.costs.compute(one_example(count, counted, resolve(row.name).options())).flops(counted)
-        for row in (mlb, plain)
-    )
-    assert round(step / plain_step, 3) == executed
 
 
 # --- width ------------------------------------------------------------------------------------------------------------
@@ -212,28 +183,3 @@ def test_a_fire_module_widens_in_two_ways_and_may_be_bypassed(bypassed: bool) ->
     s = plain.conv_norm(x).relu()
     y = torch.cat([plain.conv_norm(s).relu(), plain.conv_norm(s).relu()], dim=1)
     assert torch.allclose(fire(x), x + y if bypassed else y, atol=1e-4)
-
-
-# --- pathways ---------------------------------------------------------------------------------------------------------
-
-
-def fedmlb(net: BlockModel, form: PathwayForm = "each", **options: Any) -> FedMLBUpdate:
-    client_side = FedMLBUpdate(FedMLBOptions(**options))
-    client_side.begin(net, whole(net), {}, replace(visit(net), pathways=form))
-    return client_side
-
-
-@pytest.mark.parametrize(
-    "name", ["squeezenet", *(pytest.param(name, marks=pytest.mark.long) for name in ("mobilenetv2", "shufflenet"))]
-)
-def test_a_federation_trains_a_backbone(name: str, tmp_path: Path) -> None:
-    brief = TrainConfig(lr=0.05, batch=8, local_steps=2, clip=1.0)
-    how: dict[str, Any] = {"model": ModelConfig(name, NARROW[name]), "clients": 2, "train": brief}
-    plain = play(tmp_path / "fedavg", "fedavg", rounds=1, **how)
-    # Without its terms, FedMLB is FedAvg to the bit; a run refuses FLOPs other than those that the row foresees.
-    neutral = play(tmp_path / "neutral", "fedmlb", rounds=1, lambda1=0, lambda2=0, **how)
-    assert np.array_equal(neutral.model, plain.model)
-    real = play(tmp_path / "fedbr", "fedbr", rounds=2, period=1, **how)
-    assert np.abs(real.model - real.start).max() > 1e-3
-    (full,), (part,) = real.rows("SELECT MIN(bytes_down) FROM visits GROUP BY round")
-    assert part < full

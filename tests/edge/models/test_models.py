@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from edge.models.registry import MODELS, model
 from edge.protocol.config import ModelConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
 from edge.training.block_model import BlockModel
-from edge.training.blocks import Block, balanced_cuts, build
+from edge.training.blocks import balanced_cuts, build
 from edge.training.counts import flops_per_example
 from tests.toy import CPU
 
@@ -209,48 +208,6 @@ def test_a_strided_convolution_of_few_channels_is_that_of_the_places_it_looks_at
     assert np.array_equal(kernel.grad[:, :, 0, 0], np.einsum("bohw,bchw->oc", factors, places))
 
 
-# --- max-pool before ReLU ---------------------------------------------------------------------------------------------
-
-
-def relu_first(blocks: list[Block]) -> list[Block]:
-    """The same blocks with each ReLU before its max-pool."""
-    for _, block in blocks:
-        kinds = [type(layer) for layer in block.children()]
-        if nn.MaxPool2d in kinds:
-            assert isinstance(block, nn.Sequential)
-            at = kinds.index(nn.MaxPool2d)
-            assert kinds[at + 1] is nn.ReLU
-            block[at], block[at + 1] = block[at + 1], block[at]
-    return blocks
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize(("name", "channels", "side"), [("cnn", 3, 32), ("digits-cnn", 1, 8)])
-def test_pooling_before_the_relu_changes_no_bit(
-    name: str, channels: int, side: int, memory_format: torch.memory_format
-) -> None:
-    def made() -> list[Block]:
-        torch.manual_seed(0)
-        return build(ModelConfig(name), 10, channels)
-
-    pooled_first, plain = BlockModel(made, CPU), BlockModel(lambda: relu_first(made()), CPU)
-    rng = torch.Generator().manual_seed(1)
-    results = []
-    for net in (pooled_first, plain):
-        rng.manual_seed(1)
-        for _ in range(3):
-            x = torch.randn(20, channels, side, side, generator=rng).contiguous(memory_format=memory_format)
-            logits = net.run(x.requires_grad_())
-            torch.autograd.backward((logits * torch.randn(20, 10, generator=rng)).sum())
-            results.append((logits.detach(), x.grad, net.grad.clone()))
-    for ours, theirs in zip(results[:3], results[3:], strict=True):
-        for mine, other in zip(ours, theirs, strict=True):
-            assert mine is not None
-            assert other is not None
-            assert torch.equal(mine, other)
-            assert torch.count_nonzero(mine) > 0
-
-
 # --- cuts -------------------------------------------------------------------------------------------------------------
 
 
@@ -289,14 +246,3 @@ def test_a_cut_changes_blocks_but_not_the_function() -> None:
     x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert torch.equal(stages.run(x), balanced.run(x))
-
-
-def test_a_row_whose_blocks_are_not_the_stages_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = replace(model("digits-cnn"), name="wrong", blocks=("a", "b", "c", "head"))
-    monkeypatch.setitem(MODELS, "wrong", wrong)
-    with pytest.raises(ValueError) as error:
-        build(ModelConfig("wrong"), 10, 1)
-    assert str(error.value) == (
-        "model.name = 'wrong': its row has the blocks a, b, c, head, but edge.models.digits_cnn:stages gives "
-        "conv1, conv2, conv3, head; name these in the row's blocks"
-    )

@@ -120,10 +120,8 @@ SIXTEEN = TrainConfig(batch=16, local_steps=2)
 @pytest.mark.parametrize(
     ("samples", "train", "adapt_epochs"),
     [
-        (33, replace(SIXTEEN, local_steps=3), 0),
         (33, replace(SIXTEEN, local_steps=None), 0),
         (33, SIXTEEN, 1),  # an adaptation goes through all of them
-        (1, SIXTEEN, 0),
         (32, replace(SIXTEEN, batch=1, drop_last=True), 0),
     ],
 )
@@ -133,16 +131,3 @@ def test_a_batch_of_one_without_batch_statistics_is_refused_by_key(
     named = 0 if train.batch == 1 else 1
     with pytest.raises(ValueError, match=rf"^train.batch = {train.batch}: client {named} has {samples} examples, one"):
         check(RESNET, samples, train, adapt_epochs)
-
-
-@pytest.mark.parametrize(
-    ("config", "train"),
-    [
-        (RESNET, SIXTEEN),  # the two steps do not come to the last batch
-        (RESNET, replace(SIXTEEN, local_steps=None, drop_last=True)),
-        (replace(RESNET, norm="group"), replace(SIXTEEN, local_steps=None)),
-        (ModelConfig("digits-cnn", width=4, norm="batch"), replace(SIXTEEN, local_steps=None)),  # its maps are larger
-    ],
-)
-def test_any_other_is_not(config: ModelConfig, train: TrainConfig) -> None:
-    check(config, 33, train)

@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from edge.protocol import messages
 from edge.protocol.fixed_point import (
     FRACTION_BITS,
     LIMIT,
@@ -18,7 +17,6 @@ from edge.protocol.fixed_point import (
 )
 from edge.protocol.messages import PartialSum, Totals, Update
 from edge.protocol.payload import Floats, Payload, Vector
-from tests.edge.protocol.mutations import put, refusal
 
 ONE = 2**46
 BELOW = float(np.nextafter(np.float32(2**15), np.float32(0)))
@@ -135,32 +133,3 @@ def test_sums_are_merged_with_those_of_the_same_round_and_shapes() -> None:
         ours.merge(replace(theirs.message(), round=6))
     with pytest.raises(ValueError, match=r"sums of round 6: shapes {'model': {'head': 2}} instead of"):
         ours.merge(PartialSum(5, 1, {"model": {"head": np.zeros(2, np.int64)}}))
-
-
-# --- on the wire ------------------------------------------------------------------------------------------------------
-
-SUMS = PartialSum(
-    5, 2, {"model": {"stem": np.array([2**62, -1]), "head": np.array([7])}, "control": {"c": np.array([], int)}}
-)
-
-
-ONE_NUMBER = (1).to_bytes(8, "big")
-INTEGERS = ["model", "head", bytes(16), "<i8", [ONE_NUMBER], (8).to_bytes(8, "big"), bytes(8)]
-
-
-@pytest.mark.parametrize(
-    ("message", "place", "value", "reason"),
-    [
-        (SUMS, (3, "clients"), -1, "PartialSum: Expected `int` >= 0 - at `$.clients`"),
-        (SUMS, (3, "round"), -1, "PartialSum: Expected `int` >= 0 - at `$.round`"),
-        (messages.FetchPartial(5), (3, "round"), -1, "FetchPartial: Expected `int` >= 0 - at `$.round`"),
-        (SUMS, (4, 0, 3), "<f8", "PartialSum: entry model/stem: type and shape: ('<f8', (2,)) does not fit"),
-        (SUMS, (4, 1, 1), "stem", "PartialSum: slot and key sent twice"),
-        (SUMS, (4, 0, 4), [ONE_NUMBER], "PartialSum: entry model/stem: 16 bytes announced, but shape (1,)"),
-        (update(1, 1.0, 2.0), (4, 0), INTEGERS, "Update: entry model/head: type and shape: ('<i8', (1,)) does not fit"),
-    ],
-)  # fmt: skip
-def test_sums_that_do_not_follow_the_protocol_and_updates_of_integers_are_refused(
-    message: messages.Message, place: tuple[object, ...], value: object, reason: str
-) -> None:
-    assert refusal(message, put(*place, value)).startswith(reason)

@@ -22,8 +22,6 @@ def _ada(monkeypatch: pytest.MonkeyPatch) -> None:
         ("/home/ada/own/devices.toml", "~/own/devices.toml"),
         ("/scratch/ada/cifar", "/scratch/$USER/cifar"),
         ("/home/adam/x", "/home/adam/x"),
-        ("/mnt/home/ada/x", "/mnt/home/$USER/x"),
-        ("traces/lte.csv", "traces/lte.csv"),
         ("/data/ada-lovelace", "/data/ada-lovelace"),
     ],
 )

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
 from edge.data.content import content_sha256
 from edge.data.decoded_cache import decoded_files, found_row, open_data
@@ -19,7 +18,6 @@ from edge.data.locate import search_paths
 from edge.protocol import config
 from edge.protocol.config import DataConfig, Job, PartitionConfig, ShippedFile
 from edge.protocol.messages import MOST_REQUESTS, PART_NBYTES, FetchFile, FilePart, Ping, Shutdown
-from edge.runtime import file_transfer
 from edge.runtime.file_parts import PartReceiver, RunEndedError, TransferError
 from edge.runtime.file_transfer import fetch_files
 from tests.edge.data.made_up import write_parquet
@@ -171,24 +169,6 @@ def test_data_of_another_content_than_the_run_says_are_removed(
         assert list((tmp_path / "here" / "received" / "data").iterdir()) == []
 
 
-def test_a_second_worker_of_a_machine_waits_for_the_first(
-    tmp_path: Path, run_data: tuple[DataConfig, str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_transfer, "CHECK_SECONDS", 0.01)
-    config, sha256, contents = run_data
-    job, said = asked(tmp_path / "here", shipped("data", contents), data=config, data_sha256=sha256), list[str]()
-    locks = tmp_path / "here" / "received" / "data"
-    locks.mkdir(parents=True)
-
-    def lost() -> None:
-        raise LostError
-
-    with FileLock(locks / f".{sha256}.lock"), pytest.raises(LostError):
-        fetch_files(HonestSource([]), job, say=said.append, check=lost)
-    assert said == ["data set mnist: another worker of this machine receives it"]
-    fetch_files(HonestSource(contents.values()), job, say=quiet)
-
-
 # --- in parts ---------------------------------------------------------------------------------------------------------
 
 
@@ -261,12 +241,3 @@ def test_the_end_of_the_run_ends_the_transfer_and_what_belongs_to_no_transfer_is
     with pytest.raises(RunEndedError):
         receiver(source).fill(tmp_path, shipped("data", {"small": b"small"}), "data")
     assert source.refused == ["a FetchFile where a part of a file was due"]
-
-
-def test_a_disk_that_is_too_small_or_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    too_much = ShippedFile("data", "x", "0" * 64, 1 << 60)
-    with pytest.raises(TransferError, match=rf"data: 1,152,921,504,607 MB to receive, and {tmp_path} has .* free"):
-        receiver(HonestSource([])).fill(tmp_path, [too_much], "data")
-    (tmp_path / "file").touch()
-    with pytest.raises(TransferError, match=rf"{tmp_path}/file: cannot be written: File exists"):
-        receiver(HonestSource([])).fill(tmp_path / "file", [too_much], "data")

@@ -9,13 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from edge.protocol import messages, serialization
-from edge.protocol.config import DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
-from edge.protocol.payload import Payload
+from edge.protocol.config import DataConfig, Job, ModelConfig, TrainConfig
 from edge.runtime import gpu_share
 from edge.runtime.gpu_memory import MIB, free_in, gpu_workers, visible
 from edge.runtime.gpu_share import GpuShare, assign_gpu
-from edge.runtime.task_runner import TaskRunner
 
 GIB = 1024 * MIB
 
@@ -45,7 +42,6 @@ def test_workers_take_turns_unless_the_user_names_one_gpu(device: str, count: in
     ("device", "count", "text"),
     [
         ("cuda", 0, "--device cuda: torch finds no GPU that it can use"),
-        ("cuda:0", 0, "--device cuda:0: torch finds no GPU that it can use"),
         ("cuda:2", 2, "--device cuda:2: torch finds 2 GPUs, cuda:0 to cuda:1"),
     ],
 )
@@ -62,24 +58,6 @@ class Driver:
     table: str
     reserved: int = 0
     fractions: list[tuple[str, float]] = field(default_factory=list)
-
-
-class Visited:
-    """A site where client 1 finds too little memory."""
-
-    def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> messages.Update:
-        if task.client == 1:
-            raise torch.OutOfMemoryError("too little")
-        return messages.Update(task.client, task.round, {}, {})
-
-    def decoded(self, update: messages.Update) -> messages.Update:
-        raise AssertionError
-
-    def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
-        raise AssertionError
-
-    def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
-        raise AssertionError
 
 
 @pytest.fixture
@@ -124,18 +102,6 @@ def test_a_share_grows_when_a_neighbour_has_left_and_is_set_only_when_it_changes
     assert driver.fractions == [("cuda:0", pytest.approx(1 / 3)), ("cuda:0", 0.5), ("cuda:0", 1.0)]
 
 
-def test_a_worker_hears_before_each_task_who_has_left_and_tells_after_its_first_visit(driver: Driver) -> None:
-    runner = TaskRunner(Visited(), GpuShare(job(slot=0, workers=4)))
-    failing, visit = messages.Train(1, 0, 0.1, {}, {}), messages.Train(0, 0, 0.1, {}, {})
-    notes = []
-    for task, left in ((failing, ()), (visit, ()), (visit, (2,))):
-        notes.append(
-            runner.telemetry(task, runner.perform(task, serialization.Envelope("worker-0-00ff", 1, retired_slots=left)))
-        )
-    assert notes == ["", "cuda:0: 0 MiB reserved, 1536 MiB context, share 0.50", ""]
-    assert driver.fractions == [("cuda:0", 0.5), ("cuda:0", pytest.approx(0.35)), ("cuda:0", pytest.approx(0.85))]
-
-
 # --- how many workers GPUs have memory for ----------------------------------------------------------------------------
 
 
@@ -144,13 +110,11 @@ def test_a_worker_hears_before_each_task_who_has_left_and_tells_after_its_first_
     [
         # A worker takes 1 GiB and twice 10 GiB; of 80 GiB 72 may be used, which 21 divides 3 times.
         ([80 * GIB], 10 * GIB, 16, 10, 3),
-        ([80 * GIB], 10 * GIB, 2, 10, 2),
         ([80 * GIB], 10 * GIB, 16, 1, 1),
         # With 5 GiB a visit there is room for 6, but more than four of one GPU gain nothing.
         ([80 * GIB], 5 * GIB, 16, 10, 4),
         # Workers take GPUs in turns, so the one with 36 usable GiB decides: 3 on each.
         ([80 * GIB, 40 * GIB], 5 * GIB, 16, 10, 6),
-        ([8 * GIB, 8 * GIB], 5 * GIB, 16, 10, 2),
         ([0], 5 * GIB, 16, 10, 1),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from coordinator.methods.registry import resolve
@@ -30,34 +29,21 @@ from tests.toy import CPU, one_example, shifted, tower_blocks, visit, whole
 CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("fedavg", {}, {}),
     ("fedprox", {"mu": 0.1}, {}),
-    ("fedmlb", {}, {}),
     ("fedmlb", {"order": "GL"}, {}),
-    ("fedmlb", {"pathways": (1, 3)}, {}),
     ("fedmlb", {"pathways": (2,), "order": "GL"}, {}),
     ("fedmlb", {"pathways": ()}, {}),
-    ("fedmlb", {"pathways": (), "order": "GL"}, {}),
-    ("fedmlb", {"detach_hybrid_target": True}, {}),
     ("fedbr", {}, {"alpha": 1, "full": 0}),
     ("fedbr", {}, {"alpha": 2, "full": 1}),
-    ("fedbr", {}, {"alpha": 3, "full": 0}),
     ("fedbr", {"hybrid_ce": False}, {"alpha": 2, "full": 0}),
-    ("fedbr", {"hybrid_ce": False, "detach": True}, {"alpha": 2, "full": 0}),
     ("fedavg-kd", {}, {}),
-    ("fedavg-kd", {"weight": 0}, {}),
     ("fedavg-fitnet", {}, {}),
     ("fedavg-fitnet", {"layers": (2,)}, {}),
-    ("fedavg-fitnet", {"layers": ()}, {}),
-    ("fedavg-fitnet", {"weight": 0}, {}),
     ("fedntd", {}, {}),
-    ("fedntd", {"weight": 0}, {}),
     ("fedgkd", {}, {"distil": 1}),
     ("fedgkd", {}, {"distil": 0}),
     ("fedgkd", {"buffer": 1}, {}),
-    ("fedgkd", {"weight": 0}, {}),
     ("fednova", {}, {}),
     ("pfedme", {"inner_steps": 1}, {}),
-    ("moon", {}, {}),
-    ("moon", {"weight": 0}, {}),
     ("mixup", {}, {}),
 ]
 
@@ -92,28 +78,6 @@ def test_a_row_foresees_the_flops_of_a_step(
 # --- what training keeps in memory ------------------------------------------------------------------------------------
 
 
-def kept_nbytes(y: Tensor, model: list[nn.Module]) -> int:
-    """Bytes that the graph behind ``y`` holds, read from its nodes; real tensors, parameters and buffers left out."""
-    own = {t.untyped_storage().data_ptr() for m in model for t in (*m.parameters(), *m.buffers())}
-    held: dict[int, int] = {}
-    for node in graph(y):
-        saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))
-        for storage in (tensor.untyped_storage() for tensor in saved if isinstance(tensor, Tensor)):
-            held[storage.data_ptr()] = storage.nbytes()
-    return sum(nbytes for pointer, nbytes in held.items() if pointer not in own)
-
-
-def graph(y: Tensor) -> Iterator[Any]:
-    """Every node behind ``y``, once."""
-    seen, ahead = set(), [y.grad_fn]
-    while ahead:
-        node = ahead.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            ahead += [next_node for next_node, _ in node.next_functions]
-            yield node
-
-
 def normalised() -> list[Block]:
     layers = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(inplace=True), nn.Flatten())
     return [("flat", nn.Flatten()), ("one", layers)]
@@ -131,22 +95,6 @@ def test_blocks_keep_what_is_counted_by_hand_however_a_model_is_cut() -> None:
     assert count_blocks(normalised, (1, 1, 5)).activations.tolist() == [0, 5 + 7 + 7 + 7]
     for config in (ModelConfig("resnet18", blocks=cut) for cut in ("stages", "balanced:6")):
         assert count_blocks(partial(build, config, 100, 3), (3, 32, 32)).activations.sum() == 1_175_120
-
-
-@pytest.mark.parametrize("frozen", [0, 1, 3])
-@pytest.mark.parametrize("cut", ["stages", "balanced:6"])
-def test_the_last_blocks_keep_what_torch_holds_when_they_train_alone(cut: str, frozen: int) -> None:
-    def make() -> list[Block]:
-        return build(ModelConfig("resnet18", width=4, blocks=cut), 10, 3)
-
-    modules, x = [module for _, module in make()], torch.zeros(3, 3, 16, 16)
-    for module in modules[:frozen]:
-        x = module(x).detach()
-    y = x
-    for module in modules[frozen:]:
-        y = module(y)
-    activations = count_blocks(make, (3, 16, 16)).activations
-    assert kept_nbytes(y, modules) == 4 * 3 * activations[frozen:].sum()
 
 
 def test_counts_are_made_anew_where_a_models_layers_have_changed(

@@ -26,17 +26,12 @@ IMAGE, TOKENS = (3, 32, 32), 12
 @pytest.mark.parametrize(
     ("name", "width", "inputs", "shape", "norm", "images", "precision"),
     [
-        ("softmax", None, 60, (60,), None, "contiguous", "fp32"),
         ("mlp", 8, 30, (30,), None, "contiguous", "fp32"),
-        ("digits-cnn", 4, 1, (1, 8, 8), "group", "channels_last", "fp32"),
         ("digits-cnn", 4, 1, (1, 8, 8), "none", "contiguous", "bf16"),
         ("cnn", None, 3, IMAGE, "batch", "channels_last", "fp32"),
         ("resnet18", 4, 3, IMAGE, "group", "contiguous", "fp32"),
-        ("resnet56", 4, 3, IMAGE, "batch", "contiguous", "fp32"),
-        ("vgg9", 4, 3, IMAGE, "none", "channels_last", "fp32"),
         ("mobilenetv2", 8, 3, IMAGE, "group", "channels_last", "fp32"),
         ("shufflenet", 24, 3, IMAGE, "batch", "channels_last", "fp32"),
-        ("squeezenet", 12, 3, IMAGE, "none", "contiguous", "fp32"),
         ("har-cnn", 4, 6, (6, 64), None, "contiguous", "fp32"),
         ("text-cnn", 4, TOKENS, (20,), None, "contiguous", "fp32"),
         ("char-lstm", 8, TOKENS, (20,), None, "contiguous", "fp32"),

@@ -92,18 +92,3 @@ def test_the_scaler_divides_by_the_rate_in_training_alone() -> None:
         scaled.train_mode(False)
         plain.train_mode(False)
         assert torch.equal(scaled.run(x), plain.run(x))
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "why"),
-    [
-        ("mobilenetv2", "cifar10", "Conv2d in 32 groups has no narrower form"),
-        ("squeezenet", "cifar10", "Fire puts channels of two layers side by side"),
-        ("char-lstm", "shakespeare", "Embedding: a layer of this kind has no narrower form"),
-    ],
-)
-def test_a_model_of_other_layers_is_refused_by_name(name: str, data: str, why: str) -> None:
-    row = dataset(data)
-    net, make = made(ModelConfig(name, width=None), row)
-    with pytest.raises(ValueError, match=why):
-        model_axes(net, make, row)

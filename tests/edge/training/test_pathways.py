@@ -28,7 +28,7 @@ from edge.training.blocks import Block
 from edge.training.client_update import ClientUpdate
 from edge.training.pathways import PathwayForm, PathwayLoss
 from edge.training.sgd import Sgd
-from tests.toy import CPU, batch, gradient, shifted, tower, tower_blocks, vector, visit, whole
+from tests.toy import CPU, batch, gradient, shifted, tower, tower_blocks, visit, whole
 
 BLOCKS = 4
 
@@ -325,29 +325,6 @@ def test_a_frozen_models_running_statistics_are_the_same_bytes_after_local_train
         assert [client_side.frozen.uses_batch_stats(index) for index in (1, 2, 3)] == [by_batch, by_batch, False]
         trained_beside(client_side, net)
         assert bool((net.buffers != before).all())
-
-
-def test_each_block_of_a_frozen_model_has_running_statistics_from_their_first_update_on() -> None:
-    net = normalised()
-    net.load({"b2.buffers": vector(1, 0, 0, 0, 0, 1, 1, 1, 1, 1)})
-    client_side = fedmlb(net)
-    assert net.statistics_in_use == ((True, False, True, False),)
-    # The next visit's model decides anew.
-    net.load({"b2.buffers": vector(0, 0, 0, 0, 0, 1, 1, 1, 1, 1), "b3.buffers": vector(0, 0, 0, 0, 0, 1, 1, 1, 1, 2)})
-    client_side.begin(net, whole(net), {}, visit(net))
-    assert net.statistics_in_use == ((True, True, False, False),)
-
-
-def test_a_block_that_was_never_updated_beside_others_is_named() -> None:
-    net = normalised()
-    up = ["b1.buffers", "b2.buffers", "b3.buffers"]
-    net.check_statistics(up)  # the initial model
-    with pytest.raises(ValueError, match="of b1, b2, b3 were never updated"):
-        net.check_statistics(up[1:])  # b1's never will be
-    net.load({"b2.buffers": vector(1, 0, 0, 0, 0, 1, 1, 1, 1, 1)})
-    with pytest.raises(ValueError, match=r"^model.norm: the running statistics of b1, b3 were never updated, .*up"):
-        net.check_statistics(up)
-    normalised(1).check_statistics(up)
 
 
 # --- FedBR's starting point and report --------------------------------------------------------------------------------

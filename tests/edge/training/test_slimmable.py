@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from coordinator.methods import fedavg
 from coordinator.methods.spec import Costs
@@ -106,31 +105,6 @@ def test_half_the_width_is_the_model_that_has_half_the_channels(norm: str) -> No
 def test_layers_without_narrower_sub_networks_are_refused(layer: nn.Module, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         slimmable([("only", layer)], MULTIPLE, 10, None)
-
-
-def test_a_strided_convolution_of_few_channels_takes_every_stride_th_pixel() -> None:
-    """oneDNN writes past its memory in the weight gradient of the strided one (`edge.models.layers.FEW`)."""
-    plain = nn.Conv2d(16, 4, 1, stride=2)
-    ((_, slim),) = slimmable([("only", plain)], MULTIPLE, 10, None)
-    x = torch.randn(2, 16, 5, 5, generator=torch.Generator().manual_seed(0))
-    strides: list[object] = []
-    with slimmed([slim], 0.5), ConvolutionStrides(strides):
-        found = slim(x[:, :8])
-    assert torch.allclose(found, nn.functional.conv2d(x[:, :8], plain.weight[:, :8], plain.bias, 2), atol=1e-6)
-    assert strides == [[1, 1]]
-
-
-class ConvolutionStrides(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
-    """Appends the stride of each convolution."""
-
-    def __init__(self, strides: list[object]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.strides = strides
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket is torch.ops.aten.convolution:
-            self.strides.append(args[3])
-        return func(*args, **(kwargs or {}))
 
 
 # --- FLOPs ------------------------------------------------------------------------------------------------------------
