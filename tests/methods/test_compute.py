@@ -91,14 +91,6 @@ def run(folder: Path, name: str, **how: object) -> Run:
     return play(folder, METHODS[name], train=TRAIN, partition=IID, **how)
 
 
-def test_a_spec_foresees_what_its_client_side_draws(tmp_path: Path) -> None:
-    flops = [
-        value for (value,) in run(tmp_path, "drawn", rounds=3).rows("SELECT flops FROM visits ORDER BY round, client")
-    ]
-    assert len(flops) == 12
-    assert len(set(flops)) == 6  # visits differ, and each was as foreseen
-
-
 def test_a_plan_that_is_an_expectation_is_charged_and_bounds_the_workers_count(tmp_path: Path) -> None:
     expected = run(tmp_path / "expected", "expected")
     assert len(set(expected.rows("SELECT flops FROM visits"))) < 3  # the plan's, which differ with the examples alone

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from edge.data.registry import dataset
-from edge.methods.fedalign import FedAlignUpdate, aligned, places, spectral_norm
+from edge.methods.fedalign import FedAlignUpdate, aligned, spectral_norm
 from edge.protocol.config import ModelConfig, TrainConfig
 from edge.protocol.options.fedalign import FedAlignOptions, alignment_flops
 from edge.protocol.payload import INPUT_GRADIENT
@@ -48,13 +48,6 @@ def test_dead_features_have_the_norm_0_and_no_gradient() -> None:
     torch.autograd.backward(norms.sum())
     assert norms[0] == 0 and norms[1] > 0 and matrices.grad is not None
     assert not matrices.grad[0].any() and torch.isfinite(matrices.grad).all() and matrices.grad[1].any()
-
-
-def test_larger_maps_are_pooled_and_features_have_one_place() -> None:
-    maps = torch.arange(16.0).reshape(1, 1, 4, 4)
-    assert places(maps, torch.Size((2, 2))).tolist() == [[[2.5, 4.5, 10.5, 12.5]]]
-    assert places(maps, torch.Size(())).tolist() == [[[7.5]]]
-    assert places(torch.ones(2, 3), torch.Size(())).shape == (2, 3, 1)
 
 
 # --- the term ---------------------------------------------------------------------------------------------------------

@@ -51,15 +51,6 @@ def test_one_client_is_centralised_sgd_on_the_same_batches(tmp_path: Path) -> No
     assert np.abs(run.model - run.start).max() > 1e-2
 
 
-def test_the_order_of_clients_changes_rounding_only() -> None:
-    rng = np.random.default_rng(0)
-    vectors = [rng.standard_normal(1000).astype(np.float32) for _ in range(7)]
-    weights = list(range(1, 8))
-    one, other = (mean(list(zip(vectors, weights, strict=True))[::way]) for way in (1, -1))
-    assert np.abs(one - other).max() < 1e-7
-    assert np.allclose(one, np.average(vectors, axis=0, weights=weights), rtol=0, atol=1e-7)
-
-
 # --- the mean, by hand ------------------------------------------------------------------------------------------------
 
 
@@ -70,13 +61,6 @@ def mean(weighted: Sequence[tuple[Floats, float]]) -> Floats:
     result = total.mean()
     assert result is not None
     return result
-
-
-def test_without_any_weight_there_is_no_mean() -> None:
-    total = WeightedSum()
-    assert total.mean() is None
-    total.add(np.ones(3, np.float32), 0.0)
-    assert total.mean() is None
 
 
 def stepped(weights: str, samples: list[int], train: TrainConfig | None = None) -> list[float]:

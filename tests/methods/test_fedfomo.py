@@ -19,7 +19,7 @@ from edge.methods.fedfomo import FedFomoUpdate, first_order_weights
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.options.fedfomo import FedFomoOptions, mix_weights
-from edge.protocol.payload import FORWARD, MODEL, WEIGHT_GRADIENT, BlockShape, Layout, Payload, shapes
+from edge.protocol.payload import MODEL, BlockShape, Layout, Payload, shapes
 from edge.training.block_model import BlockModel
 from edge.training.client_update import VisitContext
 from tests.toy import batch, play, small_context, tower, vector, visit
@@ -172,15 +172,6 @@ def test_without_a_better_model_it_keeps_its_own_to_the_bit() -> None:
     net, client_side = begun(seeds[3:], own=seeds[2], previous=seeds[0])
     assert (client_side.weights < 0).all()
     assert np.array_equal(net.flat.detach().numpy(), flat(seeds[2]))
-
-
-def test_it_evaluates_the_downloads_its_own_model_and_the_start_before() -> None:
-    net, _ = begun((1, 2), own=3, previous=4)
-    assert net.executed[:, FORWARD].tolist() == [(2 + 2) * 6] * 4
-    assert not net.executed[:, WEIGHT_GRADIENT].any()
-    assert all(module.training for module in net.modules)
-    alone, _ = begun((), own=3, previous=4)
-    assert not alone.executed.any()
 
 
 def test_it_keeps_its_model_and_what_it_started_from() -> None:

@@ -76,12 +76,6 @@ def test_a_step_is_the_formula_of_the_paper() -> None:
     assert stepped(server_side, reply(0, 4, (7, 7)), reply(1, 4, (9, 9))) == [8.25, 8.25, 0]  # by 3 and 5 examples
 
 
-def test_clients_may_weigh_the_same() -> None:
-    assert stepped(server([1, 3], weights="uniform"), reply(0, 1, (1, 0)), reply(1, 3, (0, 3))) == [1, 1, 0]
-    # By size τ_eff is 1/4 + 9/4, and the second direction weighs three times as much.
-    assert stepped(server([1, 3]), reply(0, 1, (1, 0)), reply(1, 3, (0, 3))) == [0.625, 1.875, 0]
-
-
 def test_a_client_without_a_step_is_dropped_and_the_others_share_its_part() -> None:
     moved = reply(0, 1, (1, 0), 8), reply(1, 10, (0, 10), 16)
     idle = reply(2, 0, (0, 0), 99)

@@ -39,22 +39,6 @@ def digits() -> tuple[Tensor, Tensor]:
     return torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(3)), torch.arange(6)
 
 
-def test_the_whole_model_at_full_resolution_learns_nothing_from_itself() -> None:
-    net, client_side = started(width=1.0, subnets=1, resolutions=(1.0,))
-    shift = torch.linspace(-1, 1, 10)  # of a correction, which both have
-    for shifts in ((), (shift,)):
-        step = Sgd(net, TrainConfig(lr=0.1, batch=6), 0.1, shifts=shifts)
-        step.backward(client_side.loss, *digits())
-        before = net.grad.clone()
-        step.backward(lambda net, x, y: client_side.divergence(net, x, y, 1.0, 1.0), *digits())
-        assert torch.allclose(net.grad, before, atol=1e-6)
-        net.logit_shifts = shifts
-        assert abs(float(client_side.divergence(net, *digits(), 1.0, 1.0).detach())) < 1e-6
-        net.logit_shifts = ()
-        step.zero()
-        step.has_gradient = False
-
-
 def test_a_step_is_the_sum_of_the_papers_losses() -> None:
     net, client_side = started(subnets=2)
     (x, y), start = digits(), net.flat.clone()

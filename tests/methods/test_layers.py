@@ -44,17 +44,6 @@ def test_each_layer_has_a_key_and_a_block_of_one_layer_keeps_its_own() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(net.layout), type=Layout) == net.layout
 
 
-def test_layers_are_the_blocks_cut_up() -> None:
-    torch.manual_seed(0)
-    whole = BlockModel(blocks, torch.device("cpu"))
-    torch.manual_seed(0)
-    layers = BlockModel(blocks, torch.device("cpu"), by_layer=True)
-    of = layers.dump(layers.layout.sizes)
-    assert np.array_equal(np.concatenate([of[part.key].data for part in BODY]), whole.dump(["body"])["body"].data)
-    layers.load(of)
-    assert torch.equal(layers.flat, whole.flat)
-
-
 def test_fedavg_layer_by_layer_gives_fedavgs_model(tmp_path: Path) -> None:
     method = objective(
         "layers",

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from coordinator.rounds.policy import RoundPolicy
 from edge.protocol import client_state
-from edge.protocol.config import ModelConfig, TrainConfig
+from edge.protocol.config import TrainConfig
 from edge.protocol.payload import MODEL
 from edge.training.batches import LocalBatches
 from tests.toy import Run, direct, play, state_file
@@ -109,13 +109,3 @@ def test_each_client_is_scored_with_its_own_head_on_its_own_test_examples(tmp_pa
         with torch.no_grad():
             scores.append(float((site.net.run(x).argmax(1) == y).double().mean()))
     assert run.rows("SELECT accuracy FROM rounds")[-1][0] == pytest.approx(np.mean(scores))
-
-
-def test_running_statistics_follow_their_block(tmp_path: Path) -> None:
-    model = ModelConfig("digits-cnn", width=4, norm="batch")
-    run = play(tmp_path, "fedper", train=STEPS, model=model, layers=2)
-    layout = run.federation.description.layout
-    base = layout.keys(["conv1", "conv2"])
-    assert len(base) == 4
-    assert set(run.rows(SENT)) == {(way, key) for way in ("down", "up") for key in base}
-    assert set(kept(run, 0)) == set(layout.keys(["conv3", "head"]))

@@ -10,17 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from coordinator.methods.compute import fedavg_passes
 from coordinator.methods.moon import SPEC
 from edge.methods.moon import PREVIOUS, RECEIVED, MoonUpdate, contrast, projected
 from edge.protocol.config import ModelConfig
 from edge.protocol.options.base import Options
 from edge.protocol.options.moon import MoonOptions
-from edge.protocol.payload import FORWARD, PASS_TYPES
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
 from edge.training.client_update import ClientUpdate
-from tests.toy import CPU, batch, gradient, one_example, shifted, tower, visit, whole
+from tests.toy import CPU, batch, gradient, shifted, tower, visit, whole
 
 EAST, NORTH = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
 
@@ -119,10 +117,3 @@ def test_the_projection_of_a_resnet18_is_512_512_256() -> None:
 def _layout_of(name: str) -> Any:
     blocks = build(ModelConfig(name), 100, 3)
     return BlockModel(lambda: blocks, CPU).layout
-
-
-def test_two_more_models_run_forward_to_the_projection() -> None:
-    passes = SPEC.costs.compute(one_example(4, np.zeros((4, PASS_TYPES)), MoonOptions())).passes
-    assert passes[:, FORWARD].tolist() == [3, 3, 3, 1]
-    passes[:-1, FORWARD] -= 2
-    assert np.array_equal(passes, fedavg_passes(4))

@@ -290,9 +290,6 @@ def test_points_off_the_simplex_come_back_to_it() -> None:
 # --- layers of several branches ---------------------------------------------------------------------------------------
 
 
-OPTIONS = PFedMBOptions(branches=3)
-
-
 def of_branches(layer: BranchedLayer, branch: int) -> tuple[Tensor, Tensor]:
     one: Any = getattr(layer, f"branch{branch}")
     return one.weight, one.bias
@@ -337,11 +334,3 @@ def test_branches_begin_different_and_the_first_is_the_layer_itself() -> None:
     assert of_branches(made, 1)[1] is None
     assert made.shared.bias is not None
     assert float(made.shared.bias.detach().abs().max()) <= 1 / math.sqrt(200)  # as it was made: not multiplied
-
-
-def test_what_cannot_have_branches_is_refused() -> None:
-    with pytest.raises(ValueError, match="neither a convolution nor a linear layer"):
-        branched([("norm", nn.LayerNorm(3))], OPTIONS, 3, None)
-    computed = nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))
-    with pytest.raises(ValueError, match="its weight is computed"):
-        branched([("one", computed)], OPTIONS, 3, None)

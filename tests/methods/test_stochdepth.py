@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from edge.protocol.payload import INPUT_GRADIENT
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block
 from edge.training.counts import count_flops, flops_per_example, unit_flops_per_example
-from edge.training.sgd import Loss, Sgd
+from edge.training.sgd import Sgd
 from tests.plugins import residual_net
 from tests.toy import CPU, play, visit, whole
 
@@ -148,21 +147,3 @@ def test_a_body_that_is_left_out_is_moved_as_torch_moves_parameters_without_grad
         torch_sgd.step()
     wanted = torch.cat([parameter.detach().flatten() for parameter in plain.parameters()])
     assert torch.allclose(net.flat, wanted, rtol=1e-5, atol=1e-7)
-
-
-def test_an_adaptation_trains_the_model_that_is_evaluated() -> None:
-    make = partial(with_keep_probabilities, blocks(), StochasticDepthOptions(keep_last=0.5), 3, 2)
-    net = BlockModel(make, CPU)
-    update = begun(net, keep_last=0.5)
-    x, y = batch(1)
-    net.train_mode(False)
-    evaluated = net.run(x).detach()
-    net.train_mode(True)
-    seen: list[Tensor] = []
-
-    def step(loss: Loss, x: Tensor, y: Tensor, only: Any = None) -> None:
-        seen.append(net.run(x).detach())
-
-    update.adapt(net, lambda: iter([(x, y)]), step)  # type: ignore[arg-type]
-    assert torch.equal(seen[0], evaluated)
-    assert not torch.equal(net.run(x), evaluated), "and only then"

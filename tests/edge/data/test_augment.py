@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 from torchvision.transforms import functional as TF
 
-from edge.data.augment import PROFILES, AugmentationDraws, Profile, draw, move, prepare, profile_for
+from edge.data.augment import AugmentationDraws, Profile, move, prepare, profile_for
 from edge.data.registry import DATASETS, Split
 from edge.data.resized_crops import Jitters, Views, boxes, draw_views, jittered, resized
 from edge.training.batches import Loader
@@ -85,19 +85,6 @@ def test_what_a_crop_takes_from_outside_stays_empty_and_images_need_not_be_squar
     )
     # Turned: 6 5 4 / 3 2 1; one column further right: 5 4 . / 2 1 . ; mirrored.
     assert turned.tolist() == [[[[9, 4, 5], [9, 1, 2]]]]
-
-
-def test_one_draw_per_example_in_a_fixed_order() -> None:
-    profile = PROFILES["fedmlb-cifar"]
-    draws, rng = draw(profile, 1000, np.random.default_rng(3)), np.random.default_rng(3)
-    assert draws.degrees is not None
-    assert draws.corners is not None
-    assert draws.flips is not None
-    assert draws.degrees.tolist() == rng.uniform(-10, 10, 1000).tolist()
-    assert draws.corners.tolist() == rng.integers(0, 9, (1000, 2)).tolist()
-    assert draws.flips.tolist() == (rng.random(1000) < 0.5).tolist()
-    assert (draws.corners.min(), draws.corners.max()) == (0, 8)
-    assert 400 < draws.flips.sum() < 600
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from torchvision.transforms import functional as TF
 from edge.data.augment import prepare, profile_for
 from edge.data.decoded_cache import found_row, open_data
 from edge.data.images import decode
-from edge.data.locate import locate, search_paths
 from edge.data.registry import DATASETS, ClassFolders, DataError, DataSet
 from edge.protocol.config import DataConfig
 
@@ -70,15 +69,6 @@ def test_a_folder_has_the_classes_that_it_has_and_is_no_whole_set(
     # Another image is another set.
     paint(root / "imagenet200/train/n01/h.png", 80)
     assert open_data(config, cache).train.y.tolist() == [0, 0, 1, 1, 2]
-
-
-def test_of_more_classes_as_many_as_the_row_has_are_drawn_always_the_same(root: Path) -> None:
-    two = replace(SMALL, classes=2)
-    files = locate(two, search_paths(str(root), None))
-    assert files is not None
-    order = np.random.RandomState(1993).permutation(3)[:2]
-    assert [folder.name for folder in files.files[:2]] == [f"n0{place + 1}" for place in sorted(order.tolist())]
-    assert files.row.classes == 2
 
 
 def test_an_image_is_stored_as_resizing_and_a_centre_crop_leave_it(tmp_path: Path) -> None:

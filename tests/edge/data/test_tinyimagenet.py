@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from edge.data.decoded_cache import open_data
-from edge.data.locate import find_data, missing, search_paths
-from edge.data.registry import DATASETS, DataError, dataset
+from edge.data.registry import DATASETS, DataError
 from edge.data.tinyimagenet import read
 from edge.protocol.config import DataConfig
 from tests.edge.data.made_up import TINY, TINY_MEMBERS, picture, write_zip
@@ -51,19 +50,6 @@ def test_an_archive_that_does_not_fit_is_named(tmp_path: Path, change: dict[str,
     file.write_bytes(file.read_bytes()[:2000])
     with pytest.raises(DataError, match=r"tiny\.zip: not Tiny-ImageNet's archive, or damaged: File is not a zip file"):
         read(TINY, [file])
-
-
-@pytest.mark.parametrize("below", ["", "tinyimagenet"])
-def test_the_archive_is_found_and_comes_before_copies(tmp_path: Path, below: str) -> None:
-    copies = tmp_path / "tinyimagenet"
-    copies.mkdir()
-    text = str(missing(dataset("tinyimagenet"), search_paths(str(tmp_path), None), "torchvision does not offer it"))
-    assert "tinyimagenet/test.parquet, or tiny-imagenet-200.zip as it is, below" in text
-    for name in ("train.parquet", "val.parquet"):
-        (copies / name).touch()
-    assert find_data("tinyimagenet", str(tmp_path)) == f"Parquet in {copies}"
-    (tmp_path / below / "tiny-imagenet-200.zip").touch()
-    assert find_data("tinyimagenet", str(tmp_path)) == f"tiny-imagenet-200.zip in {tmp_path / below}"
 
 
 def test_a_subset_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edge.models import mobilenetv2, shufflenet, squeezenet
+from edge.models import mobilenetv2, shufflenet
 from edge.models.registry import MODELS, model
 from edge.protocol.config import ModelConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
@@ -174,12 +174,3 @@ def test_a_shuffle_unit_mixes_the_groups_and_the_first_of_a_stage_joins_its_pool
     windows = F.pad(x, (1, 1, 1, 1)).unfold(2, 3, 2).unfold(3, 3, 2)
     expected = torch.cat([windows.mean((4, 5)), y.relu()], dim=1) if is_first else (x + y).relu()
     assert torch.allclose(unit(x), expected, atol=1e-4)
-
-
-@pytest.mark.parametrize("bypassed", [False, True])
-def test_a_fire_module_widens_in_two_ways_and_may_be_bypassed(bypassed: bool) -> None:
-    fire, x = moved(squeezenet.Fire("group", 32, 4, bypassed)), feature(32)
-    plain = Plain(fire)
-    s = plain.conv_norm(x).relu()
-    y = torch.cat([plain.conv_norm(s).relu(), plain.conv_norm(s).relu()], dim=1)
-    assert torch.allclose(fire(x), x + y if bypassed else y, atol=1e-4)

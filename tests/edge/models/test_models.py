@@ -95,23 +95,6 @@ def test_units_that_add_are_found_in_the_order_of_their_use(name: str, count: in
     assert used == units
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet56", "mobilenetv2", "shufflenet"])
-def test_a_unit_drops_its_body_in_training_and_scales_it_in_evaluation(name: str) -> None:
-    torch.manual_seed(0)
-    width = {"mobilenetv2": 8, "shufflenet": 12}.get(name, 2)
-    unit = residual_units(module for _, module in build(ModelConfig(name, width), 10, 3))[1].eval()
-    inputs = next(layer.in_channels for layer in unit.modules() if isinstance(layer, nn.Conv2d))
-    x = torch.rand(2, inputs, 8, 8)
-    shortcut, body = unit.shortcut(x), unit.residual(x)
-    assert torch.equal(unit(x), unit.activated(body + shortcut))
-    unit.keep_probability = 0.25
-    assert torch.equal(unit(x), unit.activated(0.25 * body + shortcut))
-    unit.train().dropped = True
-    before = [buffer.clone() for buffer in unit.buffers()]
-    assert torch.equal(unit(x), unit.activated(shortcut))
-    assert all(torch.equal(buffer, old) for buffer, old in zip(unit.buffers(), before, strict=True))
-
-
 # --- small models -----------------------------------------------------------------------------------------------------
 
 

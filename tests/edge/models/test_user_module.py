@@ -38,16 +38,6 @@ def test_a_module_is_cut_into_its_children_and_gets_the_arguments_that_it_has() 
         CONV_NET.block_count("balanced:2")
 
 
-def test_blocks_may_be_named_by_their_children_alone() -> None:
-    row = module_row("net", "x:Net", ["conv+norm", ["act", "deep"], "fc"], kind="tokens")
-    assert row.blocks == ("conv+norm", "act+deep", "fc")
-    assert row.children == (("conv", "norm"), ("act", "deep"), ("fc",))
-    assert (row.kind, row.shape, row.flexible, row.on("cpu").memory_format) == ("tokens", (), True, "contiguous")
-    for bad in ((), ("a", "a"), ("a", ""), ("a+", "b"), ("a,b",)):
-        with pytest.raises(ValueError, match="blocks = "):
-            module_row("net", "x:Net", bad)
-
-
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [

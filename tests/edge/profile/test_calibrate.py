@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from costmodel.fleet.codec_costs import reference_rates
 from edge.models.registry import MODELS
-from edge.profile.calibrate import in_passes, measure, result, shipped
+from edge.profile.calibrate import in_passes, measure, shipped
 from edge.profile.codecs import codec_rates
 from edge.profile.fit import Measurement, fit
 from edge.protocol.codecs.registry import CODECS
@@ -49,18 +48,6 @@ def test_a_fit_finds_the_rates_that_the_steps_were_made_with() -> None:
 def test_a_family_is_as_fast_as_the_geometric_mean_of_its_steps() -> None:
     found = fit([took(1.0, conv=(1e9, 0)), took(1.0, 100, conv=(1e9, 0)), took(2.0, conv=(8e9, 0), family="depthwise")])
     assert found.flops_per_second == pytest.approx({"conv": 10e9, "depthwise": 4e9})
-
-
-def test_steps_of_models_that_are_checked_have_no_part_in_the_fit() -> None:
-    fitted = [took(1.0, conv=(2e9, 0)), took(2.0, 2, conv=(2e9, 0))]
-    found = result([*fitted, took(50.0, conv=(2e9, 0), fitted=False)])
-    assert found["operations_per_second"] == pytest.approx({"conv.w16": 2e9})
-    assert found["torch"] == torch.__version__
-    assert [(row["fitted"], row["seconds"], row["operations"]) for row in found["measurements"]] == [
-        (True, 1.0, {"conv.w16": [2e9, 0.0]}),
-        (True, 2.0, {"conv.w16": [2e9, 0.0]}),
-        (False, 50.0, {"conv.w16": [2e9, 0.0]}),
-    ]
 
 
 # --- the measurement --------------------------------------------------------------------------------------------------

@@ -77,18 +77,12 @@ def test_shares_that_add_up_to_1_never_overflow(clients: int) -> None:
     ("numbers", "problem"),
     [
         ([1.0, float("nan")], "is not finite (training diverged?)"),
-        ([float("inf"), 1.0], "is not finite (training diverged?)"),
         ([float("-inf"), 1.0], "is not finite (training diverged?)"),
         (
             [LIMIT, 0.0],
             "is too large for aggregate.sum = fixed_point (32768; numbers must be below 32768; training diverged?)",
         ),
-        (
-            [0.0, -1e30],
-            "is too large for aggregate.sum = fixed_point (1e+30; numbers must be below 32768; training diverged?)",
-        ),
         ([BELOW, -BELOW], None),
-        ([], None),
     ],
 )
 def test_numbers_that_cannot_be_added_up(numbers: list[float], problem: str | None) -> None:

@@ -32,11 +32,6 @@ def test_a_schedule_gives_the_step_size_of_a_round(schedule: dict[str, Any], rat
             assert train.lr_in(round) == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_default_is_the_same_to_the_bit_as_lr_times_decay_to_the_power_of_the_round() -> None:
-    train = TrainConfig(lr=0.1, lr_decay=0.998)
-    assert [train.lr_in(round) for round in range(500)] == [0.1 * 0.998**round for round in range(500)]
-
-
 OWN = """
 from edge.protocol.lr_schedules import LrSchedule
 from edge.protocol.plugins import PluginOptions

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from edge.data.augment import Profile
-from edge.data.registry import Split
 from edge.protocol.config import ModelConfig, TrainConfig, TrainingPlan
 from edge.protocol.messages import GLOBAL, Evaluate, Train
 from edge.protocol.payload import MODEL, Vector
-from edge.training.batches import Loader, LocalBatches
+from edge.training.batches import LocalBatches
 from edge.training.trainer import LocalTrainer
 from tests.toy import federation, store
 
@@ -118,34 +116,6 @@ def test_training_in_bf16_is_scored_in_fp32(site: LocalTrainer) -> None:
 
 
 # --- examples that are used again -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_examples_prepared_once_a_visit_are_those_prepared_batch_by_batch(
-    memory_format: torch.memory_format, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(0)
-    split = Split(rng.integers(0, 256, (60, 3, 8, 8), dtype=np.uint8), rng.integers(0, 10, 60))
-    still = Profile("still", (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
-    moving = replace(still, flip=True)
-    indices, train = rng.permutation(60)[:23], TrainConfig(batch=5, local_epochs=3)
-
-    def batches(profile: Profile, train: TrainConfig = train) -> LocalBatches:
-        return LocalBatches(Loader(split, profile, torch.device("cpu"), memory_format), indices, train, (0, 1, 2))
-
-    once = batches(still)
-    assert once._prepared is not None
-    assert batches(moving)._prepared is None
-    assert batches(still, replace(train, local_epochs=1))._prepared is None  # nothing is used again
-    monkeypatch.setattr("edge.training.batches.MOST_PREPARED_NBYTES", 0)
-    anew = batches(still)
-    assert anew._prepared is None
-    pairs = list(zip(once(), anew(), strict=True))
-    assert len(pairs) == 15
-    for (x, y), (x_anew, y_anew) in pairs:
-        assert torch.equal(x, x_anew)
-        assert torch.equal(y, y_anew)
-        assert x.stride() == x_anew.stride()
 
 
 def test_a_model_that_is_too_large_is_refused_before_it_takes_any_memory(site: LocalTrainer) -> None:

@@ -330,21 +330,6 @@ def test_a_frozen_models_running_statistics_are_the_same_bytes_after_local_train
 # --- FedBR's starting point and report --------------------------------------------------------------------------------
 
 
-def test_fedbr_starts_from_its_own_first_blocks_and_the_global_last_ones() -> None:
-    for make in (tower, normalised):
-        net, kept, sent = make(), whole(make(seed=3))["model"], whole(make(seed=4))["model"]
-        first, last = net.layout.keys(("b1", "b2")), net.layout.last(2)
-        client_side = FedBRUpdate(FedBROptions())
-        state = {key: kept[key] for key in net.layout.keys(("b1", "b2", "b3"))}
-        client_side.begin(
-            net, {"model": {key: sent[key] for key in last}}, {"model": state}, visit(net, alpha=2, full=0)
-        )
-        combined, frozen = net.dump(net.layout.sizes), client_side.frozen.dump(last)
-        assert [combined[key].version for key in first] == [kept[key].version for key in first]
-        assert [combined[key].version for key in last] == [sent[key].version for key in last]
-        assert [frozen[key].version for key in last] == [sent[key].version for key in last]
-
-
 def test_the_drop_is_the_first_epochs_loss_less_the_last_ones() -> None:
     # The visit has one step per epoch.
     cases: list[tuple[list[float], dict[str, Any], float]] = [

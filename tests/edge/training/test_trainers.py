@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from edge.protocol.config import DataConfig, Job, PartitionConfig
-from edge.protocol.messages import GLOBAL, Evaluate, Train
+from edge.protocol.messages import Train
 from edge.protocol.payload import MODEL, Payload
 from edge.training.answering import SHIFT, AnsweringTrainer
 from edge.training.trainer import LocalTrainer
@@ -47,15 +47,6 @@ def test_a_visit_uploads_what_it_received_and_a_little_more(
         assert (update.numbers["samples"], update.numbers["steps"]) == (plan.samples, plan.steps)
         assert (update.numbers["flops"], update.numbers["loss"]) == (0, 0)
     assert (first.client, other.client) == (13, 4)
-
-
-def test_an_evaluation_is_computed_once_and_has_the_examples_of_its_task(
-    trainer: AnsweringTrainer, described: tuple[Setup, Payload]
-) -> None:
-    first, later = (trainer.evaluate(Evaluate(start, start + 100, GLOBAL, described[1]), None) for start in (100, 200))
-
-    assert (first.start, later.start, first.examples, later.examples) == (100, 200, 100, 100)
-    assert later.values is first.values
 
 
 # --- examples that are held out ---------------------------------------------------------------------------------------

@@ -57,10 +57,3 @@ def test_clients_keep_residuals_and_the_versions_that_differences_are_from() -> 
     assert codecs(up=HALF).kept_numbers(up, ("head",), SIZES) == 27
     assert codecs(down=HALF, of="update").kept_numbers(up, ("head",), SIZES) == 35
     assert codecs(down=HALF, of="weights").kept_numbers(up, ("head",), SIZES) == 0
-
-
-def test_aggregators_feed_nothing_back() -> None:
-    assert codecs().wan is None
-    wan = codecs(up=EIGHT, wan=TENTH, error_feedback=True).wan
-    assert wan is not None
-    assert (wan.config.up, wan.client_state({"model": SIZES})) == (TENTH, {})

@@ -6,7 +6,6 @@ import struct
 from typing import Any
 
 import numpy as np
-import pytest
 
 from edge.protocol.codecs.elias import omega_bits, rice_bits, rice_width
 from edge.protocol.codecs.registry import make_codec
@@ -70,16 +69,3 @@ def test_indices_of_topk_are_gaps_behind_the_values() -> None:
     frame = coded(numbers, {"kind": "topk", "ratio": 0.1})
     bits = "11001100000010"
     assert frame == b"\1" + struct.pack("<fff", 1, 2, 3) + int(bits.ljust(16, "0"), 2).to_bytes(2, "big")
-
-
-@pytest.mark.parametrize(
-    ("stages", "least", "most"),
-    [
-        # 6 bits and 1 / (1 - 0.99^64) = 2.11 a gap
-        ([{"kind": "topk", "ratio": 0.01}], 50_000, 50_250),
-        ([{"kind": "topk", "ratio": 0.01}, {"kind": "fp16"}], 30_000, 30_250),
-    ],
-)
-def test_a_hundredth_of_a_million_numbers(stages: list[dict[str, Any]], least: int, most: int) -> None:
-    numbers = np.random.default_rng(2).normal(size=1_000_000).astype(np.float32)
-    assert least < len(coded(numbers, *stages)) < most
