@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.server import GLOBAL, Download, ServerContext, VisitFeedback
-from coordinator.methods.fedbr import FedBRServer, label_deviation
+from coordinator.methods.fedbr import FedBRServer, label_deviation, possible_choices
 from coordinator.methods.gmbs import ChoiceRow, Gmbs, normalise, reward
 from edge.protocol import client_state
 from edge.protocol.config import PartitionConfig, TrainConfig
@@ -154,6 +154,15 @@ def test_whole_rounds_may_take_all_pathways_or_give_no_feedback() -> None:
     assert silent.gmbs.n[0].tolist() == [1, 0, 0]
     played(silent, 1, [0])
     assert silent.gmbs.p[0, 0] > 0
+
+
+def test_every_alpha_is_possible_alone_and_with_everything() -> None:
+    def choices(**options: Any) -> list[tuple[int, ...]]:
+        return [tuple(choice.values()) for choice in possible_choices(4, 3, FedBROptions(**options))]
+
+    assert choices() == [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (3, 1)]
+    assert choices(alpha=2) == [(2, 0), (2, 1)]
+    assert choices(full_rounds="all") == [(1, 0), (2, 0), (3, 0), (3, 1)]
 
 
 def test_the_drop_between_visits_is_0_at_the_first() -> None:

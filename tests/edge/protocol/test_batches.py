@@ -95,6 +95,7 @@ def test_updates_come_out_one_by_one_from_one_frame_each() -> None:
     [
         (visits(), "sequences", [7, 7], "Visits: tasks: [7, 7] does not fit"),
         (visits(), "sequences", [], "Visits: Expected `array` of length >= 1 - at `$.sequences`"),
+        (visits(), "sequences", list(range(1, 1026)), "Visits: Expected `array` of length <= 1024 - at `$.sequences`"),
         (visits(), "clients", [1], "Visits: lengths: [2, 1, 2, 2, 2, 2, 2, 2] does not fit"),
         (visits(), "lrs", [0.1, np.nan], "Visits: Expected `float` >= 0.0 - at `$.lrs[1]`"),
         (visits(), "weights", [0.1, 1.5], "Visits: Expected `float` <= 1.0 - at `$.weights[1]`"),

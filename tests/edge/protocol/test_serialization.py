@@ -207,6 +207,7 @@ MAPPED = messages.MappedTensors("/dev/shm/fedbr-", {"0f" * 16: 3})
         (described(), put(3, "layout", [[["a", 1, 0, [["a/0", 2, 0]]]]]), "Described: layout: a: layers: (2, 0)"),
         (described(), put(3, "layout", [[["a", 1, 0, []], ["a", 1, 0, []]]]), "Described: layout: a block twice"),
         (messages.Error("E", ""), put(3, "text", LONG), "Error: Expected `str` of length <= 4000 - at `$.text`"),
+        (messages.Error("E", ""), put(3, "traceback", "x" * 16_001), "Error: Expected `str` of length <= 16000"),
         (train(), put(3, "choice", "alpha", Ext(0, b"\x7f\xf0" + bytes(6))), "Train: Expected `float` <= 1.79"),
         (train(), put(3, "choice", "alpha", Ext(1, bytes(8))), "Train: choice: alpha: extension: (1, 8)"),
         (train(), put(3, "choice", "alpha", Ext(0, bytes(4))), "Train: choice: alpha: extension: (0, 4)"),
