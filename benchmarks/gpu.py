@@ -56,7 +56,7 @@ TOTAL_SECONDS = 530.0
 """No child begins or goes on later, so that the table is written within nine minutes."""
 NO_GPU = "not measured: no GPU"
 TESTS = (
-    *("tests/cuda", "tests/edge/runtime/test_gpu_share.py", "tests/edge/runtime/test_gpu_memory.py"),
+    *("tests/cuda", "tests/edge/runtime/test_gpus.py"),
     *("tests/edge/training/test_cuda_graphs.py", "tests/scenarios/config/test_device_defaults.py"),
 )
 CONTIGUOUS, CHANNELS_LAST = "train.memory_format=contiguous", "train.memory_format=channels_last"

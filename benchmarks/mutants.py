@@ -67,7 +67,9 @@ MODULES = {
     ),
     "costmodel/visits/live_visit.py": ("costmodel/visits/test_live_visit.py", "costmodel/test_clock.py"),
     "edge/data/partition.py": ("edge/data/test_partition.py",),
-    "edge/protocol/serialization.py": ("edge/protocol/test_serialization.py",),
+    "edge/protocol/serialization.py": (
+        *("edge/protocol/test_serialization.py", "edge/protocol/test_reference_decoder.py"),
+    ),
     "edge/protocol/messages.py": ("edge/protocol/test_serialization.py", "edge/protocol/test_batches.py"),
     "edge/protocol/fixed_point.py": ("edge/protocol/test_fixed_point.py",),
     "edge/training/block_model.py": ("edge/training/test_block_model.py", "edge/models/test_models.py"),

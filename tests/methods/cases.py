@@ -207,32 +207,12 @@ CASES = [
 ]
 SENT = "SELECT round, client, direction, slot, key, nbytes FROM transfers"
 CHEAP_IF_NEUTRAL = (
-    "fedprox",
-    "fedper+fedprox",
-    "pfedme",
-    "fedavg-kd",
-    "fedavg-fitnet",
-    "fedntd",
-    "fedgkd",
-    "pfedmb",
-    "mixup",
-    "gradaug",
-    "fedalign",
-    "stochdepth",
+    *("fedprox", "fedper+fedprox", "pfedme", "fedavg-kd", "fedavg-fitnet", "fedntd", "fedgkd", "pfedmb", "mixup"),
+    *("gradaug", "fedalign", "stochdepth"),
 )
 PLAIN_MESSAGES = (
-    "fedprox",
-    "calibrated",
-    "feddyn",
-    "fedmlb",
-    "fedavg-kd",
-    "fedavg-fitnet",
-    "fedntd",
-    "pfedme",
-    "mixup",
-    "gradaug",
-    "fedalign",
-    "stochdepth",
+    *("fedprox", "calibrated", "feddyn", "fedmlb", "fedavg-kd", "fedavg-fitnet", "fedntd", "pfedme", "mixup"),
+    *("gradaug", "fedalign", "stochdepth"),
 )
 """Methods whose messages are FedAvg's."""
 KEEPING = ("fedbr", "scaffold", "feddyn", "local", "fedper", "pfedme", "fedfomo", "fedamp", "pfedmb", "moon")

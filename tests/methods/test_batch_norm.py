@@ -6,7 +6,6 @@ Running statistics are numbers of the model here: `Run.model` has them beside th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,13 @@ from edge.protocol.config import ModelConfig, Norm, PartitionConfig, TrainConfig
 from edge.protocol.payload import MODEL, Floats
 from scenarios.config.load import ScenarioError
 from scenarios.run.setup import Setup
-from tests.ledgers import virtual_rows
 from tests.toy import (
     Run,
-    broken_off,
     described,
     direct,
     federation,
     loaded,
-    model_sha256,
     play,
-    resumed,
     state_file,
     store,
 )
@@ -69,17 +64,6 @@ def test_methods_that_are_another_one_are_so_with_any_norm(norm: Norm, once: Pla
     fedmlb = once(norm, "fedmlb", weights="uniform").model
     assert np.array_equal(once(norm, "fedbr", period=0, alpha=3).model, fedmlb)
     assert not np.array_equal(fedmlb, uniform)
-
-
-def test_what_frozen_models_normalise_with_is_the_scenarios_choice(once: Played, tmp_path: Path) -> None:
-    # In the first round there are no running statistics yet, so that both are the same.
-    train, models = replace(BRIEF, frozen_statistics="batch"), list[Any]()
-    how: dict[str, Any] = {"model": model("batch"), "clients": 3, "weights": "uniform"}
-    run = federation(tmp_path, "fedmlb", train=train, **how, on_round=lambda _: models.append(numbers(run)))
-    run_rounds(run)
-    store(run).ledger.close()
-    assert np.array_equal(models[0], once("batch", "fedmlb", weights="uniform", rounds=1).model)
-    assert not np.array_equal(models[1], once("batch", "fedmlb", weights="uniform").model)
 
 
 def numbers(run: FederatedRun) -> NDArray[np.float32]:
@@ -145,34 +129,3 @@ def test_running_statistics_that_are_never_uploaded_are_refused_unless_clients_m
         _ = Setup.of(loaded(**how), description).travels
     _, up = Setup.of(loaded(**how, evaluation={"on": "clients"}), description).travels
     assert up == ("conv3", "conv3.buffers", "head")
-
-
-def test_an_untouched_model_can_be_evaluated(tmp_path: Path) -> None:
-    none = TrainConfig(batch=4096, drop_last=True)
-    run = play(tmp_path, model=model("batch"), clients=2, rounds=1, train=none)
-    assert np.array_equal(run.model, run.start)
-    assert run.rows("SELECT steps FROM visits") == [(0,), (0,)]
-
-
-# --- any workers, and a run that is broken off ------------------------------------------------------------------------
-
-KEEPING: dict[str, Any] = {
-    "model": model("batch"),
-    "rounds": 4,
-    "clients": 4,
-    "participants": 3,
-    "train": BRIEF,
-    "period": 2,
-}
-
-
-def test_any_workers_give_the_same_model_and_so_does_a_run_that_was_broken_off(tmp_path: Path) -> None:
-    whole = play(tmp_path / "whole", "fedbr+calibrated", **KEEPING)
-    others = play(tmp_path / "others", "fedbr+calibrated", **KEEPING, shuffle=2, sites=3)
-    assert others.workers.trained != whole.workers.trained
-    assert store(others.federation).ledger.chain == store(whole.federation).ledger.chain
-    broken_off(tmp_path / "cut", "fedbr+calibrated", 2, **KEEPING)
-    again = resumed(tmp_path / "cut", "fedbr+calibrated", **KEEPING).federation
-    hashes = {model_sha256(run) for run in (whole.federation, others.federation, again)}
-    assert len(hashes) == 1
-    assert virtual_rows(tmp_path / "cut") == virtual_rows(tmp_path / "whole")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,13 @@ import pytest
 
 from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from edge.protocol import client_state
-from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.config import TrainConfig
 from edge.protocol.payload import MODEL, vectors
 from tests.crossed import crossed, every
 from tests.ledgers import virtual_rows
 from tests.toy import Run, broken_off, federation, model_sha256, play, resumed, state_file, store, unsteady_world
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
-THOROUGH = TrainConfig(lr=0.1, batch=16, local_epochs=2, momentum=0.5, clip=10.0)
 FOUR_BITS = {"kind": "quantize", "bits": 4, "bucket": 512}
 CODECS: Mapping[str, Mapping[str, Any]] = {
     "quantize": {"up": (FOUR_BITS,)},
@@ -42,7 +40,6 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "fedper": {"layers": 1},
     "fedgkd": {},
 }
-each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 
 
 def start(folder: Path, method: str, codec: Mapping[str, Any], **how: Any) -> Run:
@@ -64,35 +61,6 @@ def test_the_frames_that_travel_are_charged_and_order_and_workers_change_nothing
     assert store(shuffled.federation).ledger.chain == store(run.federation).ledger.chain
 
 
-def test_four_bits_a_number_and_a_norm_for_each_bucket_by_hand(tmp_path: Path) -> None:
-    """Two numbers fill a byte, and each bucket of 512 has a norm of four bytes."""
-    run = start(tmp_path, "fedavg", CODECS["quantize"], rounds=1)
-    sizes = run.federation.up_shapes[MODEL]
-    frames = {key: -(-size // 2) + 4 * -(-size // 512) for key, size in sizes.items()}
-    sent = run.rows("SELECT DISTINCT key, nbytes FROM transfers WHERE direction = 'up' AND slot = 'model'")
-    assert dict(sent) == frames
-    # The header is that of a raw update: every number in it has a fixed width.
-    header = "SELECT DISTINCT nbytes FROM transfers WHERE direction = 'up' AND key = 'header'"
-    assert run.rows(header) == start(tmp_path / "plain", "fedavg", {}, rounds=1).rows(header)
-
-
-@pytest.mark.parametrize("codec", every(3, CODECS.values()), ids=CODECS)
-def test_it_learns_to_read_digits(codec: Mapping[str, Any], tmp_path: Path) -> None:
-    how = {"train": THOROUGH, "partition": PartitionConfig("iid"), "clients": 3, "rounds": 15, "target": 0.9}
-    run = start(tmp_path, "fedavg", codec, **how)
-    assert max(accuracy for (accuracy,) in run.rows("SELECT accuracy FROM rounds")) >= 0.9
-
-
-@each_codec
-def test_partial_sums_have_the_updates_as_the_server_decodes_them(codec: Mapping[str, Any], tmp_path: Path) -> None:
-    summed = [start(tmp_path / str(n), "fedavg", codec, sum="fixed_point", sites=n, shuffle=n) for n in (1, 3)]
-    assert model_sha256(summed[0].federation) == model_sha256(summed[1].federation)
-    ordered = start(tmp_path / "ordered", "fedavg", codec)
-    if "down" not in codec:  # whose draws are keyed by the versions of vectors, so that a last bit changes all
-        assert np.abs(summed[0].model - ordered.model).max() < 1e-6
-    assert summed[0].rows("SELECT bytes_up FROM visits") == ordered.rows("SELECT bytes_up FROM visits")
-
-
 @pytest.mark.parametrize(
     ("name", "method", "policy"),
     crossed(("topk, with residuals", "both ways", "powersgd, with residuals"), ("fedavg", "fedbr"), tuple(POLICIES)),
@@ -100,9 +68,9 @@ def test_partial_sums_have_the_updates_as_the_server_decodes_them(codec: Mapping
 def test_resumed_after_any_round_it_ends_as_if_it_had_not_stopped(
     name: str, method: str, policy: PolicyName, tmp_path: Path
 ) -> None:
-    how = unsteady_world(policy) | {"rounds": 6, "eval_every": 2, "codec": CODECS[name]}
+    how = unsteady_world(policy) | {"rounds": 4, "eval_every": 2, "codec": CODECS[name]}
     whole, folder = play(tmp_path / "whole", method, **how), tmp_path / "broken off"
-    for after in (1, 4):
+    for after in (1, 2):
         broken_off(folder, method, after, **how, again=after > 1)
     again = resumed(folder, method, **how)
     assert np.array_equal(again.model, whole.model)
@@ -143,14 +111,10 @@ BELOW_OTHERS = {"aggregators": {"count": 4, "above": {"count": 2}}, "schedule": 
     ("method", "how"),
     [
         *(("fedavg", {"rules": RoundPolicy(policy, deadline=10.0, buffer=2)}) for policy in POLICIES),
-        *(("fedbr", {"rules": RoundPolicy(policy, deadline=10.0, buffer=2)}) for policy in ("sync", "fedbuff")),
         *((method, how) for method in ("fedavg", "fedbr") for how in ({"sum": "fixed_point"}, AGGREGATORS)),
-        ("fedavg", {**AGGREGATORS, "sum": "fixed_point"}),
-        ("fedavg", {**AGGREGATORS, "schedule": {"interval": 2, "upwards": "asynchronous"}, "server_link": 1e9}),
         ("fedavg", BELOW_OTHERS),
         ("fedavg", {"server": "fedavgm"}),
         ("fedavg+scaffold", {}),
-        ("fedavg+scaffold", {"lean": True}),
         ("fedavg+feddyn", {}),
         ("fednova", {}),
         ("ifca", {}),
@@ -172,13 +136,6 @@ def test_what_downloads_lose_is_no_part_of_an_update(method: str, how: Mapping[s
                 assert np.abs(after[name][key].data - vector.data).max() < 1e-6
 
 
-def test_no_stage_is_no_codec_to_the_bit(tmp_path: Path) -> None:
-    plain = start(tmp_path / "plain", "fedavg", {})
-    whole = {"up": ({"kind": "topk", "ratio": 1.0},), "down": ({"kind": "topk", "ratio": 1.0},), "of": "weights"}
-    for name, codec in (("none", {"up": (), "error_feedback": True}), ("whole", whole)):
-        assert np.array_equal(start(tmp_path / name, "fedavg", codec).model, plain.model)
-
-
 # --- lengths that depend on numbers -----------------------------------------------------------------------------------
 
 SHORTENED = {"up": ({"kind": "topk", "ratio": 0.05}, FOUR_BITS, {"kind": "elias"}), "error_feedback": True}
@@ -192,8 +149,7 @@ def test_with_an_entropy_coder_the_clock_has_the_real_lengths(policy: PolicyName
     assert len({nbytes for _, nbytes in sent}) > 4
     by_block = "SELECT visit, SUM(nbytes) FROM transfers JOIN visits USING (visit) WHERE direction = 'up'"
     assert whole.rows(f"{by_block} AND kind = 'train' GROUP BY visit ORDER BY visit") == sent
-    for after in (1, 4):
-        broken_off(folder, "fedavg", after, **how, again=after > 1)
+    broken_off(folder, "fedavg", 4, **how)
     again = resumed(folder, "fedavg", **how)
     assert np.array_equal(again.model, whole.model)
     assert virtual_rows(folder) == virtual_rows(tmp_path / "whole")
@@ -212,13 +168,3 @@ def test_a_visit_that_does_not_count_is_trained_and_leaves_its_client_as_it_was(
     assert files <= {file for (file,) in run.rows("SELECT file FROM states")}
     counted = run.rows("SELECT client, round FROM visits WHERE kind = 'train'")
     assert set(run.rows("SELECT client, round FROM states")) <= set(counted)
-
-
-def test_a_visit_that_no_worker_could_train_is_timed_by_the_bound_of_its_upload(tmp_path: Path) -> None:
-    run = federation(tmp_path, "fedavg", codec=SHORTENED, rounds=2, train=BRIEF)
-    first, later = run.prepare(1, 0), replace(run.prepare(1, 1), number=9)
-    run.trainer.train_first([first])
-    assert 0 < run.trainer.encoded(first)[MODEL]["head"] < first.price.up[MODEL]["head"]
-    assert run.pricing.sent(first, run.trainer.encoded(first)).work.bytes_up < first.work.bytes_up
-    assert run.pricing.sent(later, run.trainer.encoded(later)).work.bytes_up == later.work.bytes_up
-    store(run).ledger.close()

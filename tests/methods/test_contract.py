@@ -16,7 +16,7 @@ from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, resolve
 from coordinator.methods.spec import Refusals
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.resume import resume_checkpoint
-from coordinator.rounds.budget import Limits, RunLimits
+from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.rounds.synchronous import run_synchronous
@@ -86,7 +86,7 @@ def test_a_real_setting_is_not(case: Case, once: Played) -> None:
     assert len(real) % len(fedavg) > 0 or np.abs(real[: len(fedavg)] - fedavg).max() > 1e-5
 
 
-@pytest.mark.parametrize("case", every(4, [case for case in CASES if "+" not in case.name]), ids=str)
+@pytest.mark.parametrize("case", every(8, [case for case in CASES if "+" not in case.name], first=3), ids=str)
 def test_it_learns_to_read_digits(case: Case, once: Played) -> None:
     """Within ten rounds: last bits, which differ between processors, move the round. It ends with the one that has."""
     run = case.play_real(once, train=THOROUGH, partition=IID, clients=3, rounds=10, target=0.9)
@@ -141,18 +141,10 @@ def test_a_client_keeps_as_many_numbers_as_its_spec_says(case: Case, once: Playe
 
 @each_method
 def test_replies_of_any_workers_in_any_order_give_the_same_model_and_the_same_chain(case: Case, once: Played) -> None:
-    ordered = case.play_real(once)
-    for shuffle, sites in ((1, 1), (2, 3)):
-        shuffled = case.play_real(once, shuffle=shuffle, sites=sites)
-        assert shuffled.workers.trained != ordered.workers.trained
-        assert model_sha256(shuffled.federation) == model_sha256(ordered.federation)
-        assert store(shuffled.federation).ledger.chain == store(ordered.federation).ledger.chain
-
-
-@each_method
-def test_another_seed_gives_another_model(case: Case, once: Played) -> None:
-    one, other = case.play_real(once), case.play_real(once, seed=1)
-    assert model_sha256(one.federation) != model_sha256(other.federation)
+    ordered, shuffled = case.play_real(once), case.play_real(once, shuffle=2, sites=3)
+    assert shuffled.workers.trained != ordered.workers.trained
+    assert model_sha256(shuffled.federation) == model_sha256(ordered.federation)
+    assert store(shuffled.federation).ledger.chain == store(ordered.federation).ledger.chain
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in PLAIN_MESSAGES], ids=str)
@@ -172,9 +164,9 @@ def test_resumed_after_any_round_it_ends_as_if_it_had_not_stopped(
     case: Case, policy: PolicyName, tmp_path: Path
 ) -> None:
     train = TrainConfig(lr=0.1, lr_decay=0.5, batch=32, local_steps=2, momentum=0.5)
-    how = unsteady_world(policy) | {"rounds": 6, "eval_every": 2, "train": train, **case.used}
+    how = unsteady_world(policy) | {"rounds": 4, "eval_every": 2, "train": train, **case.used}
     whole, folder = play(tmp_path / "whole", case.name, **how), tmp_path / "broken off"
-    for after in (1, 4, 5):
+    for after in (1, 2):
         broken_off(folder, case.name, after, **how, again=after > 1)
     again = resumed(folder, case.name, **how)
     assert again.stopped_by == whole.stopped_by == "rounds"
@@ -182,16 +174,6 @@ def test_resumed_after_any_round_it_ends_as_if_it_had_not_stopped(
     assert virtual_rows(folder) == virtual_rows(tmp_path / "whole")
     assert again.federation.budget.spent == whole.federation.budget.spent
     assert again.federation.committed == whole.federation.committed
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_resumed_twice_with_budgets_of_clients_it_is_still_the_same(policy: PolicyName, tmp_path: Path) -> None:
-    how = unsteady_world(policy) | {"rounds": 6, "limits": RunLimits(client=Limits(joules=3.0))}
-    whole = play(tmp_path / "whole", **how)
-    broken_off(tmp_path / "twice", "fedavg", 1, **how)
-    broken_off(tmp_path / "twice", "fedavg", 3, **how, again=True)
-    assert resumed(tmp_path / "twice", "fedavg", **how).stopped_by == whole.stopped_by
-    assert virtual_rows(tmp_path / "twice") == virtual_rows(tmp_path / "whole")
 
 
 def test_a_run_that_a_budget_has_ended_stays_ended(tmp_path: Path) -> None:
@@ -275,27 +257,11 @@ def test_a_method_has_one_name_however_it_is_spelled() -> None:
         ("fedmlb+fedbr", "joins two objectives, fedmlb and fedbr"),
         ("fedprox+fedprox", "names a correction twice"),
         ("scaffold+feddyn", "scaffold and feddyn both correct the same client drift"),
-        ("feddyn+fedprox+scaffold", "scaffold and feddyn both correct the same client drift"),
         (f"feddyn+{__name__}:STEPPING", "feddyn and stepping each make a server step of their own; only one can"),
         (f"fedprox+{__name__}:ALSO_MU", "fedprox and also-mu both have an option 'half'"),
-        ("nowhere.at_all:ROW", "cannot load 'nowhere.at_all:ROW'"),
         ("coordinator.rounds.selection:sample_cohort", "is not a method"),
     ],
 )
 def test_names_that_make_no_method_say_why(name: str, reason: str) -> None:
     with pytest.raises(ValueError, match=re.escape(reason)):
         resolve(name)
-
-
-def test_pathways_must_be_in_the_model() -> None:
-    method = resolve("fedmlb+fedprox")
-    with pytest.raises(ValueError, match=r"method_options\.pathways: 4 is not in 1\.\.3"):
-        method.check(method.options.model_validate({"pathways": [4]}), 4)
-    with pytest.raises(ValueError, match="names a pathway twice"):
-        method.check(method.options.model_validate({"pathways": [1, 1]}), 4)
-
-
-def test_a_method_without_options_of_its_own_can_be_joined() -> None:
-    """`Options` itself is the base of a correction's options."""
-    joined = resolve("tests.plugins.raising:SUM+fedprox")
-    assert joined.options.model_fields.keys() == resolve("fedavg+fedprox").options.model_fields.keys()

@@ -1,4 +1,4 @@
-"""SCAFFOLD and FedDyn on quadratics by hand and on digits; the gradients of their client sides."""
+"""SCAFFOLD and FedDyn on quadratics by hand and on digits; FedProx on softmax regression."""
 
 from __future__ import annotations
 
@@ -17,21 +17,16 @@ from coordinator.aggregation.server import ServerContext, ServerStrategy
 from coordinator.methods.registry import resolve
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.run import FederatedRun
-from edge.methods.feddyn import KEPT, FedDynCorrection
-from edge.methods.scaffold import ScaffoldCorrection
+from edge.methods.fedprox import FedProxCorrection
 from edge.protocol import client_state
-from edge.protocol.codecs.update_codec import RESIDUAL
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
-from edge.protocol.options.base import Options
-from edge.protocol.options.feddyn import FedDynOptions
-from edge.protocol.options.scaffold import ScaffoldOptions
-from edge.protocol.payload import CONTROL, MODEL, Layout, Payload, Vector
+from edge.protocol.options.fedprox import FedProxOptions
+from edge.protocol.payload import CONTROL, MODEL, Layout, Payload
 from edge.training.block_model import BlockModel
-from edge.training.blocks import Block, load_dotted
-from edge.training.client_update import GradientCorrection
+from edge.training.blocks import load_dotted
 from edge.training.sgd import Sgd
-from tests.toy import CPU, batch, play, shifted, state_file, tower, vector, visit, whole
+from tests.toy import CPU, batch, play, state_file, tower, vector, visit, whole
 
 IID = PartitionConfig("iid")
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
@@ -177,22 +172,6 @@ def test_feddyn_reaches_the_global_optimum_with_half_of_the_clients(clipped: str
     assert [world.own(client) for client in range(4)] == pytest.approx([2.0, 2.0, -8.0, 4.0], abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [("scaffold", {}), ("scaffold", {"lean": True}), ("feddyn", {}), ("feddyn", {"coefficient": 2.0})],
-)
-@pytest.mark.parametrize("weights", ["uniform", "size"])
-def test_what_the_server_remembers_is_the_mean_of_what_the_clients_do(
-    method: str, options: dict[str, Any], weights: str
-) -> None:
-    train = replace(FIVE_STEPS, lr_decay=0.97, momentum=0.5, weight_decay=0.01)
-    world = Quadratics(method, A, B, train, 3.0, options=options, weights=weights, samples=[1, 2, 3, 4])
-    for number, cohort in enumerate(cohorts(30, 4, 2)):
-        world.play(cohort)
-        assert world.common == pytest.approx(world.mean_own, abs=2e-6), number
-        assert world.common != 0
-
-
 # --- scaffold by hand -------------------------------------------------------------------------------------------------
 
 TWO_STEPS = TrainConfig(lr=0.5, local_steps=2)
@@ -215,26 +194,6 @@ def test_two_rounds_of_scaffold_by_hand(lean: bool) -> None:
     )
 
 
-def test_c_moves_by_what_came_over_all_clients_not_over_those_that_took_part() -> None:
-    world = Quadratics("scaffold", (1.0, 1.0, 1.0, 1.0), (0.0, 6.0, 0.0, 0.0), TWO_STEPS, 4.0)
-    world.play([0])
-    assert (world.own(0), world.common) == (3.0, 0.75)
-
-
-@pytest.mark.parametrize(
-    ("train", "total"),
-    [
-        (TrainConfig(), 3.0),
-        (TrainConfig(momentum=0.5), 4.25),  # 1 + 1.5 + 1.75
-        (TrainConfig(momentum=0.5, nesterov=True), 5.125),  # 1.5 + 1.75 + 1.875
-    ],
-)
-def test_three_steps_along_an_unchanging_gradient(train: TrainConfig, total: float) -> None:
-    assert train.step_sum(3) == total
-    assert train.step_sum(1) == (1.5 if train.nesterov else 1.0)
-    assert train.step_sum(0) == 0.0
-
-
 @pytest.mark.parametrize("lean", [False, True])
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
@@ -246,19 +205,6 @@ def test_the_control_of_an_unchanging_gradient_is_that_gradient(momentum: float,
         assert (world.own(0), world.own(1), world.common) == (2.0, -6.0, -2.0)
 
 
-def test_clients_that_are_alike_send_the_same() -> None:
-    world = Quadratics("scaffold", (2.0,) * 3, (5.0,) * 3, FIVE_STEPS)
-    for _ in range(3):
-        world.play([0, 1, 2])
-        assert len({up[CONTROL]["w"].version for up in world.ups.values()}) == 1
-
-
-def test_weight_decay_is_in_the_control() -> None:
-    world = Quadratics("scaffold", (0.0,), (0.0,), TrainConfig(lr=0.5, local_steps=1, weight_decay=0.25), 2.0)
-    assert world.play([0]) == [1.75]
-    assert world.own(0) == 0.5
-
-
 def test_the_corrected_gradient_is_clipped() -> None:
     train = TrainConfig(lr=0.5, local_steps=1, clip=1.0)
     world = Quadratics("scaffold", (0.0, 0.0), (0.0, 0.0), train, slopes=(0.5, -4.0))
@@ -268,17 +214,6 @@ def test_the_corrected_gradient_is_clipped() -> None:
     world.play([1])
     # -4 + 1 - 0.25 is clipped to -1 as well, and c_1 becomes c_1 - c + that.
     assert world.own(1) == pytest.approx(-1.0 + 0.25 - 1.0, abs=1e-6)
-
-
-@pytest.mark.parametrize("lean", [False, True])
-@pytest.mark.parametrize(("lr", "steps"), [(0.5, 0), (0.0, 2)])
-def test_a_visit_that_does_not_move_teaches_nothing(lr: float, steps: int, lean: bool) -> None:
-    world = Quadratics("scaffold", (1.0, 1.0), (0.0, 6.0), TWO_STEPS, 4.0, options={"lean": lean})
-    world.play([0, 1])
-    world.train = replace(TWO_STEPS, lr=lr)
-    world.server.extensions[0].setup = replace(world.server.extensions[0].setup, train=world.train)
-    assert world.play([0, 1], steps=steps) == [3.25]
-    assert (world.own(0), world.own(1), world.common) == (3.0, -1.5, 0.75)
 
 
 # --- feddyn by hand ---------------------------------------------------------------------------------------------------
@@ -293,14 +228,6 @@ def test_two_rounds_of_feddyn_by_hand() -> None:
     # Client 0 alone: gradient 3 - 1 = 2, so 3 - 0.5 · 2 = 2 and λ_0 = 1 + 0.5; h = 0.25 + 0.5/2 · 1; θ = 2 - 0.5/0.5.
     assert world.play([0]) == [1.0]
     assert (world.own(0), world.own(1), world.common) == (1.5, -0.5, 0.5)
-
-
-def test_a_client_that_solves_its_problem_keeps_the_gradient_where_it_ends() -> None:
-    world = Quadratics("feddyn", A, B, TrainConfig(lr=0.2, local_steps=200), options={"coefficient": 0.5})
-    world.play([0, 1, 2, 3], [1, 2])
-    for client in (1, 2):
-        ends = float(world.ups[client][MODEL]["w"].data[0])
-        assert world.own(client) == pytest.approx(A[client] * (ends - B[client]), abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -319,15 +246,6 @@ def test_what_of_feddyn_is_clipped(clipped: str, clip: float, ends: list[float])
         world = Quadratics("feddyn", (0.0,), (0.0,), train, 2.0, slopes=(3.0,), options=options)
         world.play([0])
         assert float(world.ups[0][MODEL]["w"].data[0]) == pytest.approx(end, abs=1e-5)
-
-
-def test_the_means_weights_do_not_change_what_feddyn_remembers() -> None:
-    train = TrainConfig(lr=0.5, local_steps=1)
-    options = {"coefficient": 0.5}
-    world = Quadratics("feddyn", (1.0, 1.0), (0.0, 6.0), train, 4.0, options=options, weights="size", samples=[3, 1])
-    # θ_i are 2 and 5 as above: their mean is now 2.75, and h is still 0.25.
-    assert world.play([0, 1]) == [2.25]
-    assert world.common == 0.25
 
 
 # --- on digits --------------------------------------------------------------------------------------------------------
@@ -351,10 +269,8 @@ def common(run: FederatedRun) -> np.ndarray[Any, np.dtype[np.float32]]:
 DIGITS: list[tuple[str, dict[str, Any]]] = [
     ("scaffold", {}),
     ("scaffold", {"lean": True}),
-    ("fedmlb+scaffold", {}),
     ("fedbr+scaffold", {"alpha": 2}),  # visits start from blocks that the server has never had
     ("feddyn", {}),
-    ("fedmlb+fedprox+feddyn", {"mu": 0.01}),
 ]
 
 
@@ -382,11 +298,8 @@ def test_scaffold_remembers_all_visits_where_updates_come_one_by_one(rules: Roun
 @pytest.mark.parametrize(
     ("method", "codec"),
     [
-        (("scaffold", {}), {"up_slots": {CONTROL: ({"kind": "quantize", "bits": 4},)}}),
         (("scaffold", {}), {"up_slots": {CONTROL: ({"kind": "randk", "ratio": 0.2},)}, "down": ({"kind": "sign"},)}),
-        (("scaffold", {"lean": True}), {"up": ({"kind": "quantize", "bits": 4},), "down": ({"kind": "sign"},)}),
         (("scaffold", {"lean": True}), {"up": ({"kind": "topk", "ratio": 0.1},), "error_feedback": True}),
-        (("feddyn", {}), {"up": ({"kind": "quantize", "bits": 4},), "down": ({"kind": "sign"},)}),
         (("feddyn", {}), {"up": ({"kind": "topk", "ratio": 0.1},), "error_feedback": True, "of": "update"}),
     ],
 )
@@ -399,15 +312,6 @@ def test_codecs_do_not_let_the_servers_memory_drift_from_the_clients(
     assert np.abs(common(run) - means).max() < 1e-5 * np.abs(common(run)).max()
 
 
-def test_where_errors_are_fed_back_the_rest_of_the_servers_memory_is_in_the_residuals(tmp_path: Path) -> None:
-    codec = {"up_slots": {CONTROL: ({"kind": "topk", "ratio": 0.1},)}, "error_feedback": True}
-    how: dict[str, Any] = {"clients": 5, "participants": 2, "rounds": 8, "train": BRIEF, "partition": IID}
-    run = play(tmp_path, "scaffold", **how, codec=codec).federation
-    controls, residuals = (np.mean(own(run, slot), axis=0) for slot in (CONTROL, f"{RESIDUAL}{CONTROL}"))
-    assert np.abs(common(run) - controls).max() > 0.1 * np.abs(common(run)).max()
-    assert np.abs(common(run) - (controls - residuals)).max() < 1e-5 * np.abs(common(run)).max()
-
-
 def test_lean_scaffold_sends_less_and_ends_in_nearly_the_same_model(tmp_path: Path) -> None:
     how: dict[str, Any] = {"rounds": 4, "train": BRIEF, "partition": IID}
     full, lean = (play(tmp_path / str(lean), "scaffold", lean=lean, **how) for lean in (False, True))
@@ -417,174 +321,41 @@ def test_lean_scaffold_sends_less_and_ends_in_nearly_the_same_model(tmp_path: Pa
     assert lean.rows(query) == [("down", 16 * 5000)]
 
 
-def test_feddyns_first_round_goes_twice_as_far_as_fedavgs_where_all_take_part(tmp_path: Path) -> None:
-    # θ = mean - h/α, and -h/α is the mean's way from where the round started.
-    one_step = replace(BRIEF, local_steps=1)
-    runs = [play(tmp_path / name, name, rounds=1, train=one_step, weights="uniform") for name in ("fedavg", "feddyn")]
-    fedavg, feddyn = (run.model.astype(np.float64) - run.start for run in runs)
-    assert np.abs(feddyn - 2 * fedavg).max() < 1e-6 < 1e-3 < np.abs(fedavg).max()
-
-
-def test_scaffold_covers_the_blocks_that_go_up(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"rounds": 3, "train": BRIEF, "partition": IID}
-    run = play(tmp_path / "run", "scaffold", travels=("without:head", "without:head"), **how)
-    body = ["conv1", "conv2", "conv3"]
-    keys = run.rows("SELECT DISTINCT direction, key FROM transfers WHERE slot = 'control' ORDER BY direction, key")
-    assert keys == [(way, key) for way in ("down", "up") for key in body]
-    kept = client_state.read(state_file(run.federation, 0))
-    assert {slot: list(named) for slot, named in kept.items()} == {CONTROL: body, MODEL: ["head"]}
-
-
-def test_nothing_goes_up_and_scaffold_has_nothing_to_say(tmp_path: Path) -> None:
-    run = play(tmp_path, "scaffold", travels=(None, "nothing"), rounds=2, train=BRIEF)
-    assert run.rows("SELECT DISTINCT slot FROM transfers WHERE slot != ''") == [("model",)]
-    assert np.array_equal(run.model, run.start)
-
-
-# --- the client side --------------------------------------------------------------------------------------------------
-
-
-FORMATS = [torch.contiguous_format, torch.channels_last]
-TRAIN = TrainConfig(lr=0.1, momentum=0.5, weight_decay=0.01, clip=0.5)
+# --- FedProx on softmax regression ------------------------------------------------------------------------------------
 
 
 def cross_entropy(net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(net.run(x), y)
 
 
-def convolutions(memory_format: torch.memory_format) -> BlockModel:
-    def make() -> list[Block]:
-        torch.manual_seed(0)
-        body = nn.Sequential(nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 2), nn.Flatten())
-        return [("body", body), ("head", nn.Linear(8, 3))]
-
-    return BlockModel(make, CPU, memory_format)
-
-
-def trained(
-    net: BlockModel, correction: GradientCorrection | None, steps: int, down: Payload, state: Payload
-) -> tuple[Payload, Payload]:
-    """A visit from where the net stands; what goes up and what is kept beside the model."""
-    about = replace(visit(net), step_sum=TRAIN.step_sum(steps))
-    corrections = [] if correction is None else [correction]
-    for one in corrections:
-        one.begin(net, down, state, about)
-    step = Sgd(net, TRAIN, 0.1, [one.correct for one in corrections], [one.correct_unclipped for one in corrections])
-    for seed in range(steps):
-        step(cross_entropy, *batch(seed=seed))
-    return ({}, {}) if correction is None else correction.end(net, about)[:2]
-
-
-def zeros(net: BlockModel) -> Payload:
-    net.scratch("zero").zero_()
-    return {CONTROL: net.views(net.layout.names, of=net.scratch("zero"))}
-
-
-CORRECTIONS: list[tuple[type[GradientCorrection], Options]] = [
-    (ScaffoldCorrection, ScaffoldOptions()),
-    (FedDynCorrection, FedDynOptions()),
-]
-
-
-@pytest.mark.parametrize(("correction", "options"), CORRECTIONS)
-def test_the_first_step_of_a_new_client_is_plain_to_the_bit(
-    correction: type[GradientCorrection], options: Options
-) -> None:
-    plain, corrected = tower(), tower()
-    # SCAFFOLD adds nothing without controls, however many steps it makes.
-    steps = 4 if correction is ScaffoldCorrection else 1
-    trained(plain, None, steps, {}, {})
-    trained(corrected, correction(options), steps, zeros(corrected), {})
-    assert torch.equal(plain.flat, corrected.flat) and torch.equal(plain.grad, corrected.grad)
-
-
-def test_scaffold_adds_the_difference_of_controls() -> None:
-    net = tower()
-    common, own = whole(net)[MODEL], {key: vector for key, vector in whole(tower(seed=1))[MODEL].items() if key != "b2"}
-    correction = ScaffoldCorrection(ScaffoldOptions(lean=False))
-    correction.begin(net, {CONTROL: common}, {CONTROL: own}, visit(net))
-    net.grad.fill_(1.0)
-    correction.correct(net)
-    other = tower(seed=1)
-    other.flat[other.slices["b2"]] = 0.0  # b2 had no control yet
-    assert torch.allclose(net.grad, 1 + net.flat - other.flat, atol=1e-6)
-
-
-def test_scaffold_sends_what_it_keeps_less_what_it_had() -> None:
-    net = tower()
-    _, first = trained(net, ScaffoldCorrection(ScaffoldOptions(lean=False)), 3, zeros(net), {})
-    kept = {CONTROL: {key: Vector(vector.data.copy()) for key, vector in first[CONTROL].items()}}
-    up, second = trained(net, ScaffoldCorrection(ScaffoldOptions(lean=False)), 3, zeros(net), kept)
-    for key in net.layout.names:
-        change = second[CONTROL][key].data - kept[CONTROL][key].data
-        assert np.array_equal(up[CONTROL][key].data, change)
-        assert np.abs(change).max() > 1e-3
-    assert trained(net, ScaffoldCorrection(ScaffoldOptions(lean=True)), 3, zeros(net), kept)[0] == {}
-
-
-def test_feddyn_adds_a_pull_back_less_what_it_keeps() -> None:
-    net = tower()
-    correction = FedDynCorrection(FedDynOptions(coefficient=0.5, clipped="everything"))
-    correction.begin(net, {}, {KEPT: whole(net)[MODEL]}, visit(net))
+def distance(mu: float, lr: float, steps: int = 30, half: bool = True) -> float:
+    """‖θ_i − θ‖ after local steps from where the visit starts."""
+    net = tower((5, 3))
     start = net.flat.clone()
-    net.flat.add_(2.0)
-    net.grad.fill_(1.0)
-    correction.correct(net)
-    correction.correct_unclipped(net)
-    assert torch.allclose(net.grad, 1 - start + 1.0, atol=1e-6)  # 0.5 · 2 = 1
+    prox = FedProxCorrection(FedProxOptions(mu=mu, half=half))
+    prox.begin(net, whole(net), {}, visit(net))
+    step = Sgd(net, TrainConfig(), lr, [prox.correct])
+    for _ in range(steps):
+        step(cross_entropy, *batch(32))
+    return float(torch.linalg.vector_norm(net.flat - start))
 
 
-def test_feddyns_two_forms_add_the_same() -> None:
-    grads = []
-    for clipped in ("everything", "ce+linear"):
-        net = tower()
-        correction = FedDynCorrection(FedDynOptions(coefficient=0.5, clipped=clipped))
-        correction.begin(net, {}, {KEPT: whole(tower(seed=1))[MODEL]}, visit(net))
-        shifted(net)
+def test_a_stronger_pull_keeps_the_local_model_nearer() -> None:
+    distances = [distance(mu, lr=0.05) for mu in (0.0, 0.1, 1.0, 10.0)]
+    assert distances == sorted(distances, reverse=True)
+    assert distances[0] > 5 * distances[-1]
+
+
+def test_without_the_half_the_pull_is_twice_as_strong() -> None:
+    assert distance(0.5, lr=0.05, half=False) == distance(1.0, lr=0.05)
+
+
+def test_the_pull_by_hand() -> None:
+    net = tower((5, 3))
+    prox = FedProxCorrection(FedProxOptions(mu=0.5, half=True))
+    prox.begin(net, whole(net), {}, visit(net))
+    for away, pulled in ((0.0, 1.0), (2.0, 2.0)):  # 1, and 1 + 0.5 x 2
+        net.flat.add_(away)
         net.grad.fill_(1.0)
-        correction.correct(net)
-        correction.correct_unclipped(net)
-        grads.append(net.grad.clone())
-    assert torch.allclose(grads[0], grads[1], atol=1e-6)
-
-
-# --- memory formats and buffers ---------------------------------------------------------------------------------------
-
-
-def test_a_vector_like_the_model_takes_and_gives_numbers_in_torchs_order() -> None:
-    nets = [convolutions(memory_format) for memory_format in FORMATS]
-    numbers = {key: Vector(np.arange(nets[0].layout.sizes[key], dtype=np.float32)) for key in ("body", "head")}
-    for net in nets:
-        vector = net.scratch("mine")
-        net.load(numbers, into=vector)
-        for key, sent in net.views(("body", "head"), of=vector).items():
-            assert np.array_equal(sent.data, numbers[key].data)
-        # It lies as the model itself would, beside which it is computed with.
-        net.load(numbers)
-        assert torch.equal(vector, net.flat)
-    assert not torch.equal(nets[0].flat, nets[1].flat)
-
-
-def test_what_is_read_of_a_vector_outlives_what_is_read_of_the_model() -> None:
-    net = convolutions(torch.channels_last)
-    vector = net.scratch("mine").fill_(3.0)
-    sent = net.views(["body"], of=vector)["body"]
-    net.views(["body"])
-    assert set(sent.data.tolist()) == {3.0}
-
-
-@pytest.mark.parametrize("memory_format", FORMATS)
-@pytest.mark.parametrize(("correction", "options"), CORRECTIONS)
-def test_corrections_leave_buffers_alone(
-    correction: type[GradientCorrection], options: Options, memory_format: torch.memory_format
-) -> None:
-    net = convolutions(memory_format)
-    about = replace(visit(net), step_sum=1.0)
-    one = correction(options)
-    one.begin(net, zeros(net), {}, about)
-    before = net.buffers.clone()
-    shifted(net)
-    one.correct(net)
-    up, kept, _ = one.end(net, about)
-    assert torch.equal(net.buffers, before)
-    assert all(list(named) == ["body", "head"] for payload in (up, kept) for named in payload.values())
+        prox.correct(net)
+        assert torch.allclose(net.grad, torch.tensor(pulled), rtol=0, atol=1e-6)

@@ -14,19 +14,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from coordinator.methods.depthfl import SPEC
 from coordinator.rounds.policy import RoundPolicy
 from edge.methods.depthfl import DepthFLUpdate, mutual_divergence
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.options.depthfl import DepthFLOptions, ramped
-from edge.protocol.payload import MODEL, Vector
-from edge.protocol.submodels import SliceMap, part_profile
+from edge.protocol.payload import MODEL
+from edge.protocol.submodels import SliceMap
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build, method_blocks
 from edge.training.exits import depth_axes, exit_logits, shortened, with_exits
-from edge.training.trainer import LocalTrainer
-from scenarios.run.setup import RunInputs
-from tests.toy import CPU, DIGITS_CNN, Run, batch, loaded, play, tower_blocks, visit, whole
+from tests.toy import CPU, DIGITS_CNN, Run, batch, play, tower_blocks, visit, whole
 
 LINEAR = DepthFLOptions(exits="linear")
 SIZES = {"conv1": 40 + 50, "conv2": 296 + 90, "conv3": 584, "head": 330}
@@ -52,21 +49,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 # --- what a client holds ----------------------------------------------------------------------------------------------
 
 
-def test_each_depth_has_its_blocks_their_exits_and_nothing_else(run: Run) -> None:
-    description = run.federation.description
-    assert description.layout.sizes == SIZES
-    keys = {1.0: [*SIZES], 0.66: ["conv1", "conv2"], 0.33: ["conv1"]}
-    for rate, held in keys.items():
-        part = part_profile(description, rate)
-        assert part.layout.sizes == {key: SIZES[key] for key in held}
-        assert len(part.flops) == len(part.activations) == len(held)
-    # FLOPs of an example: forward, weight gradient, the exit's input gradient, the block's.
-    conv1, exit1 = 2 * 4 * 9 * 64, 2 * 4 * 10
-    conv2, exit2 = 2 * 8 * 4 * 9 * 64, 2 * 8 * 10
-    expected = [[conv1 + exit1, conv1 + exit1, exit1, conv1], [conv2 + exit2, conv2 + exit2, exit2, conv2]]
-    assert part_profile(description, 0.66).flops.tolist() == description.flops[:2].tolist() == expected
-
-
 def test_these_alone_travel_and_are_charged(run: Run) -> None:
     """The run itself ends if a worker counts other FLOPs than were foreseen."""
     by_size = {tuple(sorted(reply.payload[MODEL])): reply.client for reply in run.workers.updates}
@@ -81,23 +63,6 @@ def test_these_alone_travel_and_are_charged(run: Run) -> None:
     step = {one: 2 * 4688 + 80, two: 2 * (4688 + 37024) + 80 + 160 + 36864}
     step[whole_model] = step[two] + 3 * 18432 + 3 * 640
     assert dict(run.rows("SELECT client, flops FROM visits")) == {client: 32 * each for client, each in step.items()}
-
-
-def test_a_map_by_depth_has_whole_vectors_or_none() -> None:
-    axes = {
-        "b1": (((1, -2), (3, 0)),),
-        "b2": (((2, -2), (2, 0), (2, 0)), ((2, -2), (2, 0))),
-        "b3": (((3, -2), (1, 0)),),
-    }
-    vectors = {key: Vector(np.arange(size, dtype=np.float32)) for key, size in (("b1", 3), ("b2", 6), ("b3", 1))}
-    for rate, keys in ((1.0, ["b1", "b2", "b3"]), (0.67, ["b1", "b2", "b3"]), (0.66, ["b1", "b2"]), (0.01, ["b1"])):
-        slices = SliceMap(axes, rate)
-        assert [*slices.sizes] == [*slices.taken(vectors)] == keys
-        assert all(taken is vectors[key] for key, taken in slices.taken(vectors).items())
-        assert slices.of({"b1": 3, "b3": 1, "other": 5}) == {
-            key: size for key, size in (("b1", 3), ("b3", 1), ("other", 5)) if key in keys or key == "other"
-        }
-    assert SliceMap(axes, 0.5).tensors == {"b1": ((3,),), "b2": ((2, 2), (2,))}
 
 
 def test_a_block_becomes_the_mean_over_those_who_hold_it(run: Run) -> None:
@@ -137,14 +102,6 @@ def test_the_divergence_of_two_exits_by_hand() -> None:
     ]
 
 
-def test_more_exits_learn_from_the_mean_divergence_and_batches_are_means() -> None:
-    first, second = torch.tensor([[0.0, math.log(3)]]), torch.zeros(1, 2)
-    two = float(mutual_divergence([first, second]))
-    assert float(mutual_divergence([first.expand(4, 2), second.expand(4, 2)])) == pytest.approx(two)
-    # Pairs (1, 2) and (1, 3) differ, 2 and 3 are alike: two pairs of the same sum, halved.
-    assert float(mutual_divergence([first, second, second.clone()])) == pytest.approx(two)
-
-
 def test_divergences_gain_weight() -> None:
     assert [ramped(t, 300) for t in (0, 150, 300, 301)] == pytest.approx([math.exp(-5), math.exp(-1.25), 1, 1])
     assert ramped(0, 0) == 1
@@ -168,17 +125,6 @@ def test_the_loss_adds_the_exits_up() -> None:
     alone = DepthFLUpdate(DepthFLOptions(distil=False))
     alone.begin(net, whole(net), {}, visit(net))
     assert float(alone.loss(net, x, y).detach()) == pytest.approx(sum(cross), rel=1e-6)
-
-
-def test_a_shift_of_logits_reaches_each_exit() -> None:
-    net, (x, y) = BlockModel(exits_of_a_tower, CPU), batch()
-    update = DepthFLUpdate(DepthFLOptions(distil=False))
-    update.begin(net, whole(net), {}, visit(net))
-    shift = torch.tensor([0.0, 1.0, -1.0])
-    net.logit_shifts = (shift,)
-    loss = float(update.loss(net, x, y).detach())
-    cross = [float(F.cross_entropy(own.detach() + shift, y)) for own in exit_logits(net)]
-    assert loss == pytest.approx(sum(cross), rel=1e-6)
 
 
 # --- evaluation -------------------------------------------------------------------------------------------------------
@@ -205,14 +151,6 @@ def test_each_depth_and_each_exit_is_evaluated(run: Run) -> None:
     assert run.rows("SELECT test_loss FROM rounds")[0][0] < np.mean(losses)
 
 
-def test_clients_are_evaluated_with_the_part_that_they_hold(tmp_path: Path) -> None:
-    run = play(tmp_path, "depthfl", **HOW, evaluation={"on": "both"})
-    of_exits = "client >= 0 AND exit > 0 AND metric = 'loss'"
-    exits = run.rows(f"SELECT client, COUNT(*) FROM evaluations WHERE {of_exits} GROUP BY client")
-    held = {reply.client: len(reply.payload[MODEL]) for reply in run.workers.updates}
-    assert dict(exits) == {client: min(count, 3) for client, count in held.items()}
-
-
 # --- joins ------------------------------------------------------------------------------------------------------------
 
 
@@ -220,15 +158,11 @@ def test_clients_are_evaluated_with_the_part_that_they_hold(tmp_path: Path) -> N
     ("name", "how"),
     [
         ("depthfl+fedprox", {"mu": 0.1}),
-        ("depthfl+calibrated", {}),
-        ("depthfl", {"server": "fedadam"}),
         ("depthfl", {"rules": RoundPolicy("fedbuff", buffer=2)}),
-        ("depthfl", {"rules": RoundPolicy("fedasync")}),
-        ("depthfl", {"submodel": {**DEPTHS, "rate": "round"}}),
         ("depthfl", {"codec": {"up": {"kind": "quantize", "bits": 4}, "down": {"kind": "fp16"}, "min_values": 1}}),
         ("depthfl", {"exits": "convolutional", "model": ModelConfig("digits-cnn", width=4, norm="batch")}),
     ],
-    ids=["fedprox", "calibrated", "fedadam", "fedbuff", "fedasync", "round", "codec", "batch norm"],
+    ids=["fedprox", "fedbuff", "codec", "batch norm"],
 )
 def test_it_joins_what_works_block_by_block(name: str, how: dict[str, Any], tmp_path: Path) -> None:
     run = play(tmp_path, name, **{**HOW, "rounds": 3, **how})
@@ -277,32 +211,15 @@ def test_convolutional_exits_shrink_maps_once_for_each_later_block() -> None:
     assert block.logits.shape == (2, 6)
 
 
-@pytest.mark.parametrize("options", [DepthFLOptions(), LINEAR, DepthFLOptions(exits="none")], ids=str)
-def test_prices_of_methods_are_those_of_its_resnet18(options: DepthFLOptions) -> None:
-    blocks = build(ModelConfig("resnet18"), 100, 3)
-    plain = BlockModel(lambda: blocks, CPU).layout
-    made = {block.name: block.params for block in SPEC.model.wrapped_layout(plain, options).blocks}
-    more = added("resnet18", 100, options) if options.exits != "none" else {}
-    assert made == {block.name: block.params + more.get(block.name, 0) for block in plain.blocks}
-
-
 @pytest.mark.parametrize(
     ("blocks", "reason"),
     [
         (lambda: build(ModelConfig("squeezenet"), 10, 3), "the last block, head, must begin with a linear layer"),
-        (lambda: build(ModelConfig("digits-cnn", blocks="balanced:2"), 10, 1), "must begin with a linear layer"),
-        (lambda: build(ModelConfig("softmax"), 10, 5), "the last block, head, must begin with a linear layer"),
         (lambda: tower_blocks((5, 4, 3)), "its blocks b1, b2 have one depth"),
         (lambda: [("b0", nn.Linear(5, 4)), ("b1", nn.LSTM(4, 4)), *tower_blocks((5, 4))], "LSTM follows block b0"),
     ],
-    ids=["squeezenet", "balanced", "softmax", "one depth", "other layers"],
+    ids=["squeezenet", "one depth", "other layers"],
 )
 def test_models_without_exits_are_refused(blocks: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         with_exits(blocks(), LINEAR, 10, None)
-
-
-def test_without_exits_nobody_can_have_fewer_blocks() -> None:
-    known = loaded("depthfl", exits="none", submodel={"rate": 0.5})
-    with pytest.raises(ValueError, match="'digits-cnn': has no sub-models: no block has an exit but the last"):
-        LocalTrainer(RunInputs(known).job).describe(False)

@@ -5,22 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from edge.data.registry import dataset
-from edge.methods.fedalign import FedAlignUpdate, aligned, places, spectral_norm
+from edge.methods.fedalign import FedAlignUpdate, aligned, spectral_norm
 from edge.protocol.config import ModelConfig, TrainConfig
 from edge.protocol.options.fedalign import FedAlignOptions, alignment_flops
 from edge.protocol.payload import INPUT_GRADIENT
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
 from edge.training.counts import subnetwork_flops
-from edge.training.sgd import Sgd
 from edge.training.slimmable import slimmed
 from tests.toy import CPU, visit, whole
 
@@ -32,15 +30,6 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 # --- norms ------------------------------------------------------------------------------------------------------------
-
-
-def test_norms_are_those_of_the_singular_value_decomposition() -> None:
-    matrices = random(5, 8, 12)
-    found, true = spectral_norm(matrices, 10), torch.linalg.svdvals(matrices)[:, 0]
-    assert (found <= true * (1 + 1e-6)).all()
-    assert torch.allclose(found, true, rtol=1e-3)
-    few = spectral_norm(random(5, 8, 12) - 0.5, 1)
-    assert (few < torch.linalg.svdvals(random(5, 8, 12) - 0.5)[:, 0]).all()
 
 
 def test_the_norm_of_a_matrix_of_rank_one_by_hand() -> None:
@@ -59,13 +48,6 @@ def test_dead_features_have_the_norm_0_and_no_gradient() -> None:
     torch.autograd.backward(norms.sum())
     assert norms[0] == 0 and norms[1] > 0 and matrices.grad is not None
     assert not matrices.grad[0].any() and torch.isfinite(matrices.grad).all() and matrices.grad[1].any()
-
-
-def test_larger_maps_are_pooled_and_features_have_one_place() -> None:
-    maps = torch.arange(16.0).reshape(1, 1, 4, 4)
-    assert places(maps, torch.Size((2, 2))).tolist() == [[[2.5, 4.5, 10.5, 12.5]]]
-    assert places(maps, torch.Size(())).tolist() == [[[7.5]]]
-    assert places(torch.ones(2, 3), torch.Size(())).shape == (2, 3, 1)
 
 
 # --- the term ---------------------------------------------------------------------------------------------------------
@@ -141,15 +123,6 @@ def test_its_gradient_reaches_the_first_channels_of_the_last_stage_alone() -> No
     assert not net.grad.any()
 
 
-def test_at_the_full_width_nothing_is_aligned() -> None:
-    net, client_side = started(width=1.0)
-    difference, cross_entropy = term(net, client_side)
-    assert difference == 0
-    scaled = client_side.scaled(difference, cross_entropy)
-    torch.autograd.backward(scaled)
-    assert scaled == 0 and not net.grad.any()
-
-
 def test_its_own_clipping_is_for_runs_that_do_not_clip() -> None:
     for clip, limited in ((0.0, True), (5.0, False)):
         net, client_side = started(clip=clip, weight=0.0)
@@ -178,21 +151,3 @@ def test_flops_are_what_torch_counts() -> None:
     block = client_side.visit.variants[0.25, 1.0][4]
     matrices = alignment_flops((16, 2, 2), (32, 1, 1), 0.25, 2, 10)
     assert net.further_flops == 6 * (block.sum() - block[INPUT_GRADIENT] + matrices)
-
-
-def test_features_are_maps_of_one_place() -> None:
-    net, client_side = started(name="mlp")
-    step = Sgd(net, TrainConfig(lr=0.1, batch=6), 0.1)
-    before = net.flat.clone()
-    step(client_side.loss, random(6, 64), torch.arange(6))
-    assert np.isfinite(net.flat.numpy()).all() and not torch.equal(net.flat, before)
-
-
-def test_maps_that_are_flattened_too_early_are_refused() -> None:
-    early: list[Block] = [
-        ("conv", nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten())),
-        ("fc", nn.Linear(144, 8)),
-        ("head", nn.Linear(8, 10)),
-    ]
-    with pytest.raises(ValueError, match="the block conv flattens its maps"):
-        aligned(early, FedAlignOptions(multiple=2), 10, None)

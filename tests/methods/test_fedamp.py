@@ -10,16 +10,14 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from coordinator.methods.fedamp import FedAMPServer, cosine_attention, distance_attention
-from coordinator.methods.registry import resolve
+from coordinator.methods.fedamp import FedAMPServer
 from coordinator.records.client_vectors import ClientVectors
 from edge.methods.fedamp import FedAMPUpdate
-from edge.protocol import client_state
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.options.fedamp import FedAMPOptions
 from edge.protocol.payload import MODEL, BlockShape, Layout
-from tests.toy import Run, play, small_context, state_file, tower, vector, visit
+from tests.toy import play, small_context, tower, vector, visit
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
 
@@ -51,11 +49,6 @@ def test_a_client_that_is_alone_gets_its_own_model(tmp_path: Path) -> None:
         assert cloud(server(tmp_path / attention, {2: (0.1, 0.7)}, attention=attention), 2) == pytest.approx([0.1, 0.7])
 
 
-def test_equal_models_mix_to_themselves_to_the_bit(tmp_path: Path) -> None:
-    same = vector(0.1, 0.7).data.tolist()
-    assert cloud(server(tmp_path, dict.fromkeys(range(4), same)), 3) == same
-
-
 def test_cosines_choose_among_the_others(tmp_path: Path) -> None:
     """Cosines of client 0 with 1 and 2 are 0 and 0.6; its own model has a third."""
     of = [math.exp(2 * cosine) for cosine in (0.0, 0.6)]
@@ -64,37 +57,12 @@ def test_cosines_choose_among_the_others(tmp_path: Path) -> None:
     assert cloud(server(tmp_path, {0: (1, 0), 1: (0, 2), 2: (3, 4)}, sigma=2), 0) == pytest.approx(expected)
 
 
-def test_the_weight_of_the_own_model_may_be_set(tmp_path: Path) -> None:
-    models = {0: (1.0, 0.0), 1: (0.0, 1.0)}
-    assert cloud(server(tmp_path, models, self_weight=0.25), 0) == pytest.approx([0.25, 0.75])
-
-
 def test_distances_choose_by_the_derivative_of_the_attention(tmp_path: Path) -> None:
     """A'(4) = exp(-4/8)/8 for client 1 at a distance of 2; alpha_k = 2, and 0.2 from round 30 on."""
     models, options = {0: (0.0, 0.0), 1: (2.0, 0.0)}, {"sigma": 8, "alpha_k": 2, "alpha_decay": 0.1}
     made = server(tmp_path, models, attention="distance", **options)
     for round, alpha_k in ((29, 2.0), (30, 0.2)):
         assert cloud(made, 0, round) == pytest.approx([2 * alpha_k * math.exp(-0.5) / 8, 0.0])
-
-
-def test_weights_are_not_negative_and_never_exceed_1() -> None:
-    near = distance_attention(np.array([0.0, 0.1, 0.2]), sigma=0.5, alpha_k=3.0)
-    assert near.sum() == pytest.approx(1.0) and (near > 0).all()
-    far = distance_attention(np.array([1e9]), sigma=1.0, alpha_k=1.0)
-    assert far.tolist() == [0.0]
-    steep = cosine_attention(np.array([-1.0, 1.0, 0.9]), sigma=1e4, self_weight=0.25)
-    assert steep.tolist() == [0.0, 0.75, 0.0]
-    assert cosine_attention(np.zeros(0), 25.0, 1.0).tolist() == []
-
-
-def test_a_pull_of_0_trains_each_client_alone(tmp_path: Path) -> None:
-    """Whatever the others upload: with 4 clients a client's model is what it is with 2."""
-    how: dict[str, Any] = {"rounds": 3, "train": BRIEF, "lam": 0, "clients": 4}
-    all_of_them = play(tmp_path / "all", "fedamp", **how)
-    cosine = play(tmp_path / "other", "fedamp", **how, sigma=1, self_weight=0.9)
-    assert np.array_equal(all_of_them.model, cosine.model)
-    pulled = play(tmp_path / "pulled", "fedamp", **how | {"lam": 1.0})
-    assert np.abs(pulled.model - all_of_them.model).max() > 1e-4
 
 
 def test_one_model_is_charged_and_the_weights_of_each_mix_sum_to_1(tmp_path: Path) -> None:
@@ -108,32 +76,6 @@ def test_one_model_is_charged_and_the_weights_of_each_mix_sum_to_1(tmp_path: Pat
     sums = run.rows("SELECT round, client, SUM(weight), MIN(weight) FROM fedamp GROUP BY round, client")
     assert [row[:2] for row in sums] == again != []
     assert all(total == pytest.approx(1.0) and least > 0 for _, _, total, least in sums)
-
-
-def test_asynchronous_policies_are_refused_with_the_reason() -> None:
-    for name in ("fedamp", "fedfomo"):
-        method = resolve(name)
-        with pytest.raises(ValueError, match=r"rounds\.policy: .* as if other clients had changed that since"):
-            method.check_asynchronous(method.options(), single_updates=False)
-
-
-@pytest.mark.parametrize("way", ["up", "down"])
-def test_where_nothing_travels_one_way_clients_train_alone(way: str, tmp_path: Path) -> None:
-    """Messages have no slot without vectors."""
-    travels = (None, "nothing") if way == "up" else ("nothing", None)
-    how: dict[str, Any] = {"rounds": 3, "train": BRIEF}
-    alone = play(tmp_path / "alone", "fedamp", lam=0, **how)
-    models = [own_models(alone), own_models(play(tmp_path / "fedamp", "fedamp", lam=0, travels=travels, **how))]
-    if way == "up":
-        models.append(own_models(play(tmp_path / "fedfomo", "fedfomo", travels=travels, validation=0.0, **how)))
-    assert all(np.array_equal(each, models[0]) for each in models)
-
-
-def own_models(run: Run) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """What the clients keep, in one vector."""
-    files = [state_file(run.federation, client) for client in range(4)]
-    states = [client_state.read(file) for file in files if file is not None]
-    return np.concatenate([vector.data for state in states for vector in state["own"].values()])
 
 
 # --- the client side --------------------------------------------------------------------------------------------------

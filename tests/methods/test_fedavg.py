@@ -51,44 +51,6 @@ def test_one_client_is_centralised_sgd_on_the_same_batches(tmp_path: Path) -> No
     assert np.abs(run.model - run.start).max() > 1e-2
 
 
-def test_without_a_step_size_nothing_moves(tmp_path: Path) -> None:
-    run = play(tmp_path, clients=3, rounds=3, train=TrainConfig(lr=0.0, batch=64))
-    # Three rounds of averaging equal models, each rounded a few times.
-    assert np.abs(run.model - run.start).max() <= 5e-7 * np.abs(run.start).max()
-
-
-def test_one_client_without_a_step_size_keeps_every_bit(tmp_path: Path) -> None:
-    run = play(tmp_path, clients=1, rounds=2, train=TrainConfig(lr=0.0, batch=64), partition=IID)
-    assert np.array_equal(run.model, run.start)
-
-
-def test_the_order_of_clients_changes_rounding_only() -> None:
-    rng = np.random.default_rng(0)
-    vectors = [rng.standard_normal(1000).astype(np.float32) for _ in range(7)]
-    weights = list(range(1, 8))
-    one, other = (mean(list(zip(vectors, weights, strict=True))[::way]) for way in (1, -1))
-    assert np.abs(one - other).max() < 1e-7
-    assert np.allclose(one, np.average(vectors, axis=0, weights=weights), rtol=0, atol=1e-7)
-
-
-def test_one_full_batch_each_is_one_step_on_the_mean_gradient(tmp_path: Path) -> None:
-    run = play(tmp_path, clients=3, rounds=1, train=TrainConfig(lr=0.1, batch=1000), partition=IID)
-    site = run.workers.site
-    assert {len(share) for share in site.client_indices.train} == {479}
-    model = plain_model(run)
-    x, y = site.train_set.fetch(np.concatenate(site.client_indices.train))
-    F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
-    gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]).numpy()
-    assert np.abs(run.model - (flat(model) - 0.1 * gradient)).max() < 1e-6
-    assert np.abs(gradient).max() > 1e-2
-
-
-def test_a_client_with_less_than_a_batch_returns_what_it_got(tmp_path: Path) -> None:
-    run = play(tmp_path, clients=2, rounds=1, train=TrainConfig(lr=0.1, batch=1000, drop_last=True), partition=IID)
-    assert np.array_equal(run.model, run.start)
-    assert run.rows("SELECT steps, samples, flops, loss FROM visits") == [(0, 0, 0.0, None)] * 2
-
-
 # --- the mean, by hand ------------------------------------------------------------------------------------------------
 
 
@@ -99,18 +61,6 @@ def mean(weighted: Sequence[tuple[Floats, float]]) -> Floats:
     result = total.mean()
     assert result is not None
     return result
-
-
-def test_a_vector_alone_keeps_every_bit_whatever_it_weighs() -> None:
-    numbers = np.random.default_rng(1).standard_normal(100_000).astype(np.float32)
-    assert np.array_equal(mean([(numbers, 139.0)]), numbers)
-
-
-def test_without_any_weight_there_is_no_mean() -> None:
-    total = WeightedSum()
-    assert total.mean() is None
-    total.add(np.ones(3, np.float32), 0.0)
-    assert total.mean() is None
 
 
 def stepped(weights: str, samples: list[int], train: TrainConfig | None = None) -> list[float]:
@@ -140,7 +90,3 @@ def test_or_what_fills_whole_batches() -> None:
 
 def test_or_all_weigh_the_same() -> None:
     assert np.allclose(stepped("uniform", [4, 2, 2]), [7 / 3, 8 / 3], rtol=1e-7)
-
-
-def test_without_any_weight_the_model_stays() -> None:
-    assert stepped("size", [0, 0, 0]) == [0.0, 0.0]

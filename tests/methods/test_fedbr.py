@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.aggregation.server import GLOBAL, Download, ServerContext, VisitFeedback
 from coordinator.methods.fedbr import FedBRServer, label_deviation, possible_choices
-from coordinator.methods.gmbs import ChoiceRow
+from coordinator.methods.gmbs import ChoiceRow, Gmbs, normalise, reward
 from edge.protocol import client_state
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
@@ -113,21 +113,6 @@ def test_a_client_that_was_away_too_long_gets_everything() -> None:
     assert blocks_sent(patient, 0, 50) == "d"
 
 
-def test_a_dispatch_changes_nothing() -> None:
-    gmbs = server()
-    played(gmbs, 0, [0, 1, 2])
-    before = {name: array.copy() for name, array in gmbs.state().items()}
-    first = [gmbs.download(client, 1) for client in range(3)]
-    assert first == [gmbs.download(client, 1) for client in range(3)]
-    assert all(np.array_equal(before[name], array, equal_nan=True) for name, array in gmbs.state().items())
-
-
-def test_with_broadcast_to_everyone_the_others_listen_in_whole_rounds() -> None:
-    assert list(server(broadcast="everyone").download_only_clients(0, [1])) == [0, 2]
-    assert list(server(broadcast="everyone").download_only_clients(1, [1])) == []
-    assert list(server().download_only_clients(0, [1])) == []
-
-
 def test_random_alphas_are_spread_over_all_choices() -> None:
     drawn = server(alpha="random")
     alphas = [drawn.download(0, round).choice["alpha"] for round in range(3000)]
@@ -207,12 +192,6 @@ def test_deviations_of_models_are_relative_to_the_participants_mean() -> None:
     assert [row.deviation for row in played(distances, 0, [0, 1, 2])] == pytest.approx([0, 1, 2])
 
 
-def test_the_next_model_is_the_plain_mean() -> None:
-    plain = server(alpha=1)
-    played(plain, 0, [0, 1, 2])
-    assert {float(n) for vector in plain.model.values() for n in vector.data} == {1.0}
-
-
 def test_a_restored_server_goes_on_as_if_nothing_had_happened() -> None:
     first, second = server(alpha="gmbs", stale_after=1), server(alpha="gmbs", stale_after=1)
     for round in range(5):
@@ -223,13 +202,6 @@ def test_a_restored_server_goes_on_as_if_nothing_had_happened() -> None:
         assert [dispatch.choice for dispatch in ours] == [dispatch.choice for dispatch in theirs]
         assert [sha256(dispatch.payload) for dispatch in ours] == [sha256(dispatch.payload) for dispatch in theirs]
         assert played(first, round, [0, 1, 2], drop=0.1) == played(second, round, [0, 1, 2], drop=0.1)
-
-
-def test_a_fixed_alpha_must_leave_something_at_home() -> None:
-    FedBROptions(alpha=3).check(4)
-    FedBROptions(alpha=1).check(2)
-    with pytest.raises(ValueError, match=r"method_options\.alpha = 4: must be in 1\.\.3"):
-        FedBROptions(alpha=4).check(4)
 
 
 # --- visits that do not count, and visits without rounds --------------------------------------------------------------
@@ -313,29 +285,6 @@ def test_without_rounds_models_are_measured_by_the_mean_of_all_visits_so_far() -
         assert ended(each, begun(each, 0, 0), 0, moved=6.0).deviation == pytest.approx(2)
 
 
-@pytest.mark.parametrize("alpha", ["random", "gmbs"])
-def test_without_rounds_chance_is_new_in_every_visit_though_the_model_is_not(alpha: str) -> None:
-    # At version 0 all values of the bandit are 0 until it has learned something, so that chance decides.
-    one = server(True, alpha=alpha, memory=0.0)
-    alphas = []
-    for _ in range(300):
-        dispatch = begun(one, 0, 0)
-        assert dispatch.choice["alpha"] > 0
-        alphas.append(dispatch.choice["alpha"])
-    assert all(70 < alphas.count(m) < 130 for m in (1, 2, 3))
-
-
-def test_without_rounds_too_a_restored_server_goes_on_as_if_nothing_had_happened() -> None:
-    first, second = server(True, period=2), server(True, period=2)
-    for visit in range(5):
-        ended(first, begun(first, visit % 2, visit), visit, 1.0 + visit, 5.0 - visit)
-    second.restore(first.models, {name: array.copy() for name, array in first.state().items()})
-    for visit in range(5, 12):
-        ours, theirs = (begun(one, visit % 3, visit) for one in (first, second))
-        assert (ours.choice, list(ours.payload[MODEL])) == (theirs.choice, list(theirs.payload[MODEL]))
-        assert ended(first, ours, visit) == ended(second, theirs, visit)
-
-
 # --- whole rounds -----------------------------------------------------------------------------------------------------
 
 
@@ -344,27 +293,6 @@ CLIPPED = TrainConfig(lr=0.1, batch=64, clip=0.5, weight_decay=1e-3)
 BLOCK_NBYTES = {"conv1": 4 * 40, "conv2": 4 * 296, "conv3": 4 * 584, "head": 4 * 330}
 LAST_NBYTES = {1: 1320, 2: 3656, 3: 4840}
 WHOLE_NBYTES = 5000
-
-
-def test_all_pathways_and_a_whole_download_each_round_is_fedmlb_to_the_bit(tmp_path: Path) -> None:
-    fedmlb = play(tmp_path / "fedmlb", "fedmlb", train=CLIPPED, weights="uniform")
-    fedbr = play(tmp_path / "fedbr", "fedbr", train=CLIPPED, period=0, alpha=3)
-    assert np.array_equal(fedbr.model, fedmlb.model)
-
-
-def test_without_training_every_client_keeps_the_global_model(tmp_path: Path) -> None:
-    # Two clients: the mean of two equal models has their bits.
-    iid, idle = PartitionConfig("iid"), TrainConfig(local_epochs=0)
-    start = federation(tmp_path / "start", clients=2, partition=iid)
-    store(start).ledger.close()
-    run = play(tmp_path / "run", "fedbr", clients=2, rounds=3, partition=iid, train=idle)
-    before = {key: vector.version for key, vector in start.server.model.items()}
-    assert {key: vector.version for key, vector in run.federation.server.model.items()} == before
-    for client in (0, 1):
-        kept = client_state.read(state_file(run.federation, client))[MODEL]
-        assert {key: vector.version for key, vector in kept.items()} == {
-            k: before[k] for k in ("conv1", "conv2", "conv3")
-        }
 
 
 def downloads(run: Run) -> dict[tuple[int, int], dict[str, int]]:
@@ -390,15 +318,6 @@ def test_over_a_period_a_client_gets_one_model_and_the_blocks_chosen_for_it(tmp_
     assert sent[0, 0] == BLOCK_NBYTES
     uploads = run.rows("SELECT SUM(nbytes) FROM transfers WHERE direction = 'up' AND slot = 'model'")
     assert uploads == [(16 * WHOLE_NBYTES,)]
-
-
-def test_the_bandit_has_counted_every_visit(tmp_path: Path) -> None:
-    brief = TrainConfig(lr=0.1, batch=64, local_steps=1)
-    run = play(tmp_path, "fedbr", clients=5, participants=2, rounds=6, train=brief, partition=PartitionConfig("iid"))
-    visits = dict(run.rows("SELECT client, COUNT(*) FROM visits GROUP BY client"))
-    counts = run.federation.server.state()["n"].sum(axis=1)
-    assert {client: int(counts[client]) for client in range(5) if counts[client]} == visits
-    assert sum(visits.values()) == 12
 
 
 def test_a_partial_round_starts_from_the_clients_own_first_blocks(tmp_path: Path) -> None:
@@ -435,3 +354,54 @@ def test_with_broadcast_to_everyone_listeners_keep_the_model_that_was_sent(tmp_p
     # A listener has been seen: it gets no whole model when it first takes part, and the bandit has not chosen for it.
     assert {run.federation.server.download(client, 1).choice["full"] for client in listeners} == {0}
     assert run.federation.server.state()["n"][listeners].sum() == 0
+
+
+# --- the bandit, Eq. 5 to 7 -------------------------------------------------------------------------------------------
+
+
+def test_eq_5_rewards_a_falling_loss_and_short_times() -> None:
+    assert reward(0.5, 0.8, 0.0, 0.0) == 0.4
+    assert reward(0.5, 0.8, 1.0, 0.5) == pytest.approx(0.4 / math.exp(1.5))
+    # The loss rose: the sign stays. Data like everyone's: nothing to gain.
+    assert reward(0.5, -0.8, 0.0, 0.0) == -0.4
+    assert reward(0.0, 0.8, 1.0, 1.0) == 0.0
+
+
+def test_eq_6_remembers_a_share_of_what_was() -> None:
+    bandit = Gmbs(2, 3, memory=0.25)
+    bandit.learn(1, 2, 8.0)
+    assert bandit.p.tolist() == [[0, 0, 0], [0, 2, 0]]
+    bandit.learn(1, 2, 4.0)
+    assert bandit.p.tolist() == [[0, 0, 0], [0, 2.5, 0]]  # 0.25 x 4 + 0.75 x 2
+
+
+def test_eq_7_adds_a_bonus_that_shrinks_with_use() -> None:
+    bandit = Gmbs(1, 3, memory=1.0)
+    bandit.learn(0, 1, 0.5)
+    for m in (1, 1, 1, 2):
+        bandit.started(0, m)
+    heat = math.sqrt(math.log(5))
+    assert bandit.values(0, 4) == pytest.approx([0.5 + heat / 4, heat / 2, heat])
+
+
+def test_the_other_form_of_the_bonus_takes_the_count_under_the_root() -> None:
+    bandit = Gmbs(1, 2, memory=1.0, bonus="root")
+    for _ in range(3):
+        bandit.started(0, 1)
+    assert bandit.values(0, 4) == pytest.approx([math.sqrt(math.log(5) / 4), math.sqrt(math.log(5))])
+
+
+def test_the_best_value_wins_and_ties_are_drawn() -> None:
+    bandit, rng = Gmbs(2, 3, memory=1.0), np.random.default_rng(0)
+    bandit.learn(0, 2, 9.0)
+    assert {bandit.choose(0, 1, rng) for _ in range(50)} == {2}
+    assert {bandit.choose(1, 1, rng) for _ in range(50)} == {1, 2, 3}
+
+
+def test_times_are_made_comparable_within_a_round() -> None:
+    seconds = np.array([1.0, 2.0, 6.0])
+    assert normalise(seconds, "max") == pytest.approx([1 / 6, 1 / 3, 1])
+    assert normalise(seconds, "min-max") == pytest.approx([0, 0.2, 1])
+    assert normalise(seconds, "mean") == pytest.approx([1 / 3, 2 / 3, 2])
+    deviation = math.sqrt((4 + 1 + 9) / 3)
+    assert normalise(seconds, "z-score") == pytest.approx([-2 / deviation, -1 / deviation, 3 / deviation])

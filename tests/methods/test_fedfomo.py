@@ -15,15 +15,13 @@ from torch.nn import functional as F
 from coordinator.aggregation.server import Download, VisitFeedback
 from coordinator.methods.fedfomo import FedFomoServer
 from coordinator.records.client_vectors import ClientVectors
-from coordinator.rounds.budget import RunLimits
-from coordinator.workers.block_cache import CachedPayloads
 from edge.methods.fedfomo import FedFomoUpdate, first_order_weights
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.options.fedfomo import FedFomoOptions, mix_weights
-from edge.protocol.payload import FORWARD, MODEL, WEIGHT_GRADIENT, BlockShape, Layout, Payload, shapes
+from edge.protocol.payload import MODEL, BlockShape, Layout, Payload, shapes
 from edge.training.block_model import BlockModel
-from edge.training.client_update import VisitContext, no_batches
+from edge.training.client_update import VisitContext
 from tests.toy import batch, play, small_context, tower, vector, visit
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
@@ -84,33 +82,6 @@ def test_preferences_add_weights_up_and_the_largest_are_sent(tmp_path: Path) -> 
     assert not {one, other} & {*received(made.download(0, 4)).values()}, "two that it never had are preferred to worse"
 
 
-def test_preferences_and_visits_outlive_a_resume(tmp_path: Path) -> None:
-    made, again = server(tmp_path, peers=1), server(tmp_path, peers=1)
-    take(made, *(reply(client, (0, 0)) for client in range(3)))
-    take(made, reply(2, (1, 0)))
-    again.restore(made.models, made.state())
-    assert {client: row for client, row in made.preferences.items() if row} == again.preferences
-    assert again.visits.tolist() == [1, 1, 2, 0, 0]
-
-
-def test_models_of_the_same_round_are_not_yet_sent(tmp_path: Path) -> None:
-    made = server(tmp_path, peers=5)
-    take(made, reply(0, (0,) * 6), reply(1, (0,) * 6))
-    sent = made.download(0, 1)
-    made.accumulate(reply(2, (0,) * 6))
-    made.step()
-    made.store.publish()
-    assert received(sent) == {"peer0": 1.0}
-
-
-def test_a_model_that_two_clients_download_goes_to_a_worker_once(tmp_path: Path) -> None:
-    made = server(tmp_path, clients=3, peers=2)
-    take(made, *(reply(client, (0, 0, 0)) for client in range(3)))
-    payloads, taken = CachedPayloads(lambda version: None), [made.download(client, 1).built() for client in (0, 1)]
-    sent = [payloads.delivery(0, payloads.take(payload))[0] for payload in taken]
-    assert [len(vectors) for vectors in sent] == [2, 1], "both have the model of client 2"
-
-
 def test_exploration_draws_any_peers_and_ties_are_broken_at_random(tmp_path: Path) -> None:
     def drawn(peers: int, explore: float) -> set[tuple[int, ...]]:
         """The peers of client 0 in twenty visits, the largest preferences first."""
@@ -128,19 +99,6 @@ def test_exploration_draws_any_peers_and_ties_are_broken_at_random(tmp_path: Pat
     assert len(drawn(2, 1.0)) > 6
 
 
-def test_no_peers_train_each_client_alone_without_validation_passes(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"rounds": 3, "train": BRIEF}
-    alone = play(tmp_path / "alone", "fedfomo", peers=0, **how)
-    local = play(tmp_path / "local", "fedamp", lam=0, validation=0.2, **how)
-    assert np.array_equal(alone.model, local.model)
-    flops = "SELECT SUM(flops) FROM visits"
-    assert alone.rows(flops) == local.rows(flops)
-    first = alone.rows("SELECT DISTINCT round FROM transfers WHERE direction = 'down' AND slot != ''")
-    assert first == [(0,)], "nothing goes down but the initial model"
-    mixed = play(tmp_path / "mixed", "fedfomo", **how)
-    assert np.abs(mixed.model - alone.model).max() > 1e-4
-
-
 def test_all_peers_are_charged_and_weights_sum_to_1(tmp_path: Path) -> None:
     run = play(tmp_path, "fedfomo", rounds=3, peers=2, train=BRIEF)
     nbytes = run.federation.description.layout.nbytes()
@@ -153,16 +111,6 @@ def test_all_peers_are_charged_and_weights_sum_to_1(tmp_path: Path) -> None:
     ((first,), (later,)) = run.rows("SELECT flops FROM visits WHERE client = 1 AND round IN (0, 2) ORDER BY round")
     forward = float(profile.flops[:, 0].sum())
     assert later - first == pytest.approx(4 * int(profile.validation_samples[1]) * forward)
-
-
-def test_a_budget_is_kept_where_later_visits_download_more(tmp_path: Path) -> None:
-    """The first round has one model per visit, later ones up to three."""
-    first = play(tmp_path / "first", "fedfomo", rounds=1, train=BRIEF)
-    ((spent,),) = first.rows("SELECT SUM(bytes_down + bytes_up) FROM visits")
-    run = play(tmp_path / "limited", "fedfomo", rounds=9, train=BRIEF, limits=RunLimits(bytes=int(3.5 * spent)))
-    assert run.stopped_by == "bytes"
-    ((total,),) = run.rows("SELECT SUM(bytes_down + bytes_up) FROM visits")
-    assert 2.5 * spent < total <= 3.5 * spent
 
 
 # --- the client side --------------------------------------------------------------------------------------------------
@@ -224,22 +172,6 @@ def test_without_a_better_model_it_keeps_its_own_to_the_bit() -> None:
     net, client_side = begun(seeds[3:], own=seeds[2], previous=seeds[0])
     assert (client_side.weights < 0).all()
     assert np.array_equal(net.flat.detach().numpy(), flat(seeds[2]))
-
-
-def test_it_evaluates_the_downloads_its_own_model_and_the_start_before() -> None:
-    net, _ = begun((1, 2), own=3, previous=4)
-    assert net.executed[:, FORWARD].tolist() == [(2 + 2) * 6] * 4
-    assert not net.executed[:, WEIGHT_GRADIENT].any()
-    assert all(module.training for module in net.modules)
-    alone, _ = begun((), own=3, previous=4)
-    assert not alone.executed.any()
-
-
-def test_without_validation_examples_it_keeps_its_own_model() -> None:
-    net, client_side = tower(), FedFomoUpdate(FedFomoOptions(peers=1))
-    state = {"own": tower(seed=3).dump(KEYS), "previous": tower(seed=4).dump(KEYS)}
-    client_side.begin(net, {"peer0": tower(seed=1).dump(KEYS)}, state, replace(visit(net), validation=no_batches))
-    assert np.array_equal(net.flat.detach().numpy(), flat(3))
 
 
 def test_it_keeps_its_model_and_what_it_started_from() -> None:

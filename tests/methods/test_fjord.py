@@ -11,28 +11,24 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from coordinator.methods.compute import ComputeContext, fedavg_passes
 from coordinator.methods.fjord import compute
-from edge.data.registry import dataset
 from edge.methods.fjord import FjordUpdate
 from edge.protocol.config import Job, ModelConfig, TrainConfig
-from edge.protocol.options.fjord import WIDTHS, FjordOptions, draw_rates, rates_within
-from edge.protocol.payload import BUFFERS, MODEL, BlockShape, Layout, Vector, step_flops
+from edge.protocol.options.fjord import WIDTHS, FjordOptions, draw_rates
+from edge.protocol.payload import BUFFERS, MODEL, BlockShape, Layout, Vector
 from edge.protocol.rng import keyed_generator
 from edge.protocol.serialization import unpacked_text
 from edge.protocol.submodels import SliceMap
 from edge.protocol.variant import Variant
 from edge.training.block_model import BlockModel
-from edge.training.blocks import Block
 from edge.training.client_update import NarrowerPart
-from edge.training.narrowed import add_statistics, model_axes
 from edge.training.sgd import Sgd
 from edge.training.trainer import LocalTrainer
-from scenarios.run.setup import Setup
-from tests.toy import CPU, direct, federation, loaded, model_sha256, play, visit
+from tests.toy import direct, federation, model_sha256, play, visit
 
 NARROW = ModelConfig("digits-cnn", width=5)
 NORMED = ModelConfig("digits-cnn", width=4, norm="batch")
@@ -119,33 +115,7 @@ def test_a_step_has_the_gradient_of_the_part_alone_and_none_elsewhere(tmp_path: 
         assert not change[~within].any()
 
 
-def test_momentum_and_weight_decay_are_those_of_the_clients_own_network(tmp_path: Path) -> None:
-    """After a step at 1 with gradient g, one at 0.5 moves the other numbers by lr·(m·(g + d·w0) + d·w1)."""
-    lr, momentum, decay = 0.1, 0.9, 0.01
-    site, (x, y) = worker(tmp_path, NARROW), digits()
-    net, client_side, parts = started(site, 1.0)
-    step = Sgd(net, TrainConfig(lr=lr, batch=6, momentum=momentum, weight_decay=decay), lr)
-    w0 = net.flat.clone()
-    gradient_of(net, x, y)
-    first = net.grad + decay * w0
-    step(client_side.loss, x, y)
-    w1 = net.flat.clone()
-    step(client_side.narrower_loss(parts[0.5], 0.5), x, y)
-    outside = np.ones(len(w0), bool)
-    for key, part in net.slices.items():
-        outside[np.arange(part.start, part.stop)[SliceMap(axes(site.job), 0.5).places(key)]] = False
-    expected = lr * (momentum * first + decay * w1)
-    assert outside.sum() > len(w0) / 2
-    assert torch.allclose((w1 - net.flat)[outside], expected[outside], atol=1e-6)
-
-
 # --- draws and their price --------------------------------------------------------------------------------------------
-
-
-def test_rates_are_drawn_evenly_from_those_that_a_client_has() -> None:
-    assert rates_within((0.25, 1.0, 0.5), 0.5) == [0.5, 0.25]
-    drawn = draw_rates(np.random.default_rng(0), [1.0, 0.5, 0.25], 3000)
-    assert all(abs(drawn.count(rate) - 1000) < 100 for rate in (1.0, 0.5, 0.25))
 
 
 def test_a_plan_charges_each_step_at_its_width() -> None:
@@ -171,45 +141,6 @@ def test_a_plan_charges_each_step_at_its_width() -> None:
     assert len(drawn_ever) > 3
 
 
-@pytest.mark.parametrize("options", [{}, {"distil": 0.5}])
-def test_a_visit_computes_what_its_draws_cost(tmp_path: Path, options: Any) -> None:
-    """The run compares each plan with its worker's own count, too."""
-    run = play(tmp_path, "fjord", model=NARROW, submodel=THREE, train=TrainConfig(lr=0.1, batch=16), **options)
-    profile, rate_of = run.federation.description, run.federation.server.setup.submodels
-    assert rate_of is not None
-    costs = {rate: step_flops(flops) for rate, flops in profile.flops_by_rate.items()}
-    for round, client, flops in run.rows("SELECT round, client, flops FROM visits"):
-        own, samples = rate_of.rate(client, round), int(profile.samples[client])
-        sizes = [16] * (samples // 16) + ([samples % 16] if samples % 16 else [])
-        drawn = draw_rates(keyed_generator(0, WIDTHS, round, client), rates_within(costs, own), len(sizes))
-        expected = sum(n * costs[rate] for n, rate in zip(sizes, drawn, strict=True))
-        if options:
-            expected += sum(n * costs[own] for n, rate in zip(sizes, drawn, strict=True) if rate != own)
-        assert flops == pytest.approx(expected, rel=1e-12)
-    assert len({rate_of.rate(client, 0) for client in range(4)}) > 1
-
-
-def test_steps_of_narrow_layers_take_their_devices_time(tmp_path: Path) -> None:
-    """Seconds of computing are the sum over widths of their FLOPs by the device's pace for that width."""
-    how: dict[str, Any] = {
-        "model": ModelConfig("digits-cnn", width=16),
-        "submodel": {**THREE, "shares": (1, 0, 0)},
-        "fleet": {"devices": {"raspberry-pi-4": 1}},
-    }
-    run, known = federation(tmp_path, "fjord", **how), loaded("fjord", **how)
-    fleet = Setup.of(known, run.description).fleet
-    samples, visit, conditions = int(run.description.samples[0]), run.prepare(0, 0), fleet.conditions([0], 0)
-    drawn = draw_rates(keyed_generator(0, WIDTHS, 0, 0), [1.0, 0.75, 0.5], -(-samples // 32))
-    sizes = [32] * (samples // 32) + [samples % 32] * (samples % 32 > 0)
-    seconds = 0.0
-    for examples, rate in zip(sizes, drawn, strict=True):
-        pace = fleet.of_parts(conditions, [{rate: 1.0}]).flops_per_second[0]
-        seconds += examples * step_flops(run.description.flops_by_rate[rate]) / pace
-    mixed = fleet.of_parts(conditions, [visit.price.rates]).flops_per_second[0]
-    assert visit.work.flops / mixed == pytest.approx(seconds, rel=1e-9)
-    assert visit.work.flops / conditions.flops_per_second[0] < 0.95 * seconds
-
-
 # --- where it is FedAvg, and what a narrow client leaves --------------------------------------------------------------
 
 
@@ -220,26 +151,6 @@ def test_with_the_whole_model_alone_it_is_fedavg(tmp_path: Path, model: ModelCon
     fedavg = play(tmp_path / "fedavg", model=model, train=train)
     alike = play(tmp_path / "fjord", "fjord", model=model, train=train, submodel={"rate": 1.0}, **options)
     assert model_sha256(alike.federation) == model_sha256(fedavg.federation)
-
-
-def test_clients_change_the_numbers_that_they_hold_alone(tmp_path: Path) -> None:
-    submodel = {"rate": "client", "rates": (1.0, 0.5, 0.25), "shares": (0, 1, 0)}
-    run = play(tmp_path, "fjord", model=NARROW, submodel=submodel, train=BRIEF)
-    server = run.federation.server
-    for key, vector in server.model.items():
-        changed = vector.data != server.setup.initial[MODEL][key].data
-        inside = np.zeros(len(changed), bool)
-        inside[SliceMap(run.federation.description.axes, 0.5).places(key)] = True
-        assert not changed[~inside].any()
-        assert changed[inside].mean() > 0.5
-
-
-@pytest.mark.parametrize("options", [{}, {"distil": 0.5}, {"statistics": "shared"}], ids=str)
-def test_any_number_of_workers_gives_the_same_model(tmp_path: Path, options: Any) -> None:
-    how: dict[str, Any] = {"model": NORMED, "submodel": THREE, "train": replace(BRIEF, momentum=0.9)} | options
-    one = play(tmp_path / "one", "fjord", **how)
-    two = play(tmp_path / "two", "fjord", **how, sites=2, shuffle=1)
-    assert model_sha256(one.federation) == model_sha256(two.federation)
 
 
 @pytest.mark.parametrize("options", [{}, {"distil": 0.5}], ids=str)
@@ -285,18 +196,6 @@ def drawn_first(seed: int) -> float:
 # --- running statistics -----------------------------------------------------------------------------------------------
 
 
-def test_statistics_of_each_width_are_in_the_parts_that_train_it(tmp_path: Path) -> None:
-    """Means and variances of 4, 3 and 2 channels: 18 numbers at rate 1, 10 at 0.75, 4 at 0.5."""
-    site = worker(tmp_path, NORMED)
-    key = "conv1" + BUFFERS
-    sizes = [site.part(Variant(rate)).net.layout.sizes[key] for rate in (1.0, 0.75, 0.5)]
-    assert sizes == [18, 10, 4] == [SliceMap(axes(site.job), rate).sizes[key] for rate in (1.0, 0.75, 0.5)]
-    numbers = counted(site)[key].data
-    taken = [SliceMap(axes(site.job), rate).taken({key: Vector(numbers)})[key].data for rate in (0.75, 0.5)]
-    assert np.array_equal(taken[0], numbers[8:])
-    assert np.array_equal(taken[1], numbers[14:])
-
-
 @pytest.mark.parametrize("statistics", ["width", "shared"])
 def test_a_step_updates_the_statistics_of_its_width(tmp_path: Path, statistics: Any) -> None:
     """To 0.9 of those before and 0.1 of the batch's, as torch does."""
@@ -318,32 +217,3 @@ def test_a_step_updates_the_statistics_of_its_width(tmp_path: Path, statistics: 
     assert np.allclose(whole[:3], 0.9 * after[:3] + 0.1 * means, atol=1e-6)
     if statistics == "width":
         assert np.array_equal(whole[6:], after[6:])
-
-
-def test_every_part_that_a_step_may_train_is_evaluated_with_its_own_statistics(tmp_path: Path) -> None:
-    """Also where all clients hold the whole model."""
-    submodel = {**THREE, "shares": (1, 0, 0)}
-    run = play(tmp_path, "fjord", model=NORMED, submodel=submodel, train=TrainConfig(lr=0.1, batch=16, local_epochs=2))
-    site, model = direct(run.federation).site, run.federation.server.model
-    (test_set,) = site.test_set.in_order(site.evaluated_indices, len(site.evaluated_indices))
-    accuracy = {}
-    for rate in (0.75, 0.5):
-        net = held(site, rate, model)
-        net.train_mode(False)
-        with torch.no_grad():
-            accuracy[rate] = float((net.run(test_set[0]).argmax(1) == test_set[1]).double().mean())
-    recorded = run.rows("SELECT rate, value FROM evaluations WHERE round = 1 AND rate < 1 AND metric = 'accuracy'")
-    assert dict(recorded) == pytest.approx(accuracy)
-    assert min(accuracy.values()) > 0.3
-
-
-def test_batchnorm_of_the_inputs_has_no_statistics_of_a_width() -> None:
-    def blocks() -> list[Block]:
-        made: list[Block] = [
-            ("b1", nn.Sequential(nn.BatchNorm2d(1), nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)))
-        ]
-        add_statistics(made, (1.0, 0.5))
-        return made
-
-    with pytest.raises(ValueError, match="BatchNorm2d of the inputs has no narrower form"):
-        model_axes(BlockModel(blocks, CPU), blocks, dataset("digits"))

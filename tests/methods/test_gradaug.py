@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from coordinator.methods.gradaug import variants
-from edge.methods.gradaug import GradAugUpdate, reduced
+from edge.methods.gradaug import GradAugUpdate
 from edge.protocol.config import ModelConfig, TrainConfig
 from edge.protocol.options.gradaug import SUBNETWORKS, GradAugOptions, draw_subnetworks
 from edge.training.block_model import BlockModel
@@ -38,22 +37,6 @@ def started(**options: Any) -> tuple[BlockModel, GradAugUpdate]:
 
 def digits() -> tuple[Tensor, Tensor]:
     return torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(3)), torch.arange(6)
-
-
-def test_the_whole_model_at_full_resolution_learns_nothing_from_itself() -> None:
-    net, client_side = started(width=1.0, subnets=1, resolutions=(1.0,))
-    shift = torch.linspace(-1, 1, 10)  # of a correction, which both have
-    for shifts in ((), (shift,)):
-        step = Sgd(net, TrainConfig(lr=0.1, batch=6), 0.1, shifts=shifts)
-        step.backward(client_side.loss, *digits())
-        before = net.grad.clone()
-        step.backward(lambda net, x, y: client_side.divergence(net, x, y, 1.0, 1.0), *digits())
-        assert torch.allclose(net.grad, before, atol=1e-6)
-        net.logit_shifts = shifts
-        assert abs(float(client_side.divergence(net, *digits(), 1.0, 1.0).detach())) < 1e-6
-        net.logit_shifts = ()
-        step.zero()
-        step.has_gradient = False
 
 
 def test_a_step_is_the_sum_of_the_papers_losses() -> None:
@@ -85,29 +68,3 @@ def test_weights_are_the_papers_by_the_number_of_sub_networks() -> None:
     found = [GradAugUpdate(GradAugOptions(subnets=count)).weight for count in (1, 2, 3, 4, 5)]
     assert found == [2, 1.75, 1.5, 1.25, 1.25]
     assert GradAugUpdate(GradAugOptions(subnets=2, weight=0.5)).weight == 0.5
-
-
-def test_the_variants_are_what_can_be_drawn() -> None:
-    counts: dict[str, dict[str, Any]] = {
-        "default": {},
-        "one": {"subnets": 1},
-        "paper": {"subnets": 1, "widths": "paper"},
-        "off": {"subnets": 0},
-    }
-    assert {name: len(variants(GradAugOptions(**options))) for name, options in counts.items()} == {
-        "default": 84,
-        "one": 4,
-        "paper": 84,
-        "off": 0,
-    }
-    with pytest.raises(ValueError, match="resolutions"):
-        GradAugOptions(resolutions=(1.5,))
-
-
-def test_images_keep_their_corners_and_perhaps_their_size() -> None:
-    x = torch.arange(16.0).reshape(1, 1, 4, 4)
-    assert reduced(x, 0.5, flexible=True).flatten().tolist() == [0, 3, 12, 15]
-    enlarged = reduced(x, 0.5, flexible=False)
-    assert np.allclose(enlarged[0, 0, 0], [0, 1, 2, 3]) and enlarged.shape == x.shape
-    assert reduced(x, 0.9, flexible=True) is x  # 3.6 is as good as 4
-    assert reduced(x[0, 0], 0.5, flexible=True).shape == (4, 4)

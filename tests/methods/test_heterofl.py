@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from coordinator.records.store import read
 from coordinator.rounds.policy import PolicyName, RoundPolicy
 from edge.protocol.config import ModelConfig, ModelProfile, PartitionConfig, TrainConfig
 from edge.protocol.submodels import SliceMap
 from edge.protocol.variant import Variant
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.run import visits
 from scenarios.run.setup import RunInputs, Setup
 from tests.ledgers import virtual_rows
 from tests.toy import (
@@ -72,19 +69,6 @@ def test_a_client_of_half_the_channels_sends_and_gets_its_own_numbers(tmp_path: 
     assert flops[other] == 64 * 2 * (3 * halves.sum() - halves[0])
 
 
-def test_numbers_that_no_client_holds_keep_their_value_also_with_a_server_optimizer(tmp_path: Path) -> None:
-    half = {"rate": 0.5}
-    for server, options in (("plain", {}), ("fedavgm", {"momentum": 0.9}), ("fedadam", {"lr": 0.05})):
-        how = {"server": server, "server_options": options}
-        run = play(tmp_path / server, "heterofl", rounds=2, train=BRIEF, submodel=half, **how)
-        slices, start = SliceMap(run.federation.description.axes, 0.5), run.federation.server.setup.initial_models[0]
-        for key, after in run.federation.server.model.items():
-            rest = np.ones(after.data.size, bool)
-            rest[slices.places(key)] = False
-            assert rest.any() and np.array_equal(after.data[rest], start[key].data[rest])
-            assert not np.array_equal(after.data[~rest], start[key].data[~rest])
-
-
 def test_the_window_of_fedrolex_moves_by_a_channel_each_round(tmp_path: Path) -> None:
     quarter = {"rate": 0.25}
     first = play(tmp_path / "one", "fedrolex", rounds=1, train=BRIEF, submodel=quarter)
@@ -125,15 +109,6 @@ def test_rates_are_fixed_by_device_drawn_by_shares_or_one_for_all() -> None:
     known = loaded("heterofl", submodel={"rate": {"raspberry-pi-5": 1.0}})
     with pytest.raises(ScenarioError, match=r"submodel\.rate: no rate for the device 'raspberry-pi-4' of the fleet"):
         _ = Setup.of(known, described(known)).rates
-
-
-def test_drawn_rates_differ_between_rounds_and_depend_on_seed_round_and_client_alone() -> None:
-    known = loaded("heterofl", submodel={"rate": "round", "rates": (1.0, 0.5, 0.25), "shares": (0, 1, 1)})
-    rate, own = Setup.of(known, described(known)).rates
-    drawn = [[rate(client, round) for client in range(4)] for round in range(50)]
-    assert {each for row in drawn for each in row} == {0.5, 0.25}
-    assert drawn == [[rate(client, round) for client in range(4)] for round in range(50)]
-    assert own(0) == 1.0
 
 
 def test_memory_chooses_the_largest_part_that_fits() -> None:
@@ -178,43 +153,9 @@ def test_it_joins_every_policy_and_resumes_in_each(policy: PolicyName, tmp_path:
     assert virtual_rows(tmp_path / "broken off") == virtual_rows(tmp_path / "whole")
 
 
-def test_the_ledger_has_the_rate_of_each_visit_and_rounds_count_them(tmp_path: Path) -> None:
-    chosen: list[Mapping[float, int]] = []
-    how = {"rounds": 2, "train": BRIEF, "submodel": BY_CLIENT, "evaluation": {"on": "both", "charged": True}}
-    run = play(tmp_path, "heterofl", on_round=lambda progress: chosen.append(progress.chosen), **how)
-    own = rates(submodel=BY_CLIENT)
-    assert run.rows("SELECT DISTINCT client, kind, rate FROM visits ORDER BY 1, 2") == [
-        (client, kind, rate) for client, rate in enumerate(own) for kind in ("evaluate", "train")
-    ]
-    assert chosen == [{1.0: 1, 0.5: 3}] * 2  # without evaluations
-    # Parts that are sent twice in each of two rounds and are evaluated: 4 clients x 2 x 2 visits.
-    table = [tuple(row)[:4] for row in visits.by_rate(lambda sql: read(tmp_path / "ledger.sqlite", sql))]
-    assert table == [(1.0, 1, 4, 0), (0.5, 3, 12, 0)]
-    plain = play(tmp_path / "whole", "fedavg", rounds=1, train=BRIEF)
-    assert visits.by_rate(lambda sql: read(tmp_path / "whole" / "ledger.sqlite", sql)) == []
-    assert plain.rows("SELECT DISTINCT rate FROM visits") == [(1.0,)]
-
-
-def test_visits_that_do_not_count_have_the_rate_that_they_began_with(tmp_path: Path) -> None:
-    how = unsteady_world("over_select") | {"rounds": 4, "submodel": {"rate": "round", "rates": (1.0, 0.5, 0.25)}}
-    run = play(tmp_path, "heterofl", **how)
-    rows = run.rows("SELECT client, round, kind, rate FROM visits")
-    draws = Setup.of(loaded("heterofl", **how), run.federation.description).rates.of_visit
-    assert [rate for *_, rate in rows] == [draws(client, round) for client, round, _, _ in rows]
-    assert {kind for _, _, kind, _ in rows} == {"train", "lost"}
-    assert len({rate for _, _, kind, rate in rows if kind == "lost"}) > 1
-
-
-@pytest.mark.parametrize(
-    "codec",
-    [
-        {"up": {"kind": "quantize", "bits": 4}},
-        {"up": [{"kind": "topk", "ratio": 0.1}, {"kind": "zstd"}]},
-        {"up": {"kind": "powersgd", "rank": 1}, "down": {"kind": "fp16"}},
-    ],
-    ids=["quantize", "topk, zstd and residuals", "powersgd and downloads"],
-)
-def test_it_joins_codecs_of_which_each_part_has_its_own_lengths(codec: Mapping[str, Any], tmp_path: Path) -> None:
+def test_it_joins_codecs_of_which_each_part_has_its_own_lengths(tmp_path: Path) -> None:
+    """With residuals, and in both directions."""
+    codec = {"up": [{"kind": "topk", "ratio": 0.1}, {"kind": "zstd"}], "down": {"kind": "fp16"}}
     how = {"rounds": 3, "train": BRIEF, "submodel": BY_CLIENT, "codec": codec}
     one, three = (
         play(tmp_path / "one", "heterofl", **how),
@@ -227,12 +168,6 @@ def test_it_joins_codecs_of_which_each_part_has_its_own_lengths(codec: Mapping[s
     assert np.array_equal(resumed(tmp_path / "broken off", "heterofl", **how).model, one.model)
 
 
-def test_the_parts_of_the_global_model_are_evaluated_beside_it(tmp_path: Path) -> None:
-    run = play(tmp_path, "heterofl", rounds=1, train=BRIEF, submodel={"rate": "client", "rates": (1.0, 0.5, 0.25)})
-    rows = run.rows("SELECT rate, metric FROM evaluations WHERE client = -1")
-    assert rows == [(rate, name) for rate in (0.5, 0.25) for name in ("accuracy", "loss")]
-
-
 @pytest.mark.parametrize(("policy", "rounds"), [("sync", 2), ("fedbuff", 5)])
 def test_parts_of_fedrolex_are_evaluated_at_the_windows_that_were_trained_last(
     policy: PolicyName, rounds: int, tmp_path: Path
@@ -242,13 +177,8 @@ def test_parts_of_fedrolex_are_evaluated_at_the_windows_that_were_trained_last(
     how = {"clients": 6, "participants": 2, "rounds": rounds, "train": BRIEF, "rules": rules}
     how |= {"submodel": {"rate": 0.25}, "evaluation": {"on": "both"}}
     whole = play(tmp_path / "whole", "fedrolex", **how)
-    broken_off(tmp_path / "broken off", "fedrolex", 1, **how)
-    resumed(tmp_path / "broken off", "fedrolex", **how)
     scores = f"SELECT client, metric, rate, value FROM evaluations WHERE round = {rounds - 1}"
     found = {tuple(of): value for *of, value in whole.rows(scores)}
-    again = read(tmp_path / "broken off" / "ledger.sqlite", scores)
-    assert {tuple(row)[:3]: row["value"] for row in again} == found
-
     visits = whole.rows("SELECT client, round, staleness FROM visits WHERE kind = 'train' ORDER BY up_end_s")
     # Each update is a step of fedbuff here, and the window counts the steps before a visit began.
     windows = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,11 @@ import torch
 from torch.nn import functional as F
 
 from coordinator.methods.ifca import IFCAServer
-from coordinator.methods.registry import resolve
-from coordinator.rounds.policy import RoundPolicy
-from edge.methods.ifca import MOST_DRAWS, IFCAUpdate
-from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.methods.ifca import IFCAUpdate
+from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.options.ifca import IFCAOptions
-from edge.protocol.payload import FORWARD, MODEL, WEIGHT_GRADIENT, BlockShape, Layout, Payload, initial_slot
-from edge.training.client_update import Batches, no_batches
+from edge.protocol.payload import MODEL, BlockShape, Layout, Payload, initial_slot
 from tests.toy import batch, federation, play, small_context, store, tower, vector, visit
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
@@ -48,14 +45,6 @@ def test_a_cluster_is_the_mean_over_the_clients_that_chose_it(weights: str, mean
     one.accumulate(update(1, 1, 10))  # it has 3 examples, the other 1
     one.step()
     assert heads(one) == {"cluster0": 0.0, "cluster1": mean, "cluster2": 2.0}
-
-
-def test_an_update_leaves_the_other_clusters_and_their_vectors_alone() -> None:
-    one = server(2)
-    before = one.models["cluster0"]["head"]
-    one.accumulate(update(0, 1, 6))
-    one.step()
-    assert one.models["cluster0"]["head"] is before
 
 
 def test_shared_blocks_are_one_model_that_all_clients_train() -> None:
@@ -100,20 +89,6 @@ def test_an_evaluation_that_is_charged_includes_the_choice(tmp_path: Path) -> No
     assert flops("ifca", method="ifca") == pytest.approx(3 + 2 * 40)
 
 
-@pytest.mark.parametrize("policy", ["fedasync", "fedbuff"])
-def test_asynchronous_policies_rebase_the_model_that_was_chosen(policy: str, tmp_path: Path) -> None:
-    how: dict[str, Any] = {"rules": RoundPolicy(policy, buffer=2), "rounds": 3, "train": BRIEF}
-    how |= {"partition": PartitionConfig("iid"), "seconds": [(1.0, 2.0 + client, 1.0) for client in range(4)]}
-    clusters = play(tmp_path / "ifca", "ifca", models=1, **how)
-    assert np.array_equal(clusters.model, play(tmp_path / "fedavg", "fedavg", **how).model)
-
-
-def test_corrections_of_the_one_global_model_are_refused() -> None:
-    method = resolve("ifca+scaffold")
-    with pytest.raises(ValueError, match="scaffold corrects one global model, but ifca has none"):
-        method.check_corrections(method.options())
-
-
 # --- the client side --------------------------------------------------------------------------------------------------
 
 
@@ -139,28 +114,6 @@ def test_the_smallest_training_loss_wins() -> None:
     assert begun((1, 2, 3)).cluster == int(np.argmin(losses))
 
 
-def test_ties_go_to_the_lowest_number() -> None:
-    best = begun((1, 2, 3)).cluster + 1
-    assert begun((best, best, best)).cluster == 0
-
-
-def test_each_model_costs_one_forward_pass_of_each_example_and_one_model_none() -> None:
-    for seeds, passes in (((1, 2, 3), 3 * 8), ((1,), 0)):
-        net = tower()
-        IFCAUpdate(IFCAOptions(models=len(seeds), shared=0, balanced_init=0.0)).begin(net, sent(seeds), {}, visit(net))
-        assert net.executed[:, FORWARD].tolist() == [passes] * 4
-        assert not net.executed[:, WEIGHT_GRADIENT].any()
-
-
-def test_a_model_is_chosen_in_evaluation_mode_and_trained_in_training_mode() -> None:
-    net, modes = tower(), []
-    net.modules[0].register_forward_pre_hook(lambda module, x: modes.append(module.training))
-    net.train_mode(True)
-    IFCAUpdate(IFCAOptions(models=2, shared=0, balanced_init=0.0)).begin(net, sent((1, 2)), {}, visit(net))
-    assert modes == [False, False]
-    assert all(module.training for module in net.modules)
-
-
 def test_a_model_that_has_diverged_is_not_chosen() -> None:
     down = sent((1, 2))
     net = tower()
@@ -181,35 +134,3 @@ def test_shared_blocks_go_up_in_a_slot_of_their_own() -> None:
     assert np.array_equal(up["shared"]["b1"].data, down["shared"]["b1"].data)
     assert numbers["cluster"] == client_side.cluster
     assert state == {}
-
-
-class Chosen(IFCAUpdate):
-    """Clients choose as they are told, draw by draw."""
-
-    def __init__(self, fraction: float, choices: Sequence[str]) -> None:
-        super().__init__(IFCAOptions(balanced_init=fraction))
-        self.told = iter("".join(choices))
-
-    def _best(self, *_: Any) -> int:  # type: ignore[override]
-        return int(next(self.told))
-
-
-def test_initial_models_are_drawn_until_each_has_its_fraction_of_the_clients() -> None:
-    def chosen(fraction: float, *choices: str) -> tuple[str, int]:
-        """(the draw, the number of draws), of four clients."""
-        drawn: list[int] = []
-
-        def draws(draw: int) -> Payload:
-            drawn.append(draw)
-            return {f"{draw}a": {}, f"{draw}b": {}}
-
-        def clients() -> Iterator[Batches]:
-            return iter([no_batches] * 4)
-
-        found = Chosen(fraction, choices).choose_initial(tower(), draws, clients)
-        return "".join(found), len(drawn)
-
-    assert chosen(0.0) == ("0a0b", 1)
-    assert chosen(0.25, "0000", "0010") == ("1a1b", 2)
-    assert chosen(0.5, "0001", "1111", "0110") == ("2a2b", 3)
-    assert chosen(0.5, *["0000"] * 7, "0001", *["1111"] * 42) == ("7a7b", MOST_DRAWS)

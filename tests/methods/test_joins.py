@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from coordinator.rounds.policy import PolicyName, RoundPolicy
-from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.payload import CONTROL
-from scenarios.config.errors import ScenarioError
-from tests.scenarios.runs import undisturbed
 from tests.toy import Run, play, state_file
 
 TRAIN = TrainConfig(lr=0.1, batch=16, local_steps=2)
@@ -34,7 +29,6 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedadam": ("", {"server": "fedadam"}),
     "fedavgm": ("", {"server": "fedavgm", "server_options": {"momentum": 0.9}}),
 }
-early = pytest.mark.parametrize("name", ["moon", "mixup"])
 
 
 def played(folder: Path, name: str, **how: Any) -> Run:
@@ -54,50 +48,3 @@ def test_a_client_keeps_its_previous_model_beside_a_correction_s_vectors(tmp_pat
     kept = client_state.read(state_file(run.federation, 0))
     assert set(kept) == {"previous", CONTROL}
     assert "projection" in kept["previous"]
-
-
-@early
-@pytest.mark.parametrize("policy", ["fedbuff", "fedasync"])
-def test_updates_may_be_late(name: str, policy: PolicyName, tmp_path: Path) -> None:
-    run = played(tmp_path, name, rounds=3, rules=RoundPolicy(policy, buffer=2))
-    assert run.stopped_by == "rounds"
-    assert np.abs(run.model - run.start).max() > 1e-4
-
-
-@early
-def test_half_precision_stays_near_single(name: str, tmp_path: Path) -> None:
-    single, half = (
-        played(tmp_path / precision, name, train=replace(TRAIN, precision=precision)) for precision in ("fp32", "bf16")
-    )
-    assert 0 < np.abs(half.model - single.model).max() < 0.05
-
-
-@pytest.mark.parametrize("name", ["gradaug", "fedalign"])
-def test_its_flops_are_foreseen_with_batch_norm_and_bf16(name: str, tmp_path: Path) -> None:
-    """The visit's price is compared with the worker's count in every run; steps differ in what they draw."""
-    how: dict[str, Any] = {
-        "rounds": 1,
-        "train": replace(TRAIN, batch=32, precision="bf16"),
-        "model": ModelConfig("resnet18", width=2, norm="batch"),
-    }
-    run = played(tmp_path, name, **how, multiple=1)
-    fedavg = play(tmp_path / "fedavg", **how)
-    own, plain = (each.rows("SELECT SUM(flops) FROM visits")[0][0] for each in (run, fedavg))
-    assert own > plain
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        (
-            ("method=gradaug", "model.name=mobilenetv2"),
-            "model.name = 'mobilenetv2': its convolutions in 32 groups have no narrower sub-networks",
-        ),
-        (("method=fedalign", "model.blocks=balanced:2"), "the model has 2 blocks; the least is 3"),
-    ],
-)
-def test_models_that_it_cannot_have_are_refused_before_training(
-    settings: tuple[str, ...], reason: str, tmp_path: Path, trainers: WorkerLauncher
-) -> None:
-    with pytest.raises(ScenarioError, match=reason):
-        undisturbed(tmp_path, trainers, *settings)

@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from coordinator.aggregation.server import ServerStrategy
 from coordinator.methods.spec import Traffic
 from edge.protocol.config import PartitionConfig, TrainConfig
-from edge.protocol.messages import Update
 from edge.protocol.payload import BlockShape, LayerShape, Layout
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block
@@ -46,17 +44,6 @@ def test_each_layer_has_a_key_and_a_block_of_one_layer_keeps_its_own() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(net.layout), type=Layout) == net.layout
 
 
-def test_layers_are_the_blocks_cut_up() -> None:
-    torch.manual_seed(0)
-    whole = BlockModel(blocks, torch.device("cpu"))
-    torch.manual_seed(0)
-    layers = BlockModel(blocks, torch.device("cpu"), by_layer=True)
-    of = layers.dump(layers.layout.sizes)
-    assert np.array_equal(np.concatenate([of[part.key].data for part in BODY]), whole.dump(["body"])["body"].data)
-    layers.load(of)
-    assert torch.equal(layers.flat, whole.flat)
-
-
 def test_fedavg_layer_by_layer_gives_fedavgs_model(tmp_path: Path) -> None:
     method = objective(
         "layers",
@@ -70,20 +57,3 @@ def test_fedavg_layer_by_layer_gives_fedavgs_model(tmp_path: Path) -> None:
     assert all(key.partition("/")[0] in ("conv1", "conv2", "conv3", "head") for key in keys)
     sent = "SELECT SUM(nbytes) FROM transfers WHERE slot = 'model'"
     assert layers.rows(sent) == whole.rows(sent)
-
-
-class FirstLayersStay(ServerStrategy):
-    def weight(self, reply: Update, model: str, key: str) -> float:
-        return 0.0 if key.startswith("conv1/") else super().weight(reply, model, key)
-
-
-def test_weights_may_differ_per_layer_and_a_layer_without_weight_stays(tmp_path: Path) -> None:
-    method = objective(
-        "weighted-layers",
-        server=FirstLayersStay,
-        traffic=Traffic(by_layer=lambda options: True),
-    )
-    run = play(tmp_path, method, rounds=1, train=BRIEF, partition=PartitionConfig("iid"))
-    before, after = run.federation.server.setup.initial_models[0], run.federation.server.model
-    stayed = {key for key in after if np.array_equal(after[key].data, before[key].data)}
-    assert stayed == {"conv1/0"}

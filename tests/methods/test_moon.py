@@ -8,19 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from coordinator.methods.compute import fedavg_passes
 from coordinator.methods.moon import SPEC
 from edge.methods.moon import PREVIOUS, RECEIVED, MoonUpdate, contrast, projected
 from edge.protocol.config import ModelConfig
 from edge.protocol.options.base import Options
 from edge.protocol.options.moon import MoonOptions
-from edge.protocol.payload import FORWARD, PASS_TYPES
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
 from edge.training.client_update import ClientUpdate
-from tests.toy import CPU, batch, gradient, one_example, shifted, tower, visit, whole
+from tests.toy import CPU, batch, gradient, shifted, tower, visit, whole
 
 EAST, NORTH = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
 
@@ -32,18 +30,6 @@ def test_the_contrast_by_hand() -> None:
     both = torch.cat([EAST, NORTH])
     mean = (math.log(1 + math.exp(-2)) + math.log(1 + math.exp(2))) / 2
     assert float(contrast(both, EAST.expand(2, 2), NORTH.expand(2, 2), 0.5)) == pytest.approx(mean)
-
-
-def test_lengths_of_projections_do_not_matter() -> None:
-    z, received, previous = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0))
-    value = contrast(z, received, previous, 0.5)
-    assert torch.allclose(contrast(z, 1024 * received, previous / 8, 0.5), value, rtol=1e-6)
-
-
-def test_projections_in_half_precision_are_compared_in_float32() -> None:
-    z, received, previous = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
-    assert torch.equal(contrast(z, received, previous, 0.5), contrast(z.float(), received.float(), previous, 0.5))
-    assert contrast(z, received, previous, 0.5).dtype == torch.float32
 
 
 def started(net: BlockModel, state: Any = None, **options: Any) -> MoonUpdate:
@@ -79,17 +65,6 @@ def test_the_client_keeps_its_model_and_compares_the_next_one_with_it() -> None:
     moved = gradient(second, net, x, y)
     assert np.abs(moved - gradient(ClientUpdate(Options()), net, x, y)).max() > 1e-4
     assert all(torch.equal(flat, old) for flat, old in zip(frozen, before, strict=True))
-
-
-def test_without_weight_no_other_model_runs_and_nothing_is_kept() -> None:
-    net, (x, y) = tower(), batch()
-    client_side = started(net, weight=0)
-    net.executed[:] = 0
-    fedavg = gradient(ClientUpdate(Options()), net, x, y)
-    alone = net.executed.copy()
-    assert np.array_equal(gradient(client_side, net, x, y), fedavg)
-    assert np.array_equal(net.executed, 2 * alone)
-    assert client_side.end(net, visit(net))[1] == {}
 
 
 # --- the other models' BatchNorm --------------------------------------------------------------------------------------
@@ -142,33 +117,3 @@ def test_the_projection_of_a_resnet18_is_512_512_256() -> None:
 def _layout_of(name: str) -> Any:
     blocks = build(ModelConfig(name), 100, 3)
     return BlockModel(lambda: blocks, CPU).layout
-
-
-def test_it_is_not_longer_than_the_features() -> None:
-    # 16 features: two layers of 16, and the classifier as it was.
-    blocks = dict(made("resnet18", width=2))
-    assert (numbers(blocks["projection"]), numbers(blocks["head"])) == (2 * (16 * 16 + 16), 16 * 100 + 100)
-
-
-def test_it_takes_features_and_gives_the_classifier_its_input() -> None:
-    blocks = made("vgg9", length=8, width=2)  # whose head has three linear layers
-    x: Tensor = torch.zeros(2, 3, 32, 32)
-    for block, module in blocks:
-        if block == "projection":
-            assert x.dim() == 2
-        x = module(x)
-        if block == "projection":
-            assert x.shape == (2, 8)
-    assert x.shape == (2, 100)
-
-
-def test_a_model_without_a_linear_head_is_refused() -> None:
-    with pytest.raises(ValueError, match="must begin with a linear layer"):
-        projected(build(ModelConfig("digits-cnn", blocks="balanced:2"), 10, 1), MoonOptions(projection=8), 10, None)
-
-
-def test_two_more_models_run_forward_to_the_projection() -> None:
-    passes = SPEC.costs.compute(one_example(4, np.zeros((4, PASS_TYPES)), MoonOptions())).passes
-    assert passes[:, FORWARD].tolist() == [3, 3, 3, 1]
-    passes[:-1, FORWARD] -= 2
-    assert np.array_equal(passes, fedavg_passes(4))

@@ -1,4 +1,4 @@
-"""pFedMB: means of branches by hand; what runs send, keep, cost and record; and both phases of a client."""
+"""pFedMB: means of branches by hand; layers of branches; what runs send, keep and cost; both phases of a client."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from coordinator.aggregation.block_exchange import exchanged_keys
 from coordinator.aggregation.server import GLOBAL, ServerContext
-from coordinator.methods.pfedmb import PFedMBServer, branched_layout
-from coordinator.records.store import read
-from coordinator.rounds.policy import RoundPolicy
-from coordinator.rounds.visit import VisitPricing
-from edge.methods.branched_layers import branched
+from coordinator.methods.pfedmb import PFedMBServer
+from edge.methods.branched_layers import BranchedLayer, branched
 from edge.methods.pfedmb import PFedMBUpdate, projected, renormalised
 from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
@@ -28,19 +24,14 @@ from edge.protocol.options.pfedmb import (
     ALPHA,
     WEIGHTS,
     PFedMBOptions,
-    branched_keys,
-    mixing_flops,
-    weighted_layers,
 )
-from edge.protocol.payload import FORWARD, INPUT_GRADIENT, MODEL, BlockShape, LayerShape, Layout, Vector
+from edge.protocol.payload import MODEL, BlockShape, LayerShape, Layout, Vector
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, VisitContext
 from edge.training.sgd import Sgd
-from edge.training.trainer import LocalTrainer
 from scenarios.config.load import ScenarioError, load
-from scenarios.config.overrides import parse_all, parsed
-from scenarios.run.setup import RunInputs, Setup
-from tests.toy import CPU, Run, batch, loaded, play, state_file, tower_blocks, vector, visit
+from scenarios.config.overrides import parse_all
+from tests.toy import CPU, Run, batch, play, state_file, tower_blocks, vector, visit
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 IID = PartitionConfig("iid")
@@ -85,50 +76,10 @@ def test_branches_are_averaged_with_their_weights_and_all_else_by_size() -> None
     assert stepped(server(aggregation="plain"), *TWO) == [7, 7, 7]
 
 
-def test_equal_weights_are_a_plain_mean_and_one_client_replaces() -> None:
-    equal = [(model, (0.5, 0.5)) for model, _ in TWO]
-    assert stepped(server(), *equal) == stepped(server(aggregation="plain"), *equal) == [7, 7, 7]
-    assert stepped(server(), TWO[0]) == [4, 4, 4]
-
-
 def test_a_branch_that_nobody_uses_keeps_its_numbers() -> None:
     # A weight below 0, of alpha_param = "free", counts as 0.
     assert stepped(server(), ((4.0, 4.0, 4.0), (1.0, 0.0)), ((8.0, 8.0, 8.0), (1.0, -0.5))) == [7, 7, 0]
     assert stepped(server(), ((4.0, 4.0, 4.0), (1.0, 1e-13))) == [4, 4, 0]
-
-
-def test_an_update_that_counts_as_no_change_weighs_as_uniform_branches() -> None:
-    # branch 1: (0.5 * 4 + 0.75 * 8) / 1.25
-    assert stepped(server(), ((4.0, 4.0, 4.0), (0.0, 0.0)), TWO[1]) == pytest.approx([7, 6.4, (2 + 18) / 2.75])
-
-
-def test_permuted_branches_permute_the_mean() -> None:
-    swapped = [((norm, two, one), alpha[::-1]) for (norm, one, two), alpha in TWO]
-    norm, one, two = stepped(server(), *TWO)
-    assert stepped(server(), *swapped) == [norm, two, one]
-
-
-def test_keys_of_branches_are_told_from_other_layers() -> None:
-    sizes = {"a/0.branch1": 6, "a/0.branch2": 6, "a/0.branch_weights": 2, "a/branch1": 5, "b/branch1": 3}
-    assert list(branched_keys(sizes)) == ["a/0"]
-    assert branched_keys(sizes)["a/0"].branches == ("a/0.branch1", "a/0.branch2")
-    assert list(weighted_layers(sizes, shared=True)) == [ALL_LAYERS]
-    assert mixing_flops(sizes) == 4 * 12
-    assert branched_keys({"a": 1}) == weighted_layers({"a": 1}, shared=True) == {}
-
-
-def test_all_but_the_branch_weights_travels() -> None:
-    assert exchanged_keys("without-layers:branch_weights", LAYOUT) == UP
-
-
-def test_the_costs_of_methods_count_every_number_of_a_block_as_branched() -> None:
-    """Two blocks with the layers of one each: 5 times 3 and 4 numbers, and 5 weights."""
-    plain = Layout((BlockShape("body", 3, 2), BlockShape("head", 4)))
-    made = branched_layout(plain, PFedMBOptions())
-    assert made.names == plain.names
-    assert made.nbytes() == 4 * (5 * 3 + 5 + 2 + 5 * 4 + 5)
-    assert [len(keys.branches) for keys in branched_keys(made.sizes).values()] == [5, 5]
-    assert branched_layout(plain, PFedMBOptions(branches=1)) == plain
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------
@@ -186,13 +137,11 @@ def test_two_phases_are_two_phases_on_the_clock(tmp_path: Path) -> None:
     ("method", "how"),
     [
         ("pfedmb+fedprox", {"mu": 0.1, "alpha_epochs": 1}),
-        ("pfedmb+calibrated", {"alpha_param": "project", "branch_bias": False}),
         ("pfedmb", {"server": "fedadam", "server_options": {"lr": 0.01}, "alpha_param": "clip_renorm"}),
-        ("pfedmb", {"model": ModelConfig("digits-cnn", width=2, norm="batch"), "shared_alpha": True}),
         ("pfedmb", {"model": ModelConfig("text-cnn", width=4), "examples": "python-topics", "branches": 2}),
         ("pfedmb", {"travels": ("everything", "everything"), "alpha_param": "free", "shared_alpha": True}),
     ],
-    ids=["fedprox", "calibrated", "fedadam", "statistics", "embedding", "everything"],
+    ids=["fedprox", "fedadam", "embedding", "everything"],
 )
 def test_it_costs_what_was_planned(method: str, how: dict[str, Any], tmp_path: Path) -> None:
     """A worker's count of other FLOPs ends a run; so does an embedding, through which no gradient of weights goes."""
@@ -203,58 +152,18 @@ def test_it_costs_what_was_planned(method: str, how: dict[str, Any], tmp_path: P
     assert run.rows("SELECT SUM(bytes_down), SUM(bytes_up) FROM visits") == sent
 
 
-def test_an_adaptation_is_charged_for_both_phases(tmp_path: Path) -> None:
-    adapted = {"on": "clients", "charged": True, "adapt": {"epochs": 1}}
-    run = pfedmb(tmp_path, rounds=1, evaluation=adapted).federation
-    description = run.description
-    samples, examples = (int(split[0]) for split in (description.samples, description.test_samples))
-    steps, forward = math.ceil(samples / 32), float(description.flops[:, FORWARD].sum())
-    step = float(description.flops.sum() - description.flops[0, INPUT_GRADIENT])
-    ((flops, both),) = read(
-        tmp_path / "ledger.sqlite", "SELECT flops, steps FROM visits WHERE kind = 'evaluate' LIMIT 1"
-    )
-    assert (flops, both) == (examples * forward + 2 * samples * step + 2 * steps * 4 * 3 * 1250, 2 * steps)
-    weights = run.options.model_copy(update={"fine_tuning": "weights"})
-    pricing = VisitPricing(run.job, run.method, weights, description, {}, run.downloads.codecs)
-    work = pricing.evaluation({}, examples, samples).work
-    assert (work.flops, work.steps) == (examples * forward + samples * step + steps * 4 * 3 * 1250, steps)
-
-
-def test_buffered_updates_keep_their_weights(tmp_path: Path) -> None:
-    run = pfedmb(tmp_path, rounds=2, rules=RoundPolicy("fedbuff", buffer=2), participants=2)
-    assert run.rows("SELECT COUNT(*) FROM pfedmb") == [(2 * 2 * 4 * 3,)]
-    assert np.isfinite(run.model).all()
-
-
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
         (("rounds.policy=fedasync",), 'method_options.aggregation = "alpha": a server step with one update'),
         (("rounds.policy=fedbuff", "rounds.buffer=1"), 'choose "plain", or fedbuff with rounds.buffer above 1'),
         (("method=pfedmb+scaffold",), "each client mixes the branches"),
-        (("method=pfedmb+feddyn",), "averages each branch with other weights"),
         (("aggregate.sum=fixed_point",), "pfedmb needs individual updates"),
-        (("method_options.branches=0",), "branches"),
     ],
 )
 def test_what_has_no_meaning_is_refused(given: tuple[str, ...], reason: str) -> None:
     with pytest.raises(ScenarioError, match=reason):
         load("digits", parse_all(["method=pfedmb", *given]))
-
-
-def test_one_update_per_step_needs_a_plain_mean() -> None:
-    assert load("digits", parsed(["method=pfedmb", "rounds.policy=fedasync", "method_options.aggregation=plain"]))
-
-
-def test_memory_of_all_branches_is_checked() -> None:
-    """Parameters, their copy and their gradients are B-fold, but for those of GroupNorm; activations are not."""
-    known = loaded("pfedmb", model=ModelConfig("resnet18", width=2), branches=5)
-    description, _ = LocalTrainer(RunInputs(known).job).describe(False)
-    convolutions = 9 * (2 + 4 * 4 + 8 + 3 * 16 + 32 + 3 * 64 + 128 + 3 * 256) + (8 + 32 + 128)
-    linear, norms = convolutions + 17 * 10, 2 * (5 * 2 + 5 * 4 + 5 * 8 + 5 * 16)
-    activations = known.scenario.train.batch * float(description.activations.sum())
-    parameters = 5 * linear + norms + 21 * 5
-    assert Setup.of(known, description).training_nbytes() == 4 * (3 * parameters + activations)
 
 
 # --- the client side --------------------------------------------------------------------------------------------------
@@ -346,17 +255,6 @@ def test_a_step_of_the_branch_weights_is_plain_gradient_descent() -> None:
         assert np.allclose(got, 1 / 3 - 0.01 * slope, atol=1e-7)
 
 
-def test_the_second_phase_is_a_fedavg_step_of_everything_but_the_branch_weights() -> None:
-    net, other = net_with(), net_with()
-    begun(net).train(net, batches(1, 2, 3), Sgd(net, ROUGH, 0.1))
-    step = Sgd(other, ROUGH, 0.1)
-    only = [key for key in other.layout.sizes if key not in of_alpha(other)]
-    side = begun(other)
-    for seed in (1, 2, 3):
-        step(side.loss, *batch(seed=seed), only)
-    assert torch.equal(net.flat, other.flat)
-
-
 def test_shared_weights_are_kept_and_sent_once() -> None:
     net = net_with(shared_alpha=True)
     side = PFedMBUpdate(options(shared_alpha=True))
@@ -380,21 +278,6 @@ def test_an_adaptation_trains_both_or_the_branches_alone(kind: str, moved: bool)
     assert (set(of_alpha(net)) <= changed(net, before)) == moved
 
 
-def test_permuted_branches_permute_the_result() -> None:
-    swap = {"branch1": "branch3", "branch2": "branch1", "branch3": "branch2"}
-    net, other = net_with(), net_with()
-    given = net.dump(net.layout.sizes)
-    permuted = {key.replace(name, new): given[key] for key in given for name, new in swap.items() if key.endswith(name)}
-    other.load({**given, **permuted})
-    for each in (net, other):
-        begun(each, 1, 2).train(each, batches(3, 4), Sgd(each, TrainConfig(), 0.5))
-    after, of_other = net.dump(given), other.dump(given)
-    for key in given:
-        name = key.rpartition("/")[2].rpartition(".")[2]
-        expected = after[key].data[[1, 2, 0]] if name == WEIGHTS else after[key].data
-        assert np.allclose(of_other[key.replace(name, swap.get(name, name))].data, expected, atol=1e-6)
-
-
 def test_points_off_the_simplex_come_back_to_it() -> None:
     points = torch.tensor([[0.9, 0.5, -1.0], [0.2, 0.3, 0.5], [-1.0, -2.0, -1.0], [5.0, 0.0, 0.0]])
     # 0.2 is taken from the first two, so that they add up to 1 and the third is cut off.
@@ -402,3 +285,52 @@ def test_points_off_the_simplex_come_back_to_it() -> None:
     assert torch.allclose(projected(points), torch.tensor(nearest))
     shares = [[9 / 14, 5 / 14, 0.0], [0.2, 0.3, 0.5], [1 / 3, 1 / 3, 1 / 3], [1.0, 0.0, 0.0]]
     assert torch.allclose(renormalised(points), torch.tensor(shares))
+
+
+# --- layers of several branches ---------------------------------------------------------------------------------------
+
+
+def of_branches(layer: BranchedLayer, branch: int) -> tuple[Tensor, Tensor]:
+    one: Any = getattr(layer, f"branch{branch}")
+    return one.weight, one.bias
+
+
+def detached(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach()
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Linear(5, 4), (2, 5)),
+        (nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, padding_mode="reflect"), (2, 4, 7, 7)),
+        (nn.Conv1d(3, 4, 3, bias=False), (2, 3, 6)),
+        (nn.ConvTranspose2d(3, 2, 2, stride=2), (2, 3, 4, 4)),
+    ],
+)
+def test_mixed_weights_give_the_mixture_of_the_branches(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    made = BranchedLayer(layer, 3, softmax=True, scale=1.0, branch_bias=True)
+    made.branch_weights.numbers.data = torch.tensor([0.3, -1.0, 2.0])
+    alpha, x = torch.softmax(torch.tensor([0.3, -1.0, 2.0]), 0), torch.randn(shape)
+    separate = torch.zeros_like(made(x))
+    for branch in (1, 2, 3):
+        layer.weight, layer.bias = map(detached, of_branches(made, branch))  # type: ignore[assignment]
+        separate += alpha[branch - 1] * layer(x)
+        layer.weight = layer.bias = None  # type: ignore[assignment]
+    assert (made(x) - separate).abs().max() < 1e-6
+
+
+def test_branches_begin_different_and_the_first_is_the_layer_itself() -> None:
+    layer = nn.Linear(200, 200)
+    before = layer.weight.detach().clone()
+    made = BranchedLayer(layer, 4, softmax=False, scale=2.0, branch_bias=False)
+    weights = [of_branches(made, branch)[0].detach() for branch in (1, 2, 3, 4)]
+    assert torch.equal(weights[0], 2 * before)
+    assert len({float(weight[0, 0]) for weight in weights}) == 4
+    mean = sum(0.25 * weight for weight in weights)
+    assert isinstance(mean, Tensor)
+    assert float(mean.std()) == pytest.approx(float(before.std()), rel=0.05)  # sqrt(4) keeps the variance
+    assert of_branches(made, 1)[1] is None
+    assert made.shared.bias is not None
+    assert float(made.shared.bias.detach().abs().max()) <= 1 / math.sqrt(200)  # as it was made: not multiplied

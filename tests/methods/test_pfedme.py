@@ -11,13 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.methods.pfedme import PFedMeServer, compute
-from coordinator.rounds.policy import RoundPolicy
+from coordinator.methods.pfedme import compute
 from edge.methods.pfedme import PERSONAL, PFedMeUpdate
 from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, Norm, TrainConfig
 from edge.protocol.options.pfedme import PFedMeOptions
-from edge.protocol.payload import BUFFERS, MODEL, Vector
+from edge.protocol.payload import MODEL, Vector
 from edge.training.block_model import BlockModel
 from edge.training.sgd import Sgd
 from tests.toy import batch, one_example, play, state_file, tower, visit, whole
@@ -49,23 +48,6 @@ def test_beta_is_the_part_of_the_way_to_the_mean(tmp_path: Path) -> None:
     assert np.abs(double.model - (double.start + 2 * way)).max() < 1e-7
 
 
-def test_running_statistics_are_mixed_by_beta_but_never_beyond_the_mean(tmp_path: Path) -> None:
-    model = ModelConfig("digits-cnn", width=2, norm="batch")
-    whole, half, beyond = (
-        play(tmp_path / str(beta), "pfedme", train=BRIEF, rounds=1, model=model, beta=beta) for beta in (1.0, 0.5, 2.0)
-    )
-    start, mean, between, most = (
-        np.concatenate([vector.data for key, vector in named.items() if key.endswith(BUFFERS)]).astype(np.float64)
-        for named in (
-            whole.federation.server.setup.initial_models[0],
-            *(run.federation.server.model for run in (whole, half, beyond)),
-        )
-    )
-    assert np.abs(mean - start).max() > 1e-3
-    assert np.abs(between - (start + mean) / 2).max() < 1e-7
-    assert np.array_equal(most, mean)
-
-
 def test_k_steps_per_minibatch_are_charged_and_stored_one_by_one() -> None:
     plan = compute(one_example(2, np.ones((2, 4)), PFedMeOptions(inner_steps=3)))
     # forward, weight gradient, inner gradient, input gradient; none of the input of the first block
@@ -83,36 +65,6 @@ def test_a_personal_model_is_not_sent_to_be_evaluated(tmp_path: Path) -> None:
         (True, False),
         (False, True),
     }
-
-
-def test_a_resumed_server_knows_who_has_a_personal_model(tmp_path: Path) -> None:
-    run = play(tmp_path, "pfedme", train=BRIEF, participants=1, rounds=1)
-    before = run.federation.server
-    assert isinstance(before, PFedMeServer)
-    after = PFedMeServer(before.setup)
-    assert not after.is_personal.any()
-    after.restore(before.models, before.state())
-    ((client,),) = run.rows("SELECT client FROM visits")
-    assert np.flatnonzero(after.is_personal).tolist() == [client]
-
-
-def test_in_asynchronous_policies_beta_moves_along_what_the_policy_mixes(tmp_path: Path) -> None:
-    """The first step of FedAsync, with the same clients: mixing and β are factors of one way."""
-    runs = [
-        play(
-            tmp_path / str(beta),
-            "pfedme",
-            train=BRIEF,
-            rules=RoundPolicy("fedasync"),
-            participants=1,
-            rounds=1,
-            beta=beta,
-        )
-        for beta in (1.0, 0.5)
-    ]
-    whole, half = (run.model.astype(np.float64) - run.start for run in runs)
-    assert np.abs(whole).max() > 1e-4
-    assert np.abs(half - whole / 2).max() < 1e-7
 
 
 # --- the client side --------------------------------------------------------------------------------------------------
@@ -152,24 +104,6 @@ def test_two_inner_steps_per_minibatch_by_hand(minibatches: int, reset: bool, th
     net, client_side = trained(minibatches, lr=0.1, inner_steps=2, lam=2.0, outer_lr=0.25, reset=reset)
     assert torch.allclose(net.flat, torch.tensor(theta), rtol=0, atol=1e-6)
     assert torch.allclose(client_side.w, torch.tensor(w), rtol=0, atol=1e-6)
-
-
-def test_many_inner_steps_reach_the_proximal_point() -> None:
-    """argmin ½(θ − 1)² + (λ/2)(θ − w)² = (1 + λw)/(1 + λ)."""
-    net, _ = trained(1, lr=0.1, inner_steps=100, lam=4.0)
-    assert torch.allclose(net.flat, torch.tensor(1 / 5), rtol=0, atol=1e-6)
-
-
-def test_where_outer_lr_times_lam_is_one_the_global_model_is_the_personal_one() -> None:
-    for minibatches in (1, 2, 3):
-        net, client_side = trained(minibatches, lr=0.1, lam=3.0, outer_lr=1 / 3)
-        assert torch.equal(net.flat, client_side.w)
-
-
-def test_without_pull_the_global_model_stays() -> None:
-    net, client_side = trained(3, lr=0.1, lam=0.0)
-    assert (net.flat > 0.1).all()
-    assert not client_side.w.any()
 
 
 def test_w_goes_up_and_the_personal_model_is_kept_and_evaluated() -> None:

@@ -1,6 +1,6 @@
 """A process that describes the shipped scenario, once it is told to, and notes in a file what it builds.
 
-`tests.edge.data.test_atomic_cache` forks them from a process that has imported this module, and with it torch.
+`tests.edge.data.test_decoded_cache` forks them from a process that has imported this module, and with it torch.
 """
 
 from __future__ import annotations

@@ -7,33 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 from torchvision.transforms import functional as TF
 
-from edge.data.augment import PROFILES, AugmentationDraws, Profile, draw, move, prepare, profile_for
-from edge.data.registry import DATASETS, DataError, Split
+from edge.data.augment import AugmentationDraws, Profile, move, prepare, profile_for
+from edge.data.registry import DATASETS, Split
+from edge.data.resized_crops import Jitters, Views, boxes, draw_views, jittered, resized
 from edge.training.batches import Loader
 
 
 def pictures(batch: int = 6, channels: int = 3, side: int = 32) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
     return torch.randint(1, 256, (batch, channels, side, side), generator=generator).to(torch.uint8)
-
-
-def test_each_set_has_its_own_statistics_and_augmentation() -> None:
-    seen = {
-        name: (p.name, p.rotation_degrees, p.crop_pad, p.flip, p.pixel_max, p.pad)
-        for name, p in ((name, profile_for(row)) for name, row in DATASETS.items())
-        if DATASETS[name].kind == "image"
-    }
-    assert seen == {
-        "digits": ("digits", 0.0, 0, False, 16, 0),
-        "mnist": ("mnist", 0.0, 0, False, 255, 2),
-        "femnist": ("femnist", 0.0, 0, False, 255, 2),
-        "cifar10": ("fedmlb-cifar", 10.0, 4, True, 255, 0),
-        "cifar100": ("fedmlb-cifar", 10.0, 4, True, 255, 0),
-        "tinyimagenet": ("fedmlb-tinyimagenet", 10.0, 4, True, 255, 0),
-        "imagenet200": ("fedalign-imagenet200", 0.0, 0, True, 255, 0),
-    }
 
 
 def test_a_batch_follows_from_its_generator_and_without_augmentation_no_pixel_moves() -> None:
@@ -46,15 +31,6 @@ def test_a_batch_follows_from_its_generator_and_without_augmentation_no_pixel_mo
     assert torch.equal(prepare(x, still, np.random.default_rng(0)), prepare(x, still))
     moving = Profile("moving", rotation_degrees=10.0, crop_pad=4, flip=True)
     assert torch.equal((prepare(x, moving) * 255).round().to(torch.uint8), x)  # as in a test set
-
-
-def test_a_profile_that_cannot_be_is_refused() -> None:
-    with pytest.raises(
-        DataError, match=r"data\.augment: unknown profile 'fedalign-cifar'; did you mean 'fedalign-cifar"
-    ):
-        profile_for(DATASETS["cifar10"], "fedalign-cifar")
-    with pytest.raises(DataError, match=r"data\.augment = mnist is for 1 channels; cifar10 has 3"):
-        profile_for(DATASETS["cifar10"], "mnist")
 
 
 def test_pixels_are_normalised_as_torchvision_does_and_digits_over_sixteen() -> None:
@@ -96,15 +72,6 @@ def test_rotation_equals_torchvisions_nearest(side: int) -> None:
         assert same > 0.995  # a pixel that lies halfway between two may round either way
 
 
-def test_rotation_comes_before_crop_and_crop_before_flip() -> None:
-    x = pictures()
-    degrees, corners = np.full(6, 8.0), np.tile([1, 7], (6, 1))
-    moved = move(x, AugmentationDraws(degrees, corners, np.full(6, True)), crop_pad=4, background=0)
-    for image, result in zip(x, moved, strict=True):
-        expected = TF.hflip(TF.crop(TF.pad(TF.rotate(image, 8.0), [4]), 1, 7, 32, 32))
-        assert (result == expected).float().mean().item() > 0.995
-
-
 def test_what_a_crop_takes_from_outside_stays_empty_and_images_need_not_be_square() -> None:
     x = torch.full((1, 1, 8, 8), 200, dtype=torch.uint8)
     moved = move(x, AugmentationDraws(np.array([45.0]), np.array([[0, 0]])), crop_pad=4, background=9)
@@ -118,19 +85,6 @@ def test_what_a_crop_takes_from_outside_stays_empty_and_images_need_not_be_squar
     )
     # Turned: 6 5 4 / 3 2 1; one column further right: 5 4 . / 2 1 . ; mirrored.
     assert turned.tolist() == [[[[9, 4, 5], [9, 1, 2]]]]
-
-
-def test_one_draw_per_example_in_a_fixed_order() -> None:
-    profile = PROFILES["fedmlb-cifar"]
-    draws, rng = draw(profile, 1000, np.random.default_rng(3)), np.random.default_rng(3)
-    assert draws.degrees is not None
-    assert draws.corners is not None
-    assert draws.flips is not None
-    assert draws.degrees.tolist() == rng.uniform(-10, 10, 1000).tolist()
-    assert draws.corners.tolist() == rng.integers(0, 9, (1000, 2)).tolist()
-    assert draws.flips.tolist() == (rng.random(1000) < 0.5).tolist()
-    assert (draws.corners.min(), draws.corners.max()) == (0, 8)
-    assert 400 < draws.flips.sum() < 600
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -154,3 +108,62 @@ def test_a_batch_is_its_examples_prepared_wherever_the_split_lies_and_in_the_wan
     assert torch.equal(x, prepare(pictures(12)[[7, 0, 3]], profile_for(DATASETS["cifar10"]), np.random.default_rng(5)))
     assert x.is_contiguous(memory_format=how.get("memory_format", torch.contiguous_format))
     assert y.tolist() == [7, 0, 3]
+
+
+# --- resized crops and colour jitter ----------------------------------------------------------------------------------
+
+
+def photographs(batch: int, height: int, width: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (batch, 3, height, width), generator=generator).to(torch.uint8)
+
+
+def views(areas: list[float], aspects: list[float], places: list[list[float]]) -> Views:
+    """With the first try of each image as given, and the others the whole image."""
+    tries = (np.array([[first, *[1.0] * 9] for first in firsts]) for firsts in (areas, aspects))
+    return Views(next(tries), next(tries), np.array(places))
+
+
+def test_boxes_by_hand() -> None:
+    # A quarter of 16x16 as a square is 8x8, and at 4 to 1 it is 4 high and 16 wide, alone in its rows.
+    drawn = views([0.25, 0.25, 0.25], [1.0, 4.0, 1.0], [[0.0, 0.999], [0.5, 0.7], [0.5, 0.5]])
+    assert boxes(drawn, 16, 16).tolist() == [[0, 8, 8, 8], [6, 0, 4, 16], [4, 4, 8, 8]]
+
+
+def test_a_box_is_resized_as_interpolation_does_and_mirrored() -> None:
+    x = photographs(3, 20, 16)
+    drawn = draw_views(3, 0.2, np.random.default_rng(2))
+    flips = np.array([False, True, False])
+    result = resized(x, drawn, (12, 12), flips)
+    for image, out, box, flip in zip(x, result, boxes(drawn, 20, 16).tolist(), flips, strict=True):
+        top, left, height, width = box
+        part = image[None, :, top : top + height, left : left + width].float()
+        expected = F.interpolate(part, (12, 12), mode="bilinear", align_corners=False)[0]
+        assert torch.allclose(out, TF.hflip(expected) if flip else expected, atol=1e-3)
+
+
+def test_colours_are_adjusted_as_torchvision_does_in_the_drawn_order() -> None:
+    x = photographs(3, 8, 8)
+    jitters = Jitters(
+        np.array([[1.3, 0.7, 1.2], [0.6, 1.4, 0.6], [1.0, 1.0, 1.0]]), np.array([[0, 1, 2], [2, 0, 1], [1, 2, 0]])
+    )
+    result = jittered(x, jitters, 255) / 255
+    adjust = (TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation)
+    for image, out, factors, order in zip(x, result, jitters.factors, jitters.orders, strict=True):
+        expected = image / 255
+        for operation in order.tolist():
+            expected = adjust[operation](expected, factors[operation])
+        assert torch.allclose(out, expected, atol=1e-5)
+    assert torch.allclose(result[2], x[2] / 255, atol=1e-6)
+
+
+def test_training_images_are_a_box_and_test_images_the_centre() -> None:
+    x = photographs(4, 32, 32)
+    profile = Profile("own", flip=True, resized_crop=0.08, jitter=0.4, side=28)
+    tested = prepare(x, profile)
+    assert torch.allclose(tested, x[:, :, 2:30, 2:30] / 255, atol=1e-6)
+    one, same, other = (prepare(x, profile, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    assert one.shape == (4, 3, 28, 28)
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert 0 <= float(one.min()) < float(one.max()) <= 1

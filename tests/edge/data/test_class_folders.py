@@ -18,10 +18,8 @@ from torchvision.transforms import functional as TF
 from edge.data.augment import prepare, profile_for
 from edge.data.decoded_cache import found_row, open_data
 from edge.data.images import decode
-from edge.data.locate import find_data, locate, search_paths
 from edge.data.registry import DATASETS, ClassFolders, DataError, DataSet
 from edge.protocol.config import DataConfig
-from tests import peak
 
 IMAGENET = DATASETS["imagenet200"]
 SMALL = replace(IMAGENET, stored=(3, 16, 16), shape=(3, 14, 14), class_folders=ClassFolders(2, seed=1993))
@@ -73,30 +71,6 @@ def test_a_folder_has_the_classes_that_it_has_and_is_no_whole_set(
     assert open_data(config, cache).train.y.tolist() == [0, 0, 1, 1, 2]
 
 
-def test_of_more_classes_as_many_as_the_row_has_are_drawn_always_the_same(root: Path) -> None:
-    two = replace(SMALL, classes=2)
-    files = locate(two, search_paths(str(root), None))
-    assert files is not None
-    order = np.random.RandomState(1993).permutation(3)[:2]
-    assert [folder.name for folder in files.files[:2]] == [f"n0{place + 1}" for place in sorted(order.tolist())]
-    assert files.row.classes == 2
-
-
-def test_a_folder_may_be_the_root_itself_and_a_row_of_ones_own(root: Path) -> None:
-    own = DataSet("pets", "Pets", 9, (3, 16, 16), (3, 16, 16), "plain", "a test", class_folders=ClassFolders())
-    files = locate(own, search_paths(str(root / "imagenet200"), None))
-    assert files is not None
-    assert files.row.classes == 3
-    shutil.rmtree(root / "imagenet200/val")
-    assert locate(own, search_paths(str(root / "imagenet200"), None)) is None
-
-
-def test_a_missing_set_says_how_its_folders_are_laid_out(tmp_path: Path) -> None:
-    assert find_data("imagenet200", str(tmp_path)) is None
-    with pytest.raises(DataError, match="put imagenet200/train/CLASS/ and imagenet200/val/CLASS/, folders of images"):
-        open_data(DataConfig("imagenet200", root=str(tmp_path)), tmp_path)
-
-
 def test_an_image_is_stored_as_resizing_and_a_centre_crop_leave_it(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (37, 50, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "wide.png")
@@ -108,13 +82,6 @@ def test_an_image_is_stored_as_resizing_and_a_centre_crop_leave_it(tmp_path: Pat
     with (tmp_path / "grey.png").open("rb") as file:
         grey = decode(SMALL, "grey", file)
     assert np.array_equal(grey[0], grey[2])
-
-
-def test_a_file_that_is_no_image_is_named(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DATASETS, "imagenet200", SMALL)
-    (root / "imagenet200/val/n01/g.JPEG").write_bytes(b"text")
-    with pytest.raises(DataError, match=r"imagenet200/val/n01/g\.JPEG: not a readable image"):
-        open_data(DataConfig("imagenet200", root=str(root)), tmp_path / "cache")
 
 
 def sparse(file: Path) -> None:
@@ -152,23 +119,6 @@ def test_what_is_no_image_or_would_take_the_memory_is_refused_by_name(make: Any,
     assert str(caught.value) == f"{file}: {said}"
 
 
-def test_a_long_image_is_refused_before_it_is_scaled(root: Path) -> None:
-    file = root / "b.png"
-    banner(1, 60_000)(file)
-    read = "from edge.data.images import decode; from edge.data.registry import DATASETS"
-    said, grown_mb = peak.refusal(read, "decode(DATASETS['imagenet200'], 'b.png', path.open('rb'))", file)
-    assert said.startswith("b.png: the image is 1x60000, 256x15360000 when it is scaled")
-    assert grown_mb < 50
-
-
-def test_a_disk_that_is_too_small_is_refused_before_any_image_is_read(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(DATASETS, "imagenet200", replace(SMALL, stored=(3, 10**6, 10**6)))
-    with pytest.raises(DataError, match=r"6 images take 18000\.0 GB in the cache"):
-        open_data(DataConfig("imagenet200", root=str(root)), tmp_path / "cache")
-
-
 def test_a_folder_for_each_client_is_a_natural_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cams = DataSet("cams", "Cameras", 3, (3, 16, 16), (3, 16, 16), "plain", "own", id_column="client",
                    class_folders=ClassFolders())  # fmt: skip
@@ -189,10 +139,3 @@ def test_a_folder_for_each_client_is_a_natural_client(tmp_path: Path, monkeypatc
     before = data.sha256
     shutil.move(tmp_path / "sets/cams/cam01/dog", tmp_path / "sets/cams/cam03/dog")
     assert open_data(config, cache).sha256 != before
-
-
-def test_more_classes_than_the_row_has_are_not_those_of_clients(tmp_path: Path) -> None:
-    cams = replace(SMALL, name="cams", classes=1, id_column="client", class_folders=ClassFolders())
-    paint(tmp_path / "cams/cam01/cat/0.png", 1)
-    paint(tmp_path / "cams/cam01/dog/0.png", 1)
-    assert locate(cams, search_paths(str(tmp_path), None)) is None

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import random
-import re
 import struct
 import zlib
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_LZMA, ZipFile
+from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZipFile
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,22 +18,16 @@ from PIL import Image
 from edge.data.decoded_cache import open_data
 from edge.data.json_partition import read_indices
 from edge.data.parquet_images import read_split
-from edge.data.registry import DATASETS, DataError, DataSet, PartitionError
-from edge.data.tinyimagenet import read as read_tiny
+from edge.data.registry import DataError, DataSet, PartitionError
 from edge.protocol.config import DataConfig
 from tests import peak, warm
 from tests.edge.data.made_up import (
     COLOUR,
     GREY,
     RAMP,
-    TINY,
-    TINY_MEMBERS,
-    WRITERS,
     png,
     write,
     write_idx,
-    write_parquet,
-    write_zip,
 )
 
 pytestmark = pytest.mark.usefixtures("no_data_folder")
@@ -75,11 +66,8 @@ def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
     [
         (bomb(12_000, 12_000), "the image is 12000x12000, grey has 3x2", GREY),  # of which Pillow would warn
         (bomb(60_000, 60_000), "not a readable image: Image size (3600000000 pixels) exceeds limit of ", GREY),
-        (encoded(Image.new("I;16", (3, 2))), "the image is of mode I;16, grey takes L, 1, P", GREY),
         (encoded(Image.new("RGB", (3, 2))), "the image is of mode RGB, grey takes L, 1, P", GREY),
-        (encoded(Image.new("LA", (3, 2))), "the image is of mode LA, grey takes L, 1, P", GREY),
         (encoded(Image.new("L", (3, 2)), "TIFF"), "not a readable image: cannot identify image file", GREY),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 3 2\n", "not a readable image: cannot identify image", GREY),
         # Pixels that are not opaque are no colours.
         (
             encoded(Image.new("RGBA", (3, 2))),
@@ -98,31 +86,7 @@ def test_an_image_that_must_not_be_decoded_is_refused_by_its_row(
     assert "<_io" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_an_image_cut_anywhere_is_refused_or_whole(tmp_path: Path, kind: str) -> None:
-    whole, refused = encoded(Image.fromarray(RAMP), kind), 0
-    for end in range(0, len(whole), 7):
-        file = write(tmp_path / "a.parquet", [whole, whole[:end]], [0, 1])
-        try:
-            first, second = read_split(GREY, file).x.tolist()
-            assert first == second
-        except DataError as error:
-            refused += 1
-            assert re.match(rf"{file}, row 1: (the image is empty|not a readable image: \w)", str(error)), error
-    assert refused > 5
-
-
 # --- Parquet ----------------------------------------------------------------------------------------------------------
-
-
-def test_labels_beyond_all_classes_and_ids_that_cannot_name_a_client_are_refused(tmp_path: Path) -> None:
-    images, file = [png(RAMP)] * 2, tmp_path / "a.parquet"
-    with pytest.raises(DataError, match=rf"a\.parquet, row 1: label is {2**64 - 1}, grey has 0\.\.3"):
-        read_split(GREY, write(file, images, pa.array([0, 2**64 - 1], pa.uint64())))
-    with pytest.raises(DataError, match=r"column label must hold integers, not double"):
-        read_split(GREY, write(file, images, [0.0, 1.5]))
-    with pytest.raises(DataError, match=r"a\.parquet: the column of clients' ids must hold integers or text, not list"):
-        read_split(WRITERS, write(file, images, [0, 1], writer_id=[["a"], ["b", "c"]]))
 
 
 READ = "from edge.data.parquet_images import read_split; from tests.edge.data.made_up import GREY, WRITERS"
@@ -144,11 +108,8 @@ def write_long(file: Path, how: dict[str, Any], image: bytes = b"", rows: int = 
 @pytest.mark.parametrize(
     ("how", "more", "said"),
     [
-        (PLAIN, {"image": bytes(1 << 27), "rows": 1}, ": column image.bytes would unpack from 4,"),
         (PLAIN, {}, ": column image.bytes would unpack from 10,"),
-        (DICTIONARY, {}, ", row 0: not a readable image"),
         (DELTA, {}, ", row 0: not a readable image"),
-        (DICTIONARY, {"image": png(RAMP), "writer_id": "x" * LONG_NBYTES}, ", row 0: the client's id is 262,144 bytes"),
         (ID_DELTA, {"image": png(RAMP), "writer_id": "x" * LONG_NBYTES}, ", row 0: the client's id is 262,144 bytes"),
     ],
 )
@@ -161,72 +122,6 @@ def test_a_column_that_would_unpack_to_far_more_than_its_file_costs_little(
     assert grown_mb < 80
 
 
-def test_what_lies_beside_the_image_is_not_read(tmp_path: Path) -> None:
-    file = write_long(tmp_path / "train.parquet", PLAIN, png(RAMP), path="x" * LONG_NBYTES)
-    complaint, grown_mb = peak.refusal(READ, "read_split(GREY, path)", file)
-    assert complaint == "nothing was refused"
-    assert grown_mb < 80
-
-
-def test_one_image_in_more_rows_than_its_file_can_hold_is_refused_unread(tmp_path: Path) -> None:
-    file = write_long(tmp_path / "train.parquet", {}, png(RAMP), rows=400_000)
-    with pytest.raises(DataError) as caught:
-        read_split(DATASETS["mnist"], file)
-    assert str(caught.value) == f"{file}: 400,000 images cannot be in a file of {file.stat().st_size:,} bytes"
-
-
-def test_an_image_longer_than_any_is_refused_by_its_row(tmp_path: Path) -> None:
-    long = np.random.default_rng(1).bytes(10_000_001)
-    for dictionary in (True, False):
-        file = tmp_path / "train.parquet"
-        table = pa.table({"image": [{"bytes": png(RAMP)}, {"bytes": None}, {"bytes": long}], "label": [0, 1, 2]})
-        pq.write_table(table, file, use_dictionary=dictionary)
-        with pytest.raises(DataError) as caught:
-            read_split(GREY, file)
-        assert str(caught.value) == f"{file}, row 2: the image is 10,000,001 bytes long; the most is 10,000,000"
-
-
-def test_a_set_with_no_examples_or_that_goes_while_it_is_looked_at_is_named_and_nothing_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_parquet(tmp_path) / "mnist"
-    pq.write_table(pq.read_table(folder / "test.parquet").slice(0, 0), folder / "test.parquet")
-    assert refusal(tmp_path) == f"{folder}/test.parquet: no examples"
-    monkeypatch.setattr("edge.data.locate.is_file", lambda path: "parquet" in path.name)
-    (folder / "train.parquet").unlink()
-    assert refusal(tmp_path) == f"{folder}/train.parquet: cannot be read: No such file or directory"
-
-
-@pytest.mark.parametrize("part", ["pages", "footer"])
-def test_a_flipped_bit_is_refused_by_the_files_name_or_changes_pixels_alone(tmp_path: Path, part: str) -> None:
-    write_parquet(tmp_path)
-    file = tmp_path / "mnist/train.parquet"
-    whole = file.read_bytes()
-    footer = len(whole) - 8 - struct.unpack("<I", whole[-8:-4])[0]
-    draw, refused = random.Random(part), 0
-    for _ in range(200):
-        flipped = bytearray(whole)
-        flipped[draw.randrange(*((0, footer) if part == "pages" else (footer, len(whole))))] ^= 1 << draw.randrange(8)
-        file.write_bytes(flipped)
-        try:
-            assert read_split(DATASETS["mnist"], file).x.shape[1:] == (1, 28, 28)
-        except DataError as error:
-            refused += 1
-            assert str(error).startswith(str(file)), error
-    assert refused > 20
-
-
-def test_an_index_of_the_cache_that_says_nonsense_is_made_anew(tmp_path: Path) -> None:
-    config = DataConfig("mnist", root=str(write_parquet(tmp_path)))
-    before = open_data(config, tmp_path / "cache")
-    (index,) = (tmp_path / "cache/data/v1/index").iterdir()
-    key = index.read_text()
-    for nonsense in (b"", b"..", b"\xff\0", b"mnist-gone"):
-        index.write_bytes(nonsense)
-        assert open_data(config, tmp_path / "cache").sha256 == before.sha256
-        assert index.read_text() == key
-
-
 # --- files of the makers ----------------------------------------------------------------------------------------------
 
 
@@ -234,11 +129,8 @@ def test_an_index_of_the_cache_that_says_nonsense_is_made_anew(tmp_path: Path) -
     ("name", "change", "complaint"),
     [
         ("t10k-images-idx3", lambda raw: raw[:100], "announces 4 x 28 x 28 bytes, but 84 follow"),
-        ("t10k-images-idx3", lambda raw: raw + b"\0", "announces 4 x 28 x 28 bytes, but 3137 follow"),
         ("train-labels-idx1", lambda raw: raw[:4] + b"\xff" * 4 + raw[8:], "announces 4294967295 bytes, but 6 follow"),
-        ("train-labels-idx1", lambda raw: b"", "not an idx file of bytes"),
         ("train-labels-idx1", lambda raw: b"\0\0\x0d" + raw[3:], "not an idx file of bytes"),
-        ("train-images-idx3", lambda raw: raw[:3] + b"\xff" + raw[4:], "not an idx file of bytes"),
     ],
 )
 def test_a_damaged_idx_file_is_named(tmp_path: Path, name: str, change: Any, complaint: str) -> None:
@@ -262,24 +154,6 @@ def test_a_damaged_idx_file_is_named(tmp_path: Path, name: str, change: Any, com
             64_000_000,
             "is 64,000,016 bytes long, of wh",
         ),
-        (
-            "train-images-idx3",
-            struct.pack(">4i", 0x803, 4, 1000, 1000),
-            4_000_000,
-            "has examples of 1000 x 1000; mnist",
-        ),
-        (
-            "t10k-labels-idx1",
-            struct.pack(">2i", 0x801, 2_000_000),
-            2_000_000,
-            "2,000,000 examples; the most is 1,000,0",
-        ),
-        (
-            "t10k-labels-idx1",
-            struct.pack(">4i", 0x803, 4, 28, 28),
-            4 * 784,
-            "has examples of 28 x 28; mnist has 1 x 28 x",
-        ),
     ],
 )
 def test_an_idx_file_is_refused_by_its_header_before_its_examples_are_read(
@@ -289,16 +163,6 @@ def test_an_idx_file_is_refused_by_its_header_before_its_examples_are_read(
     file.write_bytes(head)
     os.truncate(file, len(head) + count)
     assert refusal(tmp_path).startswith(f"{file}: {said}")
-
-
-def test_idx_files_that_are_whole_but_do_not_fit_are_named(tmp_path: Path) -> None:
-    raw = write_idx(tmp_path) / "MNIST/raw"
-    (raw / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, 6) + bytes([3, 1, 77, 1, 5, 9]))
-    assert refusal(tmp_path) == f"{tmp_path}: train example 2 of mnist has label 77"
-    (raw / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, 5) + bytes(5))
-    assert refusal(tmp_path) == f"{tmp_path}: mnist has 6 train images and 5 labels"
-    (raw / "train-images-idx3-ubyte").write_bytes(struct.pack(">4i", 0x803, 0, 28, 28))
-    assert refusal(tmp_path) == f"{raw}/train-images-idx3-ubyte: no examples"
 
 
 @pytest.mark.parametrize("content", [b"", b"cos\nsystem\n(S'touch /tmp/never'\ntR.", b"\x80\x04" + bytes(9)])
@@ -315,7 +179,7 @@ def test_a_pickle_that_is_not_its_makers_is_named_and_never_opened(tmp_path: Pat
 # --- the archive ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [ZIP_DEFLATED, ZIP_BZIP2, ZIP_LZMA])
+@pytest.mark.parametrize("how", [ZIP_DEFLATED, ZIP_BZIP2])
 def test_a_member_whose_header_lies_about_its_length_is_not_unpacked_either(tmp_path: Path, how: int) -> None:
     file, name = tmp_path / "tiny-imagenet-200.zip", "tiny-imagenet-200/wnids.txt"
     with ZipFile(file, "w", how) as archive:
@@ -332,38 +196,6 @@ def test_a_member_whose_header_lies_about_its_length_is_not_unpacked_either(tmp_
     assert grown_mb < 100
 
 
-def test_annotations_that_name_an_image_again_and_again_or_are_longer_than_any_are_refused(tmp_path: Path) -> None:
-    """Lines that take no room in the archive would be gigabytes of pixels."""
-    file = tmp_path / "tiny-imagenet-200.zip"
-    for lines, said in (
-        (60_000, f"{file}: 60,000 images cannot be in a file of "),
-        (200_000, f"{file}, tiny-imagenet-200/val/val_annotations.txt: is 3,000,000 bytes long; the most is 2,000,000"),
-    ):
-        changes = {"val/val_annotations.txt": b"val_0.JPEG\tn02\n" * lines}
-        with ZipFile(file, "w", ZIP_DEFLATED) as archive:
-            for name, content in (TINY_MEMBERS | changes).items():
-                archive.writestr(f"tiny-imagenet-200/{name}", content)
-        with pytest.raises(DataError) as caught:
-            read_tiny(TINY, [file])
-        assert str(caught.value).startswith(said)
-
-
-def test_an_archive_that_is_cut_or_flipped_anywhere_is_refused_by_name_or_whole(tmp_path: Path) -> None:
-    file = write_zip(tmp_path / "tiny.zip", TINY_MEMBERS)
-    whole, draw, refused = file.read_bytes(), random.Random(4), 0
-    for attempt in range(60):
-        damaged = bytearray(whole[: draw.randrange(len(whole))] if attempt % 3 == 0 else whole)
-        for _ in range(3 if len(damaged) == len(whole) else 0):
-            damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
-        file.write_bytes(damaged)
-        try:
-            read_tiny(TINY, [file])
-        except DataError as error:
-            refused += 1
-            assert str(error).startswith(str(file)), error
-    assert refused > 30
-
-
 # --- who holds what ---------------------------------------------------------------------------------------------------
 
 
@@ -375,16 +207,11 @@ def test_a_partition_of_very_many_clients_is_read_in_one_pass_and_one_longer_tha
     with pytest.raises(PartitionError, match=r"client 99999 holds example 99999, the data has 0\.\.99998"):
         read_indices(file, clients, clients - 1)
     os.truncate(file, 10**12)
-    memory, pipe = Path("/proc/self/mem"), tmp_path / "pipe"
-    os.mkfifo(pipe)
-    for path, said in (
-        (pipe, f"{pipe} is a device or a pipe, not a file"),
-        (file, f"{file} is larger than 16,000,000 bytes"),
-        (memory, f"cannot read {memory}: Input/output error"),
-    ):
-        with pytest.raises(PartitionError) as caught:
-            read_indices(path, 2, 10)
-        assert str(caught.value) == f"data.partition.file: {said}"
+    with pytest.raises(PartitionError, match=rf"^data\.partition\.file: {file} is larger than 16,000,000 bytes$"):
+        read_indices(file, 2, 10)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PartitionError, match=r"/pipe is a device or a pipe, not a file$"):
+        read_indices(tmp_path / "pipe", 2, 10)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -392,18 +219,10 @@ def test_a_partition_of_very_many_clients_is_read_in_one_pass_and_one_longer_tha
 SETTING = ["data.name=mnist", "model.name=cnn", "method=fedavg", "method_options={}", "data.clients=2"]
 
 
-@pytest.mark.parametrize("damage", ["image", "idx"])
-def test_the_command_ends_with_2_and_one_line(tmp_path: Path, damage: str) -> None:
-    if damage == "image":
-        file = write_parquet(tmp_path) / "mnist/train.parquet"
-        table = pq.read_table(file)
-        images = [*table["image"].to_pylist()[:3], {"bytes": bomb(50_000, 2)}, *table["image"].to_pylist()[4:]]
-        pq.write_table(pa.table({"image": images, "label": table["label"]}), file)
-        said = f"{file}, row 3: the image is 50000x2, mnist has 28x28"
-    else:
-        file = write_idx(tmp_path) / "MNIST/raw/train-images-idx3-ubyte"
-        file.write_bytes(file.read_bytes()[:-1])
-        said = f"{file}: announces 6 x 28 x 28 bytes, but 4703 follow"
+def test_the_command_ends_with_2_and_one_line(tmp_path: Path) -> None:
+    file = write_idx(tmp_path) / "MNIST/raw/train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:-1])
+    said = f"{file}: announces 6 x 28 x 28 bytes, but 4703 follow"
     words = ["check", "digits", *SETTING, "rounds.participants=1", f"data.root={tmp_path}"]
     ended = warm.run(words, env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"fedbr: digits: {said}\n")

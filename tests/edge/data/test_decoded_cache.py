@@ -1,11 +1,12 @@
-"""A set is decoded once, hashed by content, mapped by everybody."""
+"""A set is decoded once, hashed by content, mapped by everybody, whoever is killed over it."""
 
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
-import types
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,10 +17,13 @@ import torch
 import torchvision.datasets
 
 from edge.data import decoded_cache, parquet_images
+from edge.data.atomic_cache import text_once
 from edge.data.decoded_cache import open_data
-from edge.data.registry import DATASETS, Data, DataError
-from edge.protocol.config import DataConfig
-from tests.edge.data.made_up import PIXELS, RNG, write_idx, write_parquet
+from edge.data.partitioning import cached_partition, partition_data
+from edge.data.registry import Data, DataError
+from edge.protocol.config import DataConfig, PartitionConfig
+from tests.edge.data import describer
+from tests.edge.data.made_up import PIXELS, write_idx, write_parquet
 
 pytestmark = pytest.mark.usefixtures("no_data_folder")
 
@@ -45,34 +49,6 @@ def test_equal_pixels_hash_alike_from_parquet_and_from_torchvisions_files(tmp_pa
     assert official.test.y.tolist() == [2, 6, 5, 3]
     assert parquet.source == f"Parquet (lossless images) in {tmp_path}/parquet/mnist"
     assert official.source == f"torchvision's MNIST files in {tmp_path}/idx"
-
-
-def test_torchvisions_cifar_arrays_come_out_channels_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pixels = RNG.integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
-    opened = types.SimpleNamespace(data=pixels, targets=[7, 0, 9])
-    monkeypatch.setattr(torchvision.datasets, "CIFAR10", lambda root, train, download: opened)
-    names = [f"data_batch_{i}" for i in range(1, 6)]
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    for name in [*names, "test_batch", "batches.meta"]:
-        (tmp_path / "cifar-10-batches-py" / name).touch()
-    data = open_data(DataConfig("cifar10", root=str(tmp_path)), tmp_path / "cache")
-    assert data.train.x.shape == (3, 3, 32, 32)
-    assert data.train.x[1, 2, 5, 6] == pixels[1, 5, 6, 2]
-
-
-def test_torchvision_files_that_it_cannot_read_are_an_error_that_names_their_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stumble(root: str, train: bool, download: bool) -> Any:
-        raise OSError(f"{root} has {', '.join(sorted(file.stem for file in Path(root).iterdir()))}")
-
-    row = replace(DATASETS["mnist"], name="numbers", torchvision="SVHN", files=("train.mat", "test.mat"))
-    monkeypatch.setitem(DATASETS, "numbers", row)
-    monkeypatch.setattr(torchvision.datasets, "SVHN", stumble)
-    for name in (*row.files, "beside.mat"):
-        (tmp_path / name).touch()
-    with pytest.raises(DataError, match=f"^{tmp_path}: torchvision cannot read numbers: {tmp_path} has test, train$"):
-        open_data(DataConfig("numbers", root=str(tmp_path)), tmp_path / "cache")
 
 
 def test_tensors_beside_mnists_files_are_neither_read_nor_kept_for_others(tmp_path: Path) -> None:
@@ -148,15 +124,6 @@ def test_a_changed_file_is_decoded_again(tmp_path: Path) -> None:
     assert before.sha256 != after.sha256
 
 
-def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
-    decoded = open_data(DataConfig("digits"), tmp_path / "a")
-    (name,) = (path.name for path in (tmp_path / "a/data/v1").glob("digits-*"))
-    half = tmp_path / f"b/data/v1/.{name}.new-xyz_1234/new"
-    half.mkdir(parents=True)
-    assert open_data(DataConfig("digits"), tmp_path / "b").sha256 == decoded.sha256
-    assert not half.parent.exists()
-
-
 def test_a_cache_that_is_damaged_or_cannot_be_written_is_named(tmp_path: Path) -> None:
     open_data(DataConfig("digits"), tmp_path)
     (folder,) = (tmp_path / "data/v1").glob("digits-*")
@@ -196,17 +163,6 @@ def test_a_download_lands_in_the_cache_whole(tmp_path: Path, monkeypatch: pytest
     assert len(wanted) == 1
 
 
-def test_a_failed_download_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(root: str, train: bool, download: bool) -> Any:
-        (Path(root) / "half").touch()
-        raise OSError("no network")
-
-    monkeypatch.setattr(torchvision.datasets, "MNIST", fail)
-    with pytest.raises(DataError, match="torchvision could not download mnist: no network"):
-        open_data(DataConfig("mnist"), tmp_path)
-    assert not (tmp_path / "mnist").exists()
-
-
 def test_the_real_femnist_has_105_writers(tmp_path: Path) -> None:
     root = Path(os.environ.get("FEDBR_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
     if not (root / "femnist" / "train.parquet").is_file():
@@ -218,3 +174,90 @@ def test_the_real_femnist_has_105_writers(tmp_path: Path) -> None:
     # The statistics written into its profile.
     pixels = data.train.x / 255
     assert (round(float(pixels.mean()), 4), round(float(pixels.std()), 4)) == (0.9612, 0.1656)
+
+
+# --- several processes ------------------------------------------------------------------------------------------------
+
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([describer.__name__])
+
+
+class Describer:
+    """A process of its own that describes the shipped scenario, once it is told to."""
+
+    def __init__(self, folder: Path, stuck: str = "nowhere") -> None:
+        self._told, theirs = FORKS.Pipe()
+        self.process = FORKS.Process(target=describer.work, args=(folder, stuck, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def go(self) -> None:
+        assert self._told.recv() == "ready"
+        self._told.send("go")
+
+    def said(self) -> str:
+        """The hash of the data; EOFError if it has died."""
+        said = str(self._told.recv())
+        self.process.join(60)
+        assert self.process.exitcode == 0
+        return said
+
+
+Describers = Callable[..., Describer]
+
+
+@pytest.fixture
+def describers() -> Iterator[Describers]:
+    """Starts describers; none outlives the test, however that ends."""
+    started: list[Describer] = []
+
+    def start(folder: Path, stuck: str = "nowhere") -> Describer:
+        started.append(Describer(folder, stuck))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.join()
+
+
+def log(folder: Path) -> list[str]:
+    return (folder / "log").read_text().splitlines() if (folder / "log").exists() else []
+
+
+def hidden(folder: Path) -> list[Path]:
+    """Locks, and what is not whole."""
+    return [path for path in (folder / "cache").rglob("*") if path.name.startswith(".") or path.suffix == ".part"]
+
+
+def test_one_that_is_killed_while_it_builds_neither_blocks_the_other_nor_leaves_anything(
+    describers: Describers, tmp_path: Path
+) -> None:
+    slow, other = describers(tmp_path, "read"), describers(tmp_path)
+    slow.go()
+    limit = time.monotonic() + 60
+    while "read" not in log(tmp_path):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    assert len(hidden(tmp_path)) == 2  # a lock, and the folder that is being filled
+    other.go()
+    slow.process.kill()
+    slow.process.join()
+    assert len(other.said()) == 64
+    assert log(tmp_path) == ["flops_per_example", "read", "read", "partition_data"]
+    assert hidden(tmp_path) == []
+
+
+def test_a_partition_and_a_text_that_cannot_be_kept_are_made_each_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = DataConfig("digits", clients=3, partition=PartitionConfig("dirichlet", alpha=0.5))
+    data = open_data(config, tmp_path)
+    (tmp_path / "shares").write_text("a file, not a folder")
+    shares, expected = cached_partition(config, data, tmp_path), partition_data(config, data)
+    assert [share.tolist() for share in shares.train] == [share.tolist() for share in expected.train]
+    assert text_once(tmp_path / "shares" / "x", lambda: "made") == "made"
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert said[1] == f"cannot write to the cache {tmp_path / 'shares' / 'x'}: File exists; going on without it"

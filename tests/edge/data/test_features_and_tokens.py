@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +20,6 @@ from edge.protocol.config import DataConfig, ModelConfig, PartitionConfig, Train
 from edge.training.batches import Loader, LocalBatches
 from edge.training.blocks import build
 from edge.training.counts import count_blocks, flops_per_example
-from scenarios.config.load import ScenarioError, load
-from scenarios.config.overrides import parse_all
 from tests.toy import cache_folder, play
 
 CPU = torch.device("cpu")
@@ -89,18 +86,6 @@ def test_the_synthetic_clients_are_as_large_as_published_and_draw_as_the_recipe_
     assert [*map(len, shares.test)] == tested.tolist()
 
 
-def test_a_profile_or_a_row_for_other_examples_is_refused() -> None:
-    with pytest.raises(DataError, match=r"data\.augment = mnist is for examples of kind image; breast-cancer has feat"):
-        profile_for(TUMOURS, "mnist")
-    with pytest.raises(
-        DataError, match=r"data\.augment = standardise is for examples of kind features or series; digits has"
-    ):
-        profile_for(DATASETS["digits"], "standardise")
-    for wrong in ({"shape": (3, 10)}, {"vocabulary": 5}, {"reader": None}):
-        with pytest.raises(DataError, match="data set breast-cancer: "):
-            replace(TUMOURS, **wrong)
-
-
 X, Y = np.zeros((6, 3), np.float32), np.array([0, 1, 0, 1, 0, 1])
 
 
@@ -108,16 +93,11 @@ X, Y = np.zeros((6, 3), np.float32), np.array([0, 1, 0, 1, 0, 1])
     ("kind", "x", "y", "complaint"),
     [
         ("features", X.astype(np.float64), Y, "x is float64 of shape (6, 3), not float32 of (6, 3)"),
-        ("features", X[:, :2], Y, "x is float32 of shape (6, 2), not float32 of (6, 3)"),
         ("features", np.where(np.arange(6)[:, None] == 4, np.nan, X), Y, "example 4 has NaN or infinite numbers"),
         ("features", X, Y + 1, "y must hold int64 classes 0 .. 1; it holds 1 .. 2"),
-        ("features", X, Y.astype(np.float32), "y must hold int64 classes 0 .. 1; it holds 0.0 .. 1.0, float32"),
-        ("features", X, Y[:, None], "y must hold int64 classes 0 .. 1; it holds shape (6, 1)"),
         ("features", X, Y[:5], "y has 5 examples, x 6"),
         ("tokens", X.astype(np.int32) + 9, Y, "tokens 9 .. 9 are not within 0 .. 8"),
-        ("tokens", X, Y, "x is float32 of shape (6, 3), not int32 of (6, 3)"),
         ("features", X[:0], Y[:0], "there are none"),
-        ("image", X, Y, "x is float32 of shape (6, 3), not uint8 of (6, 3)"),
     ],
 )
 def test_what_a_users_reader_gives_is_checked(
@@ -172,19 +152,6 @@ def test_flops_and_activations_are_counted_by_hand() -> None:
     assert counted.tolist() == [[1200, 1200, 0, 1200]]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "complaint"),
-    [
-        (["data.name=breast-cancer"], "'digits-cnn' takes images; breast-cancer has features; choose mlp or softmax"),
-        (["model.name=mlp"], "model.name = 'mlp' takes features; digits has images"),
-        (["data.name=python-topics", "model.name=mlp"], "model.name = 'mlp' takes features; python-topics has tokens"),
-    ],
-)
-def test_a_model_for_other_examples_is_refused(overrides: list[str], complaint: str) -> None:
-    with pytest.raises(ScenarioError, match=complaint):
-        load("digits", parse_all(overrides))
-
-
 SETS = {
     "breast-cancer": (ModelConfig("mlp", width=16), TrainConfig(lr=0.1, batch=16), 2, 0.85),
     "python-topics": (ModelConfig("text-cnn"), TrainConfig(lr=0.3, batch=16, local_epochs=3), 5, 0.28),
@@ -192,8 +159,7 @@ SETS = {
 """Model, training, rounds, and an accuracy that is well above that of the largest class (0.63 and 0.14)."""
 
 
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("method", ["fedavg", "fedbr", "fedmlb", "scaffold"])
+@pytest.mark.parametrize(("name", "method"), [("breast-cancer", "fedbr"), ("python-topics", "fedavg")])
 def test_methods_learn_from_them(tmp_path: Path, name: str, method: str) -> None:
     model, train, rounds, enough = SETS[name]
     run = play(

@@ -12,18 +12,14 @@ import pytest
 import torch
 
 from edge.data.augment import fitted, profile_for
-from edge.data.decoded_cache import open_data
 from edge.data.hapt import SIGNALS, files, read
-from edge.data.locate import missing, search_paths
-from edge.data.partitioning import partition_data
-from edge.data.registry import DATASETS, DataError, DataSet, Split
-from edge.protocol.config import DataConfig, ModelConfig, PartitionConfig, TrainConfig
+from edge.data.registry import DATASETS, DataError, Split
+from edge.protocol.config import ModelConfig
 from edge.training.batches import Loader
 from edge.training.blocks import build
 from edge.training.counts import flops_per_example
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
-from tests.toy import play
 
 CPU = torch.device("cpu")
 HAPT = DATASETS["hapt"]
@@ -115,31 +111,6 @@ def test_a_file_of_the_authors_that_does_not_fit_is_named(tmp_path: Path, name: 
     assert complaint in str(caught.value)
 
 
-def test_a_table_that_does_not_fit_and_a_set_that_is_missing_are_named(tmp_path: Path) -> None:
-    file = write_parquet(tmp_path) / "hapt" / "hapt.parquet"
-    pq.write_table(pq.read_table(file).drop_columns(["gyro_z"]), file)
-    with pytest.raises(DataError, match=r"hapt\.parquet: no column gyro_z; it has user, sequence, label, acc_x, "):
-        read(HAPT, [file])
-    table = pq.read_table(write_parquet(tmp_path / "texts") / "hapt" / "hapt.parquet")
-    pq.write_table(table.set_column(0, "user", [["1"] * len(table)]), file)
-    with pytest.raises(DataError, match=r"hapt\.parquet: column user must hold numbers, not string"):
-        read(HAPT, [file])
-    file.write_bytes(b"no table")
-    with pytest.raises(DataError, match=r"hapt\.parquet: not a readable Parquet file: "):
-        read(HAPT, [file])
-    assert "To get it: put hapt/RawData/ of the authors' archive, or hapt/hapt.parquet, below a folder and name" in str(
-        missing(HAPT, search_paths(str(tmp_path / "empty"), None), "torchvision does not offer hapt")
-    )
-
-
-def test_each_person_is_a_client(tmp_path: Path) -> None:
-    partition = PartitionConfig("natural")
-    config = DataConfig("hapt", root=str(write_parquet(tmp_path)), clients=2, partition=partition)
-    shares = partition_data(config, open_data(config, tmp_path / "cache"))
-    assert [share.tolist() for share in shares.train] == [[0, 1, 2], [3]]
-    assert [share.tolist() for share in shares.test] == [[0, 1], [2]]
-
-
 # --- series of any set ------------------------------------------------------------------------------------------------
 
 
@@ -196,40 +167,6 @@ def test_har_cnn_has_the_weights_and_multiply_adds_of_three_convolutions() -> No
 def test_a_model_for_other_examples_is_refused(overrides: list[str], complaint: str) -> None:
     with pytest.raises(ScenarioError, match=complaint):
         load("digits", parse_all(overrides))
-
-
-def test_series_of_ones_own_are_a_data_set() -> None:
-    import fedbr
-
-    x, y = np.zeros((10, 3, 8), np.float64), np.arange(10) % 2
-    row = fedbr.dataset(x, y, kind="series").row
-    assert (row.kind, row.shape, row.inputs, row.profile) == ("series", (3, 8), 3, "standardise")
-    with pytest.raises(DataError, match="examples of shape \\(8,\\) and 2 classes are no series"):
-        fedbr.dataset(x[:, 0], y, kind="series")
-    with pytest.raises(DataError, match="series are of 2 dimensions, stored as the model takes them"):
-        DataSet("own", "own", 2, (3,), (3,), "plain", "me", reader="own_reader", kind="series")
-
-
-@pytest.mark.parametrize("method", ["fedavg", "fedbr", "fedmlb", "scaffold"])
-def test_methods_learn_from_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    rng, samples = np.random.default_rng(0), 600
-    moves = {WALKING: np.sin(np.arange(samples) / 4), SITTING: np.zeros(samples), STANDING: np.ones(samples)}
-    columns: dict[str, list[float]] = {name: [] for name in ("user", "sequence", "label", *SIGNALS)}
-    for person in range(3):
-        for place, (activity, move) in enumerate(moves.items()):
-            columns["user"] += [person] * samples
-            columns["sequence"] += range(place * samples, (place + 1) * samples)
-            columns["label"] += [activity] * samples
-            for name in SIGNALS:
-                columns[name] += (move + 0.1 * rng.standard_normal(samples)).tolist()
-    (tmp_path / "hapt").mkdir()
-    pq.write_table(pa.table(columns), tmp_path / "hapt" / "hapt.parquet")
-    monkeypatch.setenv("FEDBR_DATA", str(tmp_path))
-    run = play(
-        tmp_path / "run", method, examples="hapt", model=ModelConfig("har-cnn", width=4), clients=3, rounds=4,
-        train=TrainConfig(lr=0.2, batch=4, local_epochs=3), partition=PartitionConfig("natural"),
-    )  # fmt: skip
-    assert run.rows("SELECT MAX(accuracy) FROM rounds")[0][0] > 0.6  # a third of the windows is of each class
 
 
 # --- the real set -----------------------------------------------------------------------------------------------------

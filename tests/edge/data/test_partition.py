@@ -17,7 +17,6 @@ from edge.data.json_partition import read_indices
 from edge.data.partition import (
     balanced_choice,
     deal_by_weight,
-    deal_equally,
     deal_mixes,
     dirichlet,
     draw_by_weight,
@@ -29,10 +28,9 @@ from edge.data.partition import (
     mixes,
     pairs,
     unbalanced,
-    whole_counts,
 )
-from edge.data.partition_registry import PARTITIONS, PartitionRow
-from edge.data.partitioning import IndexTable, cached_partition, check_partition, partition_data
+from edge.data.partition_registry import PartitionRow
+from edge.data.partitioning import cached_partition, check_partition, partition_data
 from edge.data.registry import DATASETS, Data, PartitionError, Split
 from edge.protocol.config import DataConfig, PartitionConfig
 from edge.protocol.rng import keyed_generator
@@ -77,14 +75,6 @@ def test_balanced_dirichlet_covers_everything_in_equal_sizes_also_when_classes_r
     assert histogram(labels, parts, 3)[0].max() == 10
 
 
-def test_a_small_alpha_gives_few_classes_and_a_large_one_all() -> None:
-    labels = balanced(10, 500)
-    few, all_alike = (dirichlet(labels, None, 10, 10, rng(), {"alpha": alpha}) for alpha in (0.01, 1e6))
-    # The first client draws from a full shelf: with alpha = 0.01 nearly all is of one class, with 1e6 a tenth each.
-    assert histogram(labels, few, 10)[0].max() > 400
-    assert np.abs(histogram(labels, all_alike, 10) - 50).max() < 35
-
-
 def test_the_draw_by_weight_is_one_draw_after_another() -> None:
     # Two of three with weights 0.6, 0.3, 0.1: first and second in either order.
     expected = {(0, 1): 0.6 * 0.3 / 0.4 + 0.3 * 0.6 / 0.7, (0, 2): 0.6 * 0.1 / 0.4 + 0.1 * 0.6 / 0.9}
@@ -114,16 +104,6 @@ def test_unbalanced_dirichlet_covers_everything_and_keeps_the_floor_or_gives_up(
         partition_data(config(20, kind="dirichlet-unbalanced", alpha=0.01, min_samples=40, max_tries=2**53), toy())
 
 
-def test_unbalanced_sizes_on_100_classes_are_those_of_the_reference() -> None:
-    # Seen with one seed: 16 clients of CIFAR-100 held 2388 to 3559 examples at alpha = 0.1, and 2934 to 3242 at 2.5.
-    labels = balanced(100, 500)
-    for alpha, smallest, largest in ((0.1, 2388, 3559), (2.5, 2934, 3242)):
-        options = {"alpha": alpha, "min_samples": 10, "max_tries": 1000}
-        sizes = [len(part) for part in unbalanced(labels, None, 16, 100, rng(), options)]
-        assert min(sizes) == pytest.approx(smallest, rel=0.08)
-        assert max(sizes) == pytest.approx(largest, rel=0.08)
-
-
 def test_epsilon_on_ten_classes_has_seventy_percent_of_one_class() -> None:
     labels = balanced(10, 5000)
     parts = deal_mixes(labels, mixes(100, 10, 7, rng()), rng())
@@ -148,27 +128,6 @@ def test_epsilon_on_a_hundred_classes_lacks_seventy(clients: int) -> None:
     assert held.max() - held.min() <= 1
 
 
-@pytest.mark.parametrize(("classes", "clients"), [(10, 1), (10, 15), (100, 3), (100, 37)])
-def test_epsilon_keeps_its_mix_for_any_number_of_clients(classes: int, clients: int) -> None:
-    available = np.full(classes, 500)
-    for epsilon in range(1, 10):
-        mix = mixes(clients, classes, epsilon, rng())
-        each = int(500 / mix.sum(axis=0).max())
-        counts = whole_counts(available, mix, min(each, 500 * classes // clients))
-        assert set(counts.sum(axis=1).tolist()) == {min(each, 500 * classes // clients)}
-        assert (counts.sum(axis=0) <= available).all()
-        assert np.abs(counts - mix * counts.sum(axis=1, keepdims=True)).max() < 1
-
-
-def test_unequal_classes_make_every_client_equally_smaller() -> None:
-    # Class 0 has 60 examples, the other nine 100. Ten clients in the mix of epsilon = 7 need n of each class for
-    # n examples each, so 60 is the limit.
-    labels = np.repeat(np.arange(10), [60, *[100] * 9])
-    parts = deal_mixes(labels, mixes(10, 10, 7, rng()), rng())
-    assert [len(part) for part in parts] == [60] * 10
-    assert histogram(labels, parts, 10)[0, 0] == 42
-
-
 def test_a_local_test_set_mirrors_the_local_training_set() -> None:
     counts = np.array([[30, 0], [10, 20], [0, 20]])
     labels = np.repeat([0, 1], [8, 6])
@@ -183,15 +142,6 @@ def test_the_same_seed_shares_alike_and_another_differs(kind: str) -> None:
     assert [part.tolist() for part in one.train] == [part.tolist() for part in two.train]
     assert [part.tolist() for part in one.test] == [part.tolist() for part in two.test]
     assert [part.tolist() for part in one.train] != [part.tolist() for part in other.train]
-
-
-def test_training_and_test_lack_the_same_classes() -> None:
-    data = toy(classes=100, train=30, test=10, name="cifar100")
-    shares = partition_data(config(20, "cifar100", kind="epsilon", epsilon=7), data)
-    held, tested = (
-        histogram(split.y, parts, 100) > 0 for split, parts in ((data.train, shares.train), (data.test, shares.test))
-    )
-    assert (tested <= held).all()
 
 
 def test_natural_clients_are_taken_in_order() -> None:
@@ -216,16 +166,12 @@ def test_a_file_says_who_holds_what(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ('{"0": [1], "1": [10]}', r"client 1 holds example 10, the data has 0\.\.9"),
-        ('{"0": [1], "1": [-1]}', "client 1 holds example -1"),
         ('{"0": [1], "1": [2, 3, 2]}', "client 1 holds example 2 twice"),
         ('{"0": [1], "1": [2, 1]}', "client 1 and client 0 both hold example 1"),
         ('{"0": [1]}', "client 1 is missing"),
-        ('{"0": [1], "1": [2], "2": [3]}', r"client '2' is not in 0\.\.1"),
         ('{"0": [1], "1": [true]}', "client 1 must hold a list of whole numbers"),
-        ('{"0": [1], "1": 2}', "client 1 must hold a list of whole numbers"),
         ('{"0": [1], "0": [2]}', "client 0 appears twice"),
         ("[[1], [2]]", "must be one JSON object"),
-        ("{", "cannot read"),
         ("[" * 100_000, "cannot read"),
     ],
 )
@@ -239,50 +185,24 @@ def test_a_bad_file_is_named_with_its_client(tmp_path: Path, text: str, complain
 @pytest.mark.parametrize(
     ("bad", "complaint"),
     [
-        (config(0), "data.clients = 0"),
         (config(2, kind="dirichlet", alpha=0.0), "data.partition.alpha = 0.0 must lie in 0.001"),
-        (config(2, kind="dirichlet-unbalanced", alpha=float("nan")), "data.partition.alpha = nan"),
         (config(2, kind="epsilon", epsilon=10), "data.partition.epsilon = 10"),
         (config(2, "femnist", kind="epsilon"), "data.partition.kind = epsilon .* femnist has 62"),
         (config(2, kind="natural"), "data.partition.kind = natural: digits does not say"),
-        (config(2, kind="file"), "needs data.partition.file"),
         (config(2, kind="file", file="nowhere.json"), "data.partition.file = 'nowhere.json': no such file"),
-        (config(2, kind="file", file="x" * 300), "data.partition.file = 'x+': no such file"),
-        (config(2, kind="file", file="a\0b"), "data.partition.file = .*: no such file"),
-        (
-            config(2, kind="iid", file="mine.json"),
-            "data.partition.file = 'mine.json' is read only with .* not with iid",
-        ),
         (
             config(10, "cifar10", kind="classes", classes_per_client=20),
             r"data.partition.classes_per_client = 20: cifar10 has 10 classes; choose 1 \.\. 10",
-        ),
-        (config(10, kind="classes", classes_per_client=0), "data.partition.classes_per_client = 0"),
-        (
-            config(10, "cifar100", kind="class-shares", classes_per_client=101),
-            r"data.partition.classes_per_client = 101: cifar100 has 100 classes; choose 1 \.\. 100",
         ),
         (
             config(9, "cifar10", kind="pairs"),
             "data.clients = 9: data.partition.kind = pairs has as many clients as classes; choose 10 for cifar10",
         ),
-        (config(10, "cifar100", kind="pairs"), "data.clients = 10: .* choose 100 for cifar100"),
     ],
 )
 def test_what_cannot_work_is_refused_before_any_data_is_opened(bad: DataConfig, complaint: str) -> None:
     with pytest.raises(PartitionError, match=complaint):
         check_partition(bad, DATASETS[bad.name])
-
-
-@pytest.mark.parametrize("kind", ["iid", "dirichlet", "epsilon", "dirichlet-unbalanced"])
-def test_more_clients_than_examples_is_an_error(kind: Any) -> None:
-    with pytest.raises(PartitionError) as caught:
-        partition_data(config(2000, kind=kind, min_samples=0), toy())
-    assert (
-        "data.clients = 2000: there are only 1000 training examples"
-        if kind == "dirichlet-unbalanced"
-        else "none of the 2000 clients gets any of the 1000 training examples"
-    ) in str(caught.value)
 
 
 def test_a_validation_split_is_drawn_from_each_clients_training_examples_alone() -> None:
@@ -301,18 +221,6 @@ def test_a_validation_split_is_drawn_from_each_clients_training_examples_alone()
     assert alone[0].tolist() != alone[1].tolist(), "each client has a stream of its own"
     assert alone[0].tolist() == hold_out([np.arange(50)], 0.5, seed=0)[1][0].tolist()
     assert alone[0].tolist() != hold_out([np.arange(50)], 0.5, seed=1)[1][0].tolist()
-
-
-def test_a_validation_split_leaves_the_partition_as_it_was(tmp_path: Path) -> None:
-    plain = config(10, kind="dirichlet", seed=0)
-    split = replace(plain, validation=0.2)
-    whole, parted = (cached_partition(each, toy(), tmp_path) for each in (plain, split))
-    fresh = partition_data(split, toy())
-    assert [part.tolist() for part in parted.test] == [part.tolist() for part in whole.test]
-    assert [part.tolist() for part in parted.train] == [part.tolist() for part in fresh.train]
-    assert [part.tolist() for part in parted.validation] == [part.tolist() for part in fresh.validation]
-    assert [(len(a), len(b)) for a, b in zip(parted.train, parted.validation, strict=True)] == [(80, 20)] * 10
-    assert {len(part) for part in whole.validation} == {0}
 
 
 # --- pFedMB's classes, also at the sizes of CIFAR ---------------------------------------------------------------------
@@ -355,21 +263,6 @@ def test_every_client_has_k_distinct_classes_and_every_class_equally_many_client
     assert balanced_choice(5, 3, 3, rng()).all(), "with all classes there is one choice"
 
 
-def test_the_choice_is_random_and_depends_on_the_seed() -> None:
-    one, again, other = (balanced_choice(15, 10, 2, rng(seed)) for seed in (0, 0, 1))
-    assert one.tolist() == again.tolist() != other.tolist()
-    # Four clients with one of two classes: each of the 6 halves of the clients has class 0 at times.
-    assert len({tuple(balanced_choice(4, 2, 1, rng(seed))[:, 0]) for seed in range(100)}) == 6
-
-
-def test_all_clients_get_as_many_examples_of_each_class_as_the_scarcest_allows() -> None:
-    # Classes of 9, 8 and 7 examples for 2, 1 and 2 clients: 4, 8 and 3 each, so 3 for all.
-    chosen = np.array([[True, True, False], [True, False, True], [False, False, True]])
-    labels = np.repeat([0, 1, 2], [9, 8, 7])
-    parts = deal_equally(labels, chosen, rng())
-    assert histogram(labels, parts, 3).tolist() == [[3, 3, 0], [3, 0, 3], [0, 0, 3]]
-
-
 def test_two_classes_of_cifar10_for_15_and_for_50_clients() -> None:
     # 15 clients: 30 places, 3 per class; 5000 / 3 = 1666 and 1000 * 1666 / 5000 = 333 of each class.
     train, _, test = counted(*CIFAR10, config(15, "cifar10", kind="classes"))
@@ -382,14 +275,6 @@ def test_two_classes_of_cifar10_for_15_and_for_50_clients() -> None:
     train, validation, test = counted(*CIFAR10, by_class(50, kind="classes"))
     assert (np.sort(train, axis=1) == [0] * 8 + [400] * 2).all()
     assert validation.tolist() == test.tolist() == (train // 4).tolist()
-
-
-def test_a_test_set_leaves_out_as_large_a_part_of_each_class_as_the_training_set() -> None:
-    # 12 clients: 24 places, 4 classes with 3 and 6 with 2. All get 1666 of 5000, and 333 of 1000, also of the 6.
-    train, _, test = counted(*CIFAR10, config(12, "cifar10", kind="classes"))
-    assert set(np.unique(train).tolist()) == {0, 1666}
-    assert set(np.unique(test).tolist()) == {0, 333}
-    assert np.sort((train > 0).sum(axis=0)).tolist() == [2] * 6 + [3] * 4
 
 
 def test_a_class_is_cut_by_weight_and_left_out_if_nobody_has_it() -> None:
@@ -431,16 +316,6 @@ def test_pairs_of_clients_halve_pairs_of_classes() -> None:
     ]
 
 
-def test_dirichlet_has_the_same_proportions_in_training_validation_and_test() -> None:
-    rule: dict[str, Any] = {"kind": "dirichlet-unbalanced", "alpha": 0.4}
-    train, validation, test = counted(*CIFAR10, by_class(15, **rule))
-    whole = train + validation
-    assert whole.sum() == 50_000
-    assert test.sum() == 10_000
-    assert np.abs(test - whole / 5).max() < 1
-    assert np.abs(validation - whole / 5).max() < 1.01
-
-
 def test_classes_are_held_out_in_proportion_with_the_largest_remainders_rounded_up() -> None:
     labels = np.repeat([4, 1, 2], [10, 5, 5])
     # A quarter of 20 is 5: 2.5, 1.25 and 1.25.
@@ -477,11 +352,6 @@ def test_of_windows_that_overlap_a_stretch_of_each_class_is_held_out_and_its_nei
     assert {tuple(part[few[part] == 0].tolist()) for part in train} == {(2,), (0, 2), (0,)}
 
 
-def test_the_place_of_a_stretch_is_drawn() -> None:
-    parts = hold_out([np.arange(6)] * 200, 0.34, 0, np.zeros(6, np.int64), overlap=0)[1]
-    assert {tuple(part.tolist()) for part in parts} == {(first, first + 1) for first in range(5)}
-
-
 def test_a_data_set_of_overlapping_windows_is_held_out_in_stretches_unless_a_scenario_says_otherwise() -> None:
     y, ids = np.repeat([0, 1], 10), np.zeros(20, np.int64)
     split = Split(np.zeros((20, 6, 128), np.float32), y, ids)
@@ -497,54 +367,7 @@ def test_a_data_set_of_overlapping_windows_is_held_out_in_stretches_unless_a_sce
     assert (len(drawn.train[0]), len(drawn.validation[0])) == (16, 4)
 
 
-def test_characters_of_a_text_are_held_out_in_one_stretch_that_shares_none_with_the_others() -> None:
-    """An example has 80 characters and the next one, so that 80 examples on either side share some with it."""
-    y = np.arange(1000) % 81
-    split = Split(np.zeros((1000, 80), np.uint8), y, np.repeat([0, 1], [960, 40]))
-    data = Data(DATASETS["shakespeare"], split, split, "hash", "made up")
-    rule = DataConfig(name="shakespeare", clients=2, partition=PartitionConfig("natural"), validation=0.2)
-    parts = partition_data(rule, data)
-    held, train = parts.validation[0], parts.train[0]
-    assert held.tolist() == [*range(held[0], held[0] + 192)]
-    assert held[0] > 80 and held[-1] < 879
-    assert train.tolist() == [*range(held[0] - 80), *range(held[-1] + 81, 960)]
-    assert (len(parts.validation[1]), len(parts.train[1])) == (8, 32)  # a short text keeps the rest
-    drawn = partition_data(replace(rule, validation_by="client"), data)
-    assert (len(drawn.train[0]), len(drawn.validation[0])) == (768, 192)
-
-
-def test_a_split_by_class_is_another_partition_in_the_cache(tmp_path: Path) -> None:
-    x, y = np.zeros((1, 1, 1, 1), dtype=np.uint8), np.repeat(np.arange(10), 100)
-    data = Data(DATASETS["digits"], Split(x, y, None), Split(x, y, None), "hash", "made up")
-    rule = PartitionConfig("classes")
-    apart, together = (DataConfig(partition=rule, validation=0.3, validation_by=by) for by in ("class", "client"))
-    counts = [histogram(y, cached_partition(each, data, tmp_path).validation, 10) for each in (apart, together, apart)]
-    assert counts[0].tolist() == counts[2].tolist() != counts[1].tolist()
-    assert np.unique(counts[0]).tolist() == [0, 15]  # two clients per class, 50 each
-
-
-def test_pairs_need_an_even_number_of_classes() -> None:
-    odd = replace(DATASETS["digits"], classes=9)
-    with pytest.raises(PartitionError, match="pairs: digits has 9 classes, an odd number"):
-        PARTITIONS["pairs"].check(config(9, "digits", kind="pairs"), odd)
-
-
-def test_more_places_than_examples_of_a_class_are_an_error() -> None:
-    # 60 clients with 2 of 10 classes: 12 places per class of 10 examples.
-    with pytest.raises(PartitionError, match="none of the 60 clients gets any of the 100"):
-        counted("digits", 10, 10, 2, config(60, "digits", kind="classes"))
-
-
 # --- the cache, and partitions of one's own ---------------------------------------------------------------------------
-
-
-def test_a_table_of_indices_is_read_like_a_list() -> None:
-    table = IndexTable(np.array([4, 7, 9]), np.array([0, 1, 1, 3]))
-    assert [part.tolist() for part in table] == [[4], [], [7, 9]]
-    assert [part.tolist() for part in table[1:]] == [[], [7, 9]]
-    assert (len(table), table[-1].tolist(), np.concatenate(table).tolist()) == (3, [7, 9], [4, 7, 9])
-    with pytest.raises(IndexError):
-        table[3]
 
 
 def test_shares_are_kept_by_content_so_that_an_edited_file_is_another_partition(
@@ -597,16 +420,12 @@ def test_a_partition_of_ones_own_splits_training_and_test_examples(options: dict
     ("found", "complaint"),
     [
         (lambda: [[0], [1]], "gives examples to 2 clients, not to 3"),
-        (lambda: [[0], [1], [1000]], r"client 2 holds example 1000, the data has 0\.\.999"),
         (lambda: [[0], [-1], [1]], "client 1 holds example -1"),
         (lambda: [[0], [1, 1], [2]], "client 1 holds example 1 twice"),
         (lambda: [[0], [1, 2], [2]], "client 2 and client 1 both hold example 2"),
         (lambda: [[0.5], [1], [2]], "client 0 must hold a list of whole numbers, not float64"),
-        (lambda: [[True], [1], [2]], "client 0 must hold a list of whole numbers, not bool"),
         (lambda: [[], [], []], "none of the 3 clients gets any of the 1000"),
         (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
-        (lambda: [[[0]], [[1], [2, 3]], []], "client 0 must hold a list|ValueError"),
-        (lambda: None, "TypeError"),
     ],
 )
 def test_what_it_gives_is_checked(monkeypatch: pytest.MonkeyPatch, found: Any, complaint: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.data.locate import check_root, find_data, locate, missing, search_paths
+from edge.data.locate import find_data, locate, missing, search_paths
 from edge.data.registry import DATASETS, DataError, DataSet, dataset
 
 OWN_ROW = DataSet("own", "A user's own", 2, (1, 4, 4), (1, 4, 4), "plain", "made up")
@@ -22,27 +22,6 @@ def touch(*files: Path) -> None:
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
-
-
-def test_the_table_says_what_a_model_sees_and_only_28_pixel_sets_are_padded() -> None:
-    seen = {row.name: (row.classes, row.shape, row.id_column is not None) for row in DATASETS.values()}
-    assert seen == {
-        "digits": (10, (1, 8, 8), False),
-        "mnist": (10, (1, 32, 32), False),
-        "femnist": (62, (1, 32, 32), True),
-        "cifar10": (10, (3, 32, 32), False),
-        "cifar100": (100, (3, 32, 32), False),
-        "tinyimagenet": (200, (3, 64, 64), False),
-        "imagenet200": (200, (3, 224, 224), False),
-        "breast-cancer": (2, (30,), False),
-        "python-topics": (10, (20,), False),
-        "synthetic": (10, (60,), True),
-        "hapt": (6, (6, 128), True),
-        "hapt-transitions": (12, (6, 128), True),
-        "shakespeare": (81, (80,), True),
-    }
-    assert {name: row.pad for name, row in DATASETS.items() if row.pad} == {"mnist": 2, "femnist": 2}
-    assert {name: row.side for name, row in DATASETS.items() if row.side} == {"imagenet200": 224}
 
 
 def test_a_row_may_be_of_ones_own_module_and_an_unknown_name_gets_the_nearest_one(
@@ -81,13 +60,6 @@ def test_the_environment_comes_before_the_cache(tmp_path: Path, monkeypatch: pyt
     assert find_data("mnist", None, cache) == f"Parquet in {shelf}/mnist"
 
 
-@pytest.mark.parametrize("below", ["", "cifar100"])
-def test_torchvisions_files_lie_in_the_root_or_below_the_name(tmp_path: Path, below: str) -> None:
-    folder = tmp_path / below
-    touch(*(folder / "cifar-100-python" / name for name in ("train", "test", "meta")))
-    assert find_data("cifar100", str(tmp_path)) == f"torchvision's CIFAR100 files in {folder}"
-
-
 def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(tmp_path: Path) -> None:
     searched = search_paths(None, tmp_path)
     text = str(missing(DATASETS["cifar10"], searched, "data.download is false"))
@@ -96,20 +68,3 @@ def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(tmp_path: 
         "cifar10/train.parquet and cifar10/test.parquet, or torchvision's files (cifar-10-batches-py/) below a folder "
         "and name that folder as data.root or in $FEDBR_DATA. Not downloaded: data.download is false."
     )
-
-
-def test_a_set_that_comes_with_a_library_is_in_no_folder_and_one_that_cannot_be_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    check_root(DATASETS["digits"], None)
-    check_root(DATASETS["mnist"], "/my/data")
-    with pytest.raises(
-        DataError, match=r"data\.root = '/my/data': digits comes with scikit-learn; leave data\.root out"
-    ):
-        check_root(DATASETS["digits"], "/my/data")
-    with pytest.raises(DataError, match=r"data\.root = '~nobody-here/x'"):
-        search_paths("~nobody-here/x", None)
-    monkeypatch.setenv("FEDBR_DATA", "~nobody-here/x")
-    with pytest.raises(DataError, match=r"\$FEDBR_DATA = '~nobody-here/x'"):
-        search_paths(None, None)
-    assert find_data("mnist", root="x" * 300) is None

@@ -42,11 +42,11 @@ def test_an_example_is_a_character_and_those_before_it_padded_at_the_end() -> No
     assert encoded("\n AaB{ aaa", "a role").tolist() == [1, 2, A + 1, A + 29, B + 1, 81, 2, *[A + 29] * 3]
 
 
-@pytest.mark.parametrize("how", [{}, {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}}])
-def test_one_text_in_many_rows_is_refused_by_all_their_bytes(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_one_text_in_many_rows_is_refused_by_all_their_bytes(tmp_path: Path) -> None:
     file, rows = tmp_path / "shakespeare.parquet", 2000
     columns = {"play": ["lear"] * rows, "role": [f"r{row}" for row in range(rows)], "text": ["A" * 100_000] * rows}
-    pq.write_table(pa.table(columns), file, compression="zstd", **how)
+    encoding = {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}}
+    pq.write_table(pa.table(columns), file, compression="zstd", **encoding)
     assert file.stat().st_size < 400_000
     read = "from edge.data.shakespeare import read; from edge.data.registry import DATASETS"
     said, grown_mb = peak.refusal(read, "read(DATASETS['shakespeare'], [path])", file)
@@ -76,30 +76,14 @@ def test_each_role_is_a_client_whose_last_fifth_is_tested(tmp_path: Path) -> Non
     ("changes", "complaint"),
     [
         ({"text": ["AB" * 9, "Good my lord", "Remember mé"]}, "GHOST of hamlet: has 'é', which is none of the 81 char"),
-        ({"text": ["AB" * 9, "Good my lord", "Swear!"]}, "GHOST of hamlet: has 6 characters, fewer than 10"),
         ({"role": ["FOOL", "GHOST", "GHOST"]}, "row 2: GHOST of hamlet is there twice"),
         ({"role": [1, 2, 3]}, "row 0: play, role, text must be text"),
-        ({"play": ["lear", None, "hamlet"]}, "row 1: play, role, text must be text"),
         ({name: [] for name in COLUMNS}, "there are no roles"),
     ],
 )
 def test_a_file_of_other_content_is_refused(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
     config = DataConfig("shakespeare", root=str(write_roles(tmp_path, **changes)))
     with pytest.raises(DataError, match=complaint):
-        open_data(config, tmp_path / "cache")
-
-
-def test_a_damaged_file_and_a_missing_column_are_refused(tmp_path: Path) -> None:
-    file = write_roles(tmp_path) / "shakespeare" / "shakespeare.parquet"
-    config = DataConfig("shakespeare", root=str(tmp_path))
-    pq.write_table(pa.table({"play": ["lear"], "text": ["AB" * 9]}), file)
-    with pytest.raises(DataError, match=r"shakespeare\.parquet: no column role"):
-        open_data(config, tmp_path / "cache")
-    file.write_bytes(b"PAR1 and nothing else")
-    with pytest.raises(DataError, match=r"shakespeare\.parquet: not a readable Parquet file"):
-        open_data(config, tmp_path / "cache")
-    file.unlink()
-    with pytest.raises(DataError, match=r"put shakespeare/shakespeare\.parquet below a folder and name that folder"):
         open_data(config, tmp_path / "cache")
 
 

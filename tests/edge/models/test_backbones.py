@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coordinator.methods.registry import resolve
-from edge.methods.fedbr import FedBRUpdate
-from edge.methods.fedmlb import FedMLBUpdate
-from edge.models import mobilenetv2, shufflenet, squeezenet, vgg9
+from edge.models import mobilenetv2, shufflenet
 from edge.models.registry import MODELS, model
-from edge.protocol.config import ModelConfig, TrainConfig
-from edge.protocol.options.fedbr import FedBROptions
-from edge.protocol.options.fedmlb import FedMLBOptions
+from edge.protocol.config import ModelConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
-from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build, load_dotted
 from edge.training.counts import Flops, flops_per_example
-from edge.training.pathways import PathwayForm
-from tests.toy import CPU, gradient, one_example, play, shifted, visit, whole
 
 # Per block, with 100 classes and 32x32 images.
 PARAMS = {
@@ -78,9 +66,7 @@ MACS = {
         16 * (512 * 64 + 40 * 64**2) + 16 * 512 * 100,
     ],
 }
-NARROW = {"vgg9": 2, "mobilenetv2": 8, "shufflenet": 12, "squeezenet": 12}
 each_backbone = pytest.mark.parametrize("name", PARAMS)
-FORMS: tuple[PathwayForm, ...] = ("each", "sweep")
 
 
 def blocks(name: str, classes: int = 100, width: int | None = None, seed: int = 0) -> list[Block]:
@@ -116,70 +102,7 @@ def test_a_backbone_computes_what_the_published_code_computes(name: str) -> None
     assert (macs[:, INNER_GRADIENT] + macs[:, INPUT_GRADIENT]).tolist() == MACS[name]
 
 
-@pytest.mark.parametrize(
-    ("name", "params", "macs"),
-    [
-        # Four times the places for convolutions, and twice the classes.
-        ("vgg9", 3_539_428 + 512 * 100 + 100, 4 * (135_415_808 - 2_410_496) + 2_410_496 + 512 * 100),
-        ("shufflenet", 1_012_108 + 960 * 100 + 100, 4 * (41_693_952 - 96_000) + 2 * 96_000),
-        ("squeezenet", 781_156 + 512 * 100 + 100, 4 * (53_280_768 + 16 * 512 * 100)),
-        # Sides of 66, 33, 17 and 9, which are not twice 34, 17, 9 and 5.
-        ("mobilenetv2", 2_369_380 + 1280 * 100 + 100, 215_708_992),
-    ],
-)
-def test_larger_images_run_through_a_backbone(name: str, params: int, macs: int) -> None:
-    assert sum(numbers(name, 200)) == params
-    assert flops(name, 200, 64)[:, FORWARD].sum() / 2 == macs
-
-
-@pytest.mark.parametrize(
-    ("name", "published", "executed"),
-    [("vgg9", 3.21, 3.213), ("mobilenetv2", 4.61, 4.616), ("shufflenet", 2.33, 2.339), ("squeezenet", 4.11, 4.162)],
-)
-def test_what_all_pathways_of_fedmlb_cost(name: str, published: float, executed: float) -> None:
-    macs, count = MACS[name], len(MACS[name])
-    # As papers count: a plain step is three forward passes, and each block of a pathway costs two.
-    hybrid = sum(sum(macs[m:]) for m in range(1, count))
-    assert round(1 + 2 * hybrid / (3 * sum(macs)), 2) == published
-    # As it is executed: a plain step computes no gradient for the images.
-    mlb, plain = (resolve(method).objective for method in ("fedmlb", "fedavg"))
-    counted = flops(name)
-    step, plain_step = (
-        row.costs.compute(one_example(count, counted, resolve(row.name).options())).flops(counted)
-        for row in (mlb, plain)
-    )
-    assert round(step / plain_step, 3) == executed
-
-
 # --- width ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "width", "channels"),
-    [
-        ("vgg9", 8, [8, 16, 32, 32, 64, 16 * 64]),
-        ("mobilenetv2", 16, [16, 8, 12, 16, 32, 48, 80]),
-        ("shufflenet", 12, [12, 120, 240, 20 * 24]),
-        ("squeezenet", 48, [48, 64, 64, 128, 128, 192, 192, 256]),
-    ],
-)
-def test_all_channels_scale_with_the_width(name: str, width: int, channels: list[int]) -> None:
-    with torch.device("meta"):
-        features, x = [], torch.empty(2, 3, 32, 32)
-        for _, module in blocks(name, 10, width):
-            x = module(x)
-            features.append(x.shape[1])
-    assert features == [*channels, 10]
-
-
-@pytest.mark.parametrize(
-    ("name", "width", "multiple", "nearest"),
-    [("vgg9", 1, 2, 2), ("mobilenetv2", 20, 8, 16), ("shufflenet", 20, 12, 24), ("squeezenet", 5, 12, 12)],
-)
-def test_a_width_that_gives_no_whole_groups_is_refused(name: str, width: int, multiple: int, nearest: int) -> None:
-    text = f"model.width = {width}: {name} needs a multiple of {multiple}; the nearest is {nearest}"
-    with pytest.raises(ValueError, match=f"^{text}$"):
-        build(ModelConfig(name, width), 10, 3)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -251,114 +174,3 @@ def test_a_shuffle_unit_mixes_the_groups_and_the_first_of_a_stage_joins_its_pool
     windows = F.pad(x, (1, 1, 1, 1)).unfold(2, 3, 2).unfold(3, 3, 2)
     expected = torch.cat([windows.mean((4, 5)), y.relu()], dim=1) if is_first else (x + y).relu()
     assert torch.allclose(unit(x), expected, atol=1e-4)
-
-
-@pytest.mark.parametrize("bypassed", [False, True])
-def test_a_fire_module_widens_in_two_ways_and_may_be_bypassed(bypassed: bool) -> None:
-    fire, x = moved(squeezenet.Fire("group", 32, 4, bypassed)), feature(32)
-    plain = Plain(fire)
-    s = plain.conv_norm(x).relu()
-    y = torch.cat([plain.conv_norm(s).relu(), plain.conv_norm(s).relu()], dim=1)
-    assert torch.allclose(fire(x), x + y if bypassed else y, atol=1e-4)
-
-
-def test_fire_modules_3_5_and_7_are_bypassed() -> None:
-    modules = [(name, module) for name, block in blocks("squeezenet", 10, 12) for module in block.modules()]
-    fires = [(name, module.bypassed) for name, module in modules if isinstance(module, squeezenet.Fire)]
-    assert len(fires) == 8
-    assert [name for name, bypassed in fires if bypassed] == ["fire3", "fire5", "fire7"]
-
-
-@pytest.mark.parametrize("side", [(4, 4), (8, 8), (8, 12), (5, 7), (2, 2)])
-def test_vgg9_pools_any_size_to_four_by_four(side: tuple[int, int]) -> None:
-    x = torch.randn(2, 3, *side, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(vgg9.PoolToSide()(x), F.adaptive_avg_pool2d(x, 4), atol=1e-6)
-
-
-@each_backbone
-def test_images_in_channels_last_give_the_same_logits(name: str) -> None:
-    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    nets = [
-        BlockModel(lambda: blocks(name, 10, NARROW[name]), CPU, form)
-        for form in (torch.contiguous_format, torch.channels_last)
-    ]
-    nets[1].load(nets[0].dump(nets[0].layout.names))
-    with torch.no_grad():
-        plain, turned = nets[0].run(x), nets[1].run(x.contiguous(memory_format=torch.channels_last))
-    assert torch.allclose(plain, turned, atol=1e-4)
-
-
-# --- pathways ---------------------------------------------------------------------------------------------------------
-
-
-def small(name: str) -> BlockModel:
-    return BlockModel(lambda: blocks(name, 10, NARROW[name]), CPU)
-
-
-def images() -> tuple[Tensor, Tensor]:
-    """Four images of 8x8."""
-    return torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([3, 1, 4, 1])
-
-
-def fedmlb(net: BlockModel, form: PathwayForm = "each", **options: Any) -> FedMLBUpdate:
-    client_side = FedMLBUpdate(FedMLBOptions(**options))
-    client_side.begin(net, whole(net), {}, replace(visit(net), pathways=form))
-    return client_side
-
-
-def slow(net: BlockModel, frozen: BlockModel, pathways: range, local_first: bool) -> np.ndarray[Any, Any]:
-    """The gradient of CE(z) + mean over m of CE(z_m) + KL(z_m | z), every pathway from the images on."""
-    local = [copy.deepcopy(module) for module in net.modules]
-    fixed = [copy.deepcopy(module).requires_grad_(False) for module in frozen.modules]
-    x, y = images()
-    main = nn.Sequential(*local)(x)
-    total = F.cross_entropy(main, y)
-    for m in pathways:
-        z = nn.Sequential(*(local[:m] + fixed[m:] if local_first else fixed[:m] + local[m:]))(x)
-        p, q = z.softmax(1), main.softmax(1)
-        divergence = (p * (p.log() - q.log())).sum(1).mean()
-        total = total + (F.cross_entropy(z, y) + divergence) / len(pathways)
-    grads = torch.autograd.grad(total, [p for module in local for p in module.parameters()])
-    return torch.cat([grad.reshape(-1) for grad in grads]).numpy()
-
-
-def assert_near(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> None:
-    assert np.abs(ours - theirs).max() < 1e-4 * np.abs(theirs).max()
-
-
-@each_backbone
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("order", ["LG", "GL"])
-def test_fedmlbs_pathways_run_through_a_backbone(name: str, order: str, form: PathwayForm) -> None:
-    net = small(name)
-    client_side = fedmlb(net, form, order=order)
-    shifted(net, 0.01)
-    theirs = slow(net, client_side.frozen, range(1, len(net)), order == "LG")
-    assert_near(gradient(client_side, net, *images()), theirs)
-
-
-@each_backbone
-@pytest.mark.parametrize("form", FORMS)
-def test_fedbrs_pathways_run_through_a_backbone(name: str, form: PathwayForm) -> None:
-    net = small(name)
-    client_side = FedBRUpdate(FedBROptions())
-    client_side.begin(net, whole(net), {}, replace(visit(net, alpha=2, full=1), pathways=form))
-    shifted(net, 0.01)
-    theirs = slow(net, client_side.frozen, range(len(net) - 2, len(net)), True)
-    assert_near(gradient(client_side, net, *images()), theirs)
-
-
-@pytest.mark.parametrize(
-    "name", ["squeezenet", *(pytest.param(name, marks=pytest.mark.long) for name in ("mobilenetv2", "shufflenet"))]
-)
-def test_a_federation_trains_a_backbone(name: str, tmp_path: Path) -> None:
-    brief = TrainConfig(lr=0.05, batch=8, local_steps=2, clip=1.0)
-    how: dict[str, Any] = {"model": ModelConfig(name, NARROW[name]), "clients": 2, "train": brief}
-    plain = play(tmp_path / "fedavg", "fedavg", rounds=1, **how)
-    # Without its terms, FedMLB is FedAvg to the bit; a run refuses FLOPs other than those that the row foresees.
-    neutral = play(tmp_path / "neutral", "fedmlb", rounds=1, lambda1=0, lambda2=0, **how)
-    assert np.array_equal(neutral.model, plain.model)
-    real = play(tmp_path / "fedbr", "fedbr", rounds=2, period=1, **how)
-    assert np.abs(real.model - real.start).max() > 1e-3
-    (full,), (part,) = real.rows("SELECT MIN(bytes_down) FROM visits GROUP BY round")
-    assert part < full

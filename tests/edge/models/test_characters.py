@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from edge.data.shakespeare import encoded, windows
-from edge.models.marked_sequences import MarkedVectors, last_output
 from edge.protocol.config import ModelConfig
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
-from edge.training.counts import count_blocks, flops_per_example
+from edge.training.counts import flops_per_example
 from tests.toy import CPU
 
 CLASSES, VOCABULARY, LENGTH = 81, 82, 80
@@ -75,14 +73,6 @@ def test_the_transformer_has_two_layers_of_width_128() -> None:
     assert row == [17_367_040, 15_728_640, 19_005_440, 0]
 
 
-def test_the_lstm_keeps_seven_numbers_per_unit_and_step() -> None:
-    kept = count_blocks(lambda: blocks("char-lstm", 16), (STEPS,), "tokens").activations
-    # Tokens of 8 bytes. Each step keeps four gates, its cell before and after and its tanh, beside its marked input;
-    # the second layer its outputs and the place of the last one, too.
-    state = 10 * 16 * 7
-    assert kept.tolist() == [2 * 10, state + 10 * 9, state + 10 * 17 + 10 * 16 + 10, 16]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_padding_changes_no_output_and_no_gradient(name: str) -> None:
     net, x, y = small(name), characters(12, 5, 1), torch.tensor([3, 1, 4])
@@ -99,23 +89,6 @@ def test_padding_changes_no_output_and_no_gradient(name: str) -> None:
     assert not gradient[:width].any()
     net.flat[:width] = 5.0
     torch.testing.assert_close(net.run(x), padded, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_output_depends_on_the_character_just_before_it_and_on_the_first(name: str) -> None:
-    net, x = small(name), characters(5)
-    for place, differs in ((0, True), (4, True), (5, False)):
-        other = x.clone()
-        other[0, place] = 0 if place == 5 else x[0, place] % 81 + 1
-        assert bool((net.run(other) != net.run(x)).any()) == differs
-
-
-def test_the_last_output_is_that_of_the_last_character() -> None:
-    outputs = torch.arange(12.0).view(2, 3, 2)
-    mark = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])[:, :, None]
-    assert last_output(outputs, mark).tolist() == [[2, 3], [10, 11]]
-    marked = MarkedVectors(4, 2)(torch.tensor([[3, 1, 0]]))
-    assert (marked.shape, marked[0, :, 2].tolist(), marked[0, 2].tolist()) == ((1, 3, 3), [1, 1, 0], [0, 0, 0])
 
 
 def test_the_weights_of_an_lstm_stay_views_of_the_flat_vector() -> None:
@@ -138,16 +111,3 @@ def test_the_weights_of_an_lstm_stay_views_of_the_flat_vector() -> None:
         torch.autograd.backward(frozen.run(net.run(x, 0, 2), 2).square().sum())
         assert net.grad[net.slices["lstm1"]].any() and not net.grad[net.slices["lstm2"]].any()
     assert [module.training for module in frozen.modules] == [False, True, True, False]
-
-
-@pytest.mark.parametrize(("name", "lr"), [("char-lstm", 2.0), ("char-transformer", 0.1)])
-def test_they_learn_a_verse(name: str, lr: float) -> None:
-    net = small(name)
-    tokens = encoded("to be, or not to be: that is the question:\n" * 2, "a role")
-    x, y = (torch.from_numpy(each) for each in windows(tokens, 12))
-    for _ in range(200):
-        net.grad.zero_()
-        torch.autograd.backward(F.cross_entropy(net.run(x.long()), y))
-        net.flat.sub_(net.grad, alpha=lr)
-    right = (net.run(x.long()).argmax(dim=1) == y).float().mean()
-    assert float(right) > 0.8  # one in five is a space

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,11 +12,11 @@ from torch import nn
 
 from edge.models import resnet18
 from edge.models.layers import residual_units, take_places_first
-from edge.models.registry import MODELS, Defaults, model
+from edge.models.registry import MODELS, model
 from edge.protocol.config import ModelConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
 from edge.training.block_model import BlockModel
-from edge.training.blocks import Block, balanced_cuts, build
+from edge.training.blocks import balanced_cuts, build
 from edge.training.counts import flops_per_example
 from tests.toy import CPU
 
@@ -44,15 +43,6 @@ def test_resnet18_has_the_parameters_of_fedmlbs_code() -> None:
     assert sum(parameters("resnet18", 200, 3)) == 11_271_432
 
 
-def test_the_last_blocks_of_resnet18_hold_nearly_all_of_its_bytes() -> None:
-    with torch.device("meta"):
-        config = ModelConfig("resnet18")
-        layout = BlockModel(lambda: build(config, 100, 3), torch.device("meta")).layout
-    assert layout.nbytes() == 44_880_528
-    last = [layout.nbytes(layout.last(alpha)) for alpha in range(1, 6)]
-    assert last == [205_200, 33_780_112, 42_178_960, 44_281_232, 44_873_104]
-
-
 def test_resnet18_computes_what_fedmlbs_code_computes() -> None:
     rows = macs("resnet18", 100, (3, 32, 32))
     assert [row[FORWARD] for row in rows] == RESNET_MACS
@@ -73,15 +63,6 @@ def test_pathways_through_resnet18_cost_what_is_executed() -> None:
     assert ratios == [1.000, 1.161, 1.484, 1.968, 2.633]
 
 
-def test_the_first_block_pays_for_the_gradients_between_its_own_layers() -> None:
-    first, *_ = macs("resnet18", 100, (3, 32, 32), "balanced:6")
-    # Stem, two units of stage 1 and one of stage 2 with its shortcut; all but the stem pass gradients on.
-    assert first[FORWARD] == 1_769_472 + 150_994_944 + 134_217_728
-    assert first[WEIGHT_GRADIENT] == first[FORWARD]
-    assert first[INNER_GRADIENT] == first[FORWARD] - 1_769_472
-    assert first[INPUT_GRADIENT] == 1_769_472
-
-
 def test_resnet56_has_the_parameters_and_computes_what_fedaligns_code_does() -> None:
     assert parameters("resnet56", 100, 3) == [464, 27_648, 113_152, 447_488, 25_700]
     assert (sum(parameters("resnet56", 100, 3)), sum(parameters("resnet56", 10, 3))) == (614_452, 591_322)
@@ -90,36 +71,10 @@ def test_resnet56_has_the_parameters_and_computes_what_fedaligns_code_does() -> 
     assert [row[WEIGHT_GRADIENT] for row in rows] == [row[FORWARD] for row in rows]
 
 
-def test_the_counters_of_resnet56s_batch_norm_do_not_travel() -> None:
-    with torch.device("meta"):
-        blocks = build(ModelConfig("resnet56"), 100, 3)
-        layout = BlockModel(lambda: blocks, torch.device("meta")).layout
-    counters = [b for _, block in blocks for b in block.buffers() if not b.is_floating_point()]
-    assert len(counters) == 58
-    weights = [p for _, block in blocks for p in block.parameters() if p.dim() > 1]
-    assert sum(weight.numel() for weight in weights) == 605_460 - 100  # the paper's 0.61 M has the head's biases
-    assert sum(block.buffers for block in layout.blocks) == 8_992
-    assert layout.nbytes() == 4 * (614_452 + 8_992)
-
-
-def test_the_convolutions_of_resnet56_begin_with_kaimings_variance() -> None:
-    torch.manual_seed(0)
-    (name, stem), *_ = build(ModelConfig("resnet56"), 100, 3)
-    weight = next(stem.parameters())
-    assert (name, weight.shape) == ("stem", (16, 3, 3, 3))
-    assert abs(float(weight.detach().std()) - (2 / (16 * 9)) ** 0.5) < 0.01  # torch's own would be 0.11
-
-
 def test_resnet18_for_photographs_has_the_parameters_of_he_et_al() -> None:
     assert parameters("resnet18-imagenet", 200, 3) == [9_536, 147_968, 525_568, 2_099_712, 8_393_728, 102_600]
     assert sum(parameters("resnet18-imagenet", 200, 3)) == 11_279_112
     assert sum(row[FORWARD] for row in macs("resnet18-imagenet", 200, (3, 224, 224))) == 1_813_663_744
-
-
-@pytest.mark.parametrize("name", ["resnet56", "resnet18-imagenet"])
-def test_narrow_forms_take_digits(name: str) -> None:
-    net = BlockModel(lambda: build(ModelConfig(name, width=2), 10, 1), CPU)
-    assert net.run(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
 # --- residual units ---------------------------------------------------------------------------------------------------
@@ -138,23 +93,6 @@ def test_units_that_add_are_found_in_the_order_of_their_use(name: str, count: in
         nn.Sequential(*modules)(torch.empty(2, 3, 32, 32))
     assert len(units) == count
     assert used == units
-
-
-@pytest.mark.parametrize("name", ["resnet18", "resnet56", "mobilenetv2", "shufflenet"])
-def test_a_unit_drops_its_body_in_training_and_scales_it_in_evaluation(name: str) -> None:
-    torch.manual_seed(0)
-    width = {"mobilenetv2": 8, "shufflenet": 12}.get(name, 2)
-    unit = residual_units(module for _, module in build(ModelConfig(name, width), 10, 3))[1].eval()
-    inputs = next(layer.in_channels for layer in unit.modules() if isinstance(layer, nn.Conv2d))
-    x = torch.rand(2, inputs, 8, 8)
-    shortcut, body = unit.shortcut(x), unit.residual(x)
-    assert torch.equal(unit(x), unit.activated(body + shortcut))
-    unit.keep_probability = 0.25
-    assert torch.equal(unit(x), unit.activated(0.25 * body + shortcut))
-    unit.train().dropped = True
-    before = [buffer.clone() for buffer in unit.buffers()]
-    assert torch.equal(unit(x), unit.activated(shortcut))
-    assert all(torch.equal(buffer, old) for buffer, old in zip(unit.buffers(), before, strict=True))
 
 
 # --- small models -----------------------------------------------------------------------------------------------------
@@ -197,14 +135,6 @@ def test_hierfavgs_networks_have_the_weights_of_the_paper() -> None:
     forward += [4096 * 1024, 1024 * 512, 5120]
     assert [row[FORWARD] for row in macs("hierfavg-cnn", 10, (3, 32, 32))] == forward
     assert sum(forward) == 137_729_024
-
-
-def test_hierfavgs_lenet_never_sees_the_border_of_mnist() -> None:
-    torch.manual_seed(0)
-    net = BlockModel(lambda: build(ModelConfig("hierfavg-lenet"), 10, 1), CPU)
-    inside = torch.rand(2, 1, 28, 28)
-    scores = [net.run(nn.functional.pad(inside, (2, 2, 2, 2), value=value)) for value in (0.0, 7.0)]
-    assert torch.equal(*scores)
 
 
 # --- strided convolutions of few channels -----------------------------------------------------------------------------
@@ -261,67 +191,7 @@ def test_a_strided_convolution_of_few_channels_is_that_of_the_places_it_looks_at
     assert np.array_equal(kernel.grad[:, :, 0, 0], np.einsum("bohw,bchw->oc", factors, places))
 
 
-# --- max-pool before ReLU ---------------------------------------------------------------------------------------------
-
-
-def relu_first(blocks: list[Block]) -> list[Block]:
-    """The same blocks with each ReLU before its max-pool."""
-    for _, block in blocks:
-        kinds = [type(layer) for layer in block.children()]
-        if nn.MaxPool2d in kinds:
-            assert isinstance(block, nn.Sequential)
-            at = kinds.index(nn.MaxPool2d)
-            assert kinds[at + 1] is nn.ReLU
-            block[at], block[at + 1] = block[at + 1], block[at]
-    return blocks
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize(("name", "channels", "side"), [("cnn", 3, 32), ("digits-cnn", 1, 8)])
-def test_pooling_before_the_relu_changes_no_bit(
-    name: str, channels: int, side: int, memory_format: torch.memory_format
-) -> None:
-    def made() -> list[Block]:
-        torch.manual_seed(0)
-        return build(ModelConfig(name), 10, channels)
-
-    pooled_first, plain = BlockModel(made, CPU), BlockModel(lambda: relu_first(made()), CPU)
-    rng = torch.Generator().manual_seed(1)
-    results = []
-    for net in (pooled_first, plain):
-        rng.manual_seed(1)
-        for _ in range(3):
-            x = torch.randn(20, channels, side, side, generator=rng).contiguous(memory_format=memory_format)
-            logits = net.run(x.requires_grad_())
-            torch.autograd.backward((logits * torch.randn(20, 10, generator=rng)).sum())
-            results.append((logits.detach(), x.grad, net.grad.clone()))
-    for ours, theirs in zip(results[:3], results[3:], strict=True):
-        for mine, other in zip(ours, theirs, strict=True):
-            assert mine is not None
-            assert other is not None
-            assert torch.equal(mine, other)
-            assert torch.count_nonzero(mine) > 0
-
-
-# --- what is left to model and device ---------------------------------------------------------------------------------
-
-
-def test_a_model_has_defaults_by_device_width_and_precision() -> None:
-    small, large = model("cnn"), model("resnet18")
-    assert small.on("cpu") == Defaults("channels_last", "fp32", "sweep")
-    assert small.on("cuda") == large.on("cuda") == Defaults("contiguous", "fp32", "sweep", graphs=True)
-    asked = ((16, None), (63, "fp32"), (64, "fp32"), (None, None), (64, "bf16"))
-    formats = [large.on("cpu", width, precision).memory_format for width, precision in asked]
-    assert formats == ["channels_last", "channels_last", "contiguous", "contiguous", "channels_last"]
-
-
 # --- cuts -------------------------------------------------------------------------------------------------------------
-
-
-def test_balanced_blocks_of_resnet18_let_two_blocks_really_save() -> None:
-    sizes = parameters("resnet18", 100, 3, "balanced:6")
-    shares = [round(sum(sizes[-alpha:]) / sum(sizes), 3) for alpha in range(1, 6)]
-    assert shares == [0.005, 0.425, 0.753, 0.858, 0.940]
 
 
 def all_cuts(units: int, count: int, start: int = 1) -> Iterator[tuple[int, ...]]:
@@ -359,27 +229,3 @@ def test_a_cut_changes_blocks_but_not_the_function() -> None:
     x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert torch.equal(stages.run(x), balanced.run(x))
-
-
-@pytest.mark.parametrize("cut", ["balanced:1", "balanced:11", "balanced:x", "stage"])
-def test_a_cut_that_the_model_does_not_allow_is_named(cut: str) -> None:
-    with pytest.raises(ValueError, match=r"model\.blocks.*resnet18 takes 'stages' or 'balanced:2' \.\. 'balanced:10'"):
-        model("resnet18").block_count(cut)
-
-
-def test_a_row_whose_blocks_are_not_the_stages_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = replace(model("digits-cnn"), name="wrong", blocks=("a", "b", "c", "head"))
-    monkeypatch.setitem(MODELS, "wrong", wrong)
-    with pytest.raises(ValueError) as error:
-        build(ModelConfig("wrong"), 10, 1)
-    assert str(error.value) == (
-        "model.name = 'wrong': its row has the blocks a, b, c, head, but edge.models.digits_cnn:stages gives "
-        "conv1, conv2, conv3, head; name these in the row's blocks"
-    )
-
-
-def test_a_name_or_a_width_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"model\.name: no model 'resnet-18'.*did you mean 'resnet18'"):
-        model("resnet-18")
-    with pytest.raises(ValueError, match=r"model\.width = 5"):
-        build(ModelConfig("resnet18", width=5), 10, 3)

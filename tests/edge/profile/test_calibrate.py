@@ -1,22 +1,20 @@
-"""The calibration: what a training step costs on this host, and the device fitted to what was measured."""
+"""The calibration: what a training step costs on this host, the device fitted to what was measured, and codecs."""
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
+from costmodel.fleet.codec_costs import reference_rates
 from edge.models.registry import MODELS
-from edge.profile.calibrate import CHECKED, fitting, in_passes, measure, random_images, result, shipped, step_seconds
+from edge.profile.calibrate import in_passes, measure, shipped
+from edge.profile.codecs import codec_rates
 from edge.profile.fit import Measurement, fit
-from edge.profile.references import CLASSES, REFERENCES
-from edge.protocol.config import CPU, ModelConfig, TrainConfig
+from edge.protocol.codecs.registry import CODECS
 from edge.protocol.operations import FLOP_KINDS, KINDS
-from edge.training.block_model import BlockModel
-from edge.training.blocks import build
-from edge.training.counts import count_blocks
 
 
 def took(seconds: float, batch: int = 1, *, fitted: bool = True, family: str = "conv", **counts: Any) -> Measurement:
@@ -47,53 +45,9 @@ def test_a_fit_finds_the_rates_that_the_steps_were_made_with() -> None:
     assert found.operations_per_second == pytest.approx({"conv.w16": 1e9, "linear": 4e9, "calls": 1e3})
 
 
-def test_no_kind_of_flops_takes_no_time() -> None:
-    # The step with twice the linear work takes no longer. The fastest step has 4e9 FLOP in 2 s: none is above 2 * 2e9.
-    found = fit([took(2.0, conv=(2e9, 0), linear=(1e9, 0)), took(2.0, conv=(2e9, 0), linear=(2e9, 0))])
-    assert found.operations_per_second["linear"] == pytest.approx(4e9)
-
-
 def test_a_family_is_as_fast_as_the_geometric_mean_of_its_steps() -> None:
     found = fit([took(1.0, conv=(1e9, 0)), took(1.0, 100, conv=(1e9, 0)), took(2.0, conv=(8e9, 0), family="depthwise")])
     assert found.flops_per_second == pytest.approx({"conv": 10e9, "depthwise": 4e9})
-
-
-def test_a_fit_says_what_it_cannot_do() -> None:
-    with pytest.raises(ValueError, match=r"^there is nothing to fit: no step was measured$"):
-        fit([])
-
-
-def test_steps_of_models_that_are_checked_have_no_part_in_the_fit() -> None:
-    fitted = [took(1.0, conv=(2e9, 0)), took(2.0, 2, conv=(2e9, 0))]
-    found = result([*fitted, took(50.0, conv=(2e9, 0), fitted=False)])
-    assert found["operations_per_second"] == pytest.approx({"conv.w16": 2e9})
-    assert found["torch"] == torch.__version__
-    assert [(row["fitted"], row["seconds"], row["operations"]) for row in found["measurements"]] == [
-        (True, 1.0, {"conv.w16": [2e9, 0.0]}),
-        (True, 2.0, {"conv.w16": [2e9, 0.0]}),
-        (False, 50.0, {"conv.w16": [2e9, 0.0]}),
-    ]
-
-
-# --- the networks -----------------------------------------------------------------------------------------------------
-
-
-def test_the_references_have_every_kind_of_operation_and_names_of_their_own() -> None:
-    some = ["large-4x1@32", "plain-48x1@16", "joined-80x2@16", "point-12x2@32", "grouped-12x2@32"]
-    named = {one.name: one for one in REFERENCES}
-    every = np.sum([count_blocks(named[name].make, (1, 32, 32)).operations for name in some], axis=(0, 2))
-    assert [kind for kind, count in zip(KINDS, every.tolist(), strict=True) if not count] == []
-    assert len({one.name for one in REFERENCES}) == len(REFERENCES)
-    with torch.device("meta"):
-        shapes = {tuple(one.make()[0][1](torch.empty(2, 1, 32, 32)).shape) for one in REFERENCES}
-    assert shapes == {(2, CLASSES)}
-
-
-def test_the_checked_models_can_have_their_widths_and_are_no_references() -> None:
-    for name, width in CHECKED:
-        MODELS[name].check_width(width)
-    assert ("resnet18", 16) in CHECKED
-    assert not {name for name, _ in CHECKED} & {one.name for one in REFERENCES}
 
 
 # --- the measurement --------------------------------------------------------------------------------------------------
@@ -128,31 +82,12 @@ def test_the_least_of_all_passes_counts(monkeypatch: pytest.MonkeyPatch) -> None
     assert [(one.batch, one.seconds, one.spread) for one in found] == [(16, 1.0, 3.0), (32, 2.0, 0.5)]
 
 
-@pytest.mark.parametrize(
-    ("each", "steps"),
-    [
-        pytest.param(1.0, 2 + 5, id="slow steps: no more than the fewest, after two of warm-up"),
-        pytest.param(0.015625, 2 + 7, id="until a tenth of a second is measured"),
-        pytest.param(0.0, 20, id="quick steps: all there are"),
-    ],
-)
-def test_steps_are_taken_until_enough_is_known(monkeypatch: pytest.MonkeyPatch, each: float, steps: int) -> None:
-    monkeypatch.setattr("edge.profile.calibrate.time.process_time", ProcessorTime(each))
-    row = MODELS["digits-cnn"]
-    images = fitting(row)
-    net = BlockModel(lambda: build(ModelConfig("digits-cnn", 4), images.classes, images.shape[0]), torch.device(CPU))
-    before = net.flat.clone()
-    taken = step_seconds(net, random_images(images, "contiguous"), TrainConfig(batch=4, local_steps=20), 5)
-    assert taken == [each] * steps
-    assert not torch.equal(net.flat, before)
+# --- codecs -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", dict(CHECKED))
-def test_every_model_finds_images_that_it_is_made_for(name: str) -> None:
-    row = MODELS[name]
-    images = fitting(row)
-    x, y = random_images(images, row.on(CPU).memory_format).fetch(np.arange(4))
-    assert x.shape == (4, images.shape[0], *row.shape)
-    assert x.is_contiguous(memory_format=torch.channels_last)
-    assert y.shape == (4,)
-    assert int(y.max()) < images.classes
+def test_every_stage_is_measured_in_both_directions_at_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.profile.codecs.time.process_time", count(0.0, 0.5).__next__)
+    # Two readings a call: each takes half a second.
+    found = codec_rates([10_000, 250_000], range(1, 2))
+    assert found == {kind: {"encode": [20_000, 500_000], "decode": [20_000, 500_000]} for kind in CODECS}
+    assert set(found) == set(reference_rates())

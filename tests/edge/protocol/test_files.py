@@ -20,13 +20,6 @@ def precious(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_link_in_a_files_place_is_replaced(precious: Path, tmp_path: Path) -> None:
-    place = tmp_path / "report.html"
-    place.symlink_to(precious)
-    write_text(place, "new")
-    assert (place.is_symlink(), place.read_text(), precious.read_text()) == (False, "new", "years of work")
-
-
 @pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "file"])
 def test_what_lies_where_a_file_is_begun_is_replaced_and_not_written_into(
     kind: str, precious: Path, tmp_path: Path

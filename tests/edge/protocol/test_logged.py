@@ -39,12 +39,6 @@ def test_no_number_and_too_many_names_are_refused() -> None:
         joined([side.take_logged(), other.take_logged()])
 
 
-def test_two_parts_of_a_method_log_different_names() -> None:
-    assert joined([{"gap": 0.5}, {}, {"drift": 1.0}]) == {"gap": 0.5, "drift": 1.0}
-    with pytest.raises(ValueError, match="'gap' is logged by two parts of the method"):
-        joined([{"gap": 0.5}, {"gap": 0.5}])
-
-
 def test_means_are_over_the_visits_with_a_finite_number() -> None:
     record = RoundRecord(3, 0.0)
     for client, number in ((0, 1.0), (1, math.nan), (0, 2.0)):

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from edge.protocol.config import TrainConfig, from_json, to_json
+from edge.protocol.config import TrainConfig
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parsed
-from scenarios.config.toml_writer import toml_text
 from tests.toy import federation
 
 
@@ -31,24 +30,6 @@ def test_a_schedule_gives_the_step_size_of_a_round(schedule: dict[str, Any], rat
     for round, expected in enumerate(rates):
         if expected is not None:
             assert train.lr_in(round) == pytest.approx(expected, abs=1e-12)
-
-
-def test_the_default_is_the_same_to_the_bit_as_lr_times_decay_to_the_power_of_the_round() -> None:
-    train = TrainConfig(lr=0.1, lr_decay=0.998)
-    assert [train.lr_in(round) for round in range(500)] == [0.1 * 0.998**round for round in range(500)]
-
-
-def test_the_number_of_rounds_is_written_out_where_it_matters() -> None:
-    assert load("digits", parsed(["rounds.max=7", "train.lr_schedule=cosine"])).scenario.train.lr_rounds == 7
-    assert load("digits", parsed(["train.lr_schedule=cosine", "train.lr_rounds=3"])).scenario.train.lr_rounds == 3
-    assert load("digits").scenario.train.lr_rounds is None
-    scenario = load("digits", parsed(["train.lr_schedule=cosine"])).scenario
-    assert "[train.lr_schedule_options]\nfinal = 0.0\n" in toml_text(scenario.model_dump())
-
-
-def test_a_worker_need_not_have_the_users_schedule() -> None:
-    train = TrainConfig(lr_schedule="nowhere:ROW", lr_schedule_options={"warm": 3})
-    assert from_json(TrainConfig, to_json(train)) == train
 
 
 OWN = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edge.protocol import portable
-from edge.protocol.portable import numpy_environment, numpy_is_portable, training_environment, trains_portably
+from edge.protocol.portable import numpy_is_portable, training_environment, trains_portably
 
 LIMITED = {
     "HOME": "/home/me",
@@ -34,14 +34,6 @@ def test_libraries_are_limited_whatever_the_user_has_set() -> None:
     assert training_environment(theirs) == LIMITED | {"NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL"}
     assert not trains_portably(theirs)
     assert not trains_portably(LIMITED)  # NumPy is not
-
-
-@pytest.mark.usefixtures("avx512")
-def test_kernels_that_the_user_has_disabled_in_numpy_stay_so() -> None:
-    assert numpy_environment({"NPY_DISABLE_CPU_FEATURES": "AVX512_SPR", "NPY_ENABLE_CPU_FEATURES": "X86_V4"}) == {
-        "NPY_DISABLE_CPU_FEATURES": "AVX512_SPR X86_V4 AVX512_ICL",
-        "OPENBLAS_CORETYPE": "Haswell",
-    }
 
 
 @pytest.mark.usefixtures("avx2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from dataclasses import replace
@@ -10,15 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
 from edge.data.content import content_sha256
 from edge.data.decoded_cache import decoded_files, found_row, open_data
 from edge.data.locate import search_paths
 from edge.protocol import config
 from edge.protocol.config import DataConfig, Job, PartitionConfig, ShippedFile
-from edge.runtime import file_transfer
-from edge.runtime.file_parts import TransferError
+from edge.protocol.messages import MOST_REQUESTS, PART_NBYTES, FetchFile, FilePart, Ping, Shutdown
+from edge.runtime.file_parts import PartReceiver, RunEndedError, TransferError
 from edge.runtime.file_transfer import fetch_files
 from tests.edge.data.made_up import write_parquet
 from tests.edge.protocol.mutations import JOB
@@ -108,14 +108,6 @@ def test_a_worker_may_refuse_the_runs_code(tmp_path: Path, path: list[str]) -> N
 # --- partition and data -----------------------------------------------------------------------------------------------
 
 
-def test_the_file_of_a_partition_is_named_where_it_lies_here(tmp_path: Path) -> None:
-    data = DataConfig(partition=PartitionConfig("file", file="parts.json"))
-    job = asked(tmp_path, shipped("partition", {"partition.json": b"{}"}), data=data)
-    local = fetch_files(HonestSource([b"{}"]), job, say=quiet)
-    assert local.data.partition.file is not None
-    assert Path(local.data.partition.file).read_bytes() == b"{}"
-
-
 def test_no_path_that_a_run_names_is_opened_here_or_replaced(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text("{}")
     data = DataConfig(partition=PartitionConfig("file", file=str(tmp_path / "mine.json")))
@@ -177,19 +169,75 @@ def test_data_of_another_content_than_the_run_says_are_removed(
         assert list((tmp_path / "here" / "received" / "data").iterdir()) == []
 
 
-def test_a_second_worker_of_a_machine_waits_for_the_first(
-    tmp_path: Path, run_data: tuple[DataConfig, str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_transfer, "CHECK_SECONDS", 0.01)
-    config, sha256, contents = run_data
-    job, said = asked(tmp_path / "here", shipped("data", contents), data=config, data_sha256=sha256), list[str]()
-    locks = tmp_path / "here" / "received" / "data"
-    locks.mkdir(parents=True)
+# --- in parts ---------------------------------------------------------------------------------------------------------
 
-    def lost() -> None:
-        raise LostError
 
-    with FileLock(locks / f".{sha256}.lock"), pytest.raises(LostError):
-        fetch_files(HonestSource([]), job, say=said.append, check=lost)
-    assert said == ["data set mnist: another worker of this machine receives it"]
-    fetch_files(HonestSource(contents.values()), job, say=quiet)
+BIG = bytes(range(256)) * (PART_NBYTES // 256 * 2) + b"end"
+"""Three parts, the last of three bytes."""
+
+
+def receiver(source: HonestSource, said: list[str] | None = None) -> PartReceiver:
+    return PartReceiver(source, ([] if said is None else said).append, lambda: None)
+
+
+def test_files_come_whole_in_parts_and_few_requests_are_under_way(tmp_path: Path) -> None:
+    contents = {"big": BIG, "empty": b"", "package/small.py": b"x = 1\n", "package/same.py": b"x = 1\n"}
+    source, said = HonestSource(contents.values()), list[str]()
+    receiver(source, said).fill(tmp_path / "into", shipped("source", contents), "four files")
+    assert {name: (tmp_path / "into" / name).read_bytes() for name in contents} == contents
+    assert len(list((tmp_path / "into").rglob("*"))) == 5  # and the package's folder; nothing else is left
+    assert [request.offset for request in source.requests] == [0, PART_NBYTES, 2 * PART_NBYTES, 0, 0]
+    assert source.most_waiting == 5 <= MOST_REQUESTS
+    assert said == ["four files: 1.0 MB from the run", "four files: received, 1.0 MB"]
+
+
+def test_a_transfer_goes_on_where_the_last_one_has_ended(tmp_path: Path) -> None:
+    source = HonestSource([BIG, b"other"])
+    files = shipped("data", {"big": BIG, "other": b"other"})
+    source.dies_after = 1
+    with pytest.raises(LostError):
+        receiver(source).fill(tmp_path, files, "data")
+    assert [path.name for path in tmp_path.iterdir()] == ["big.partial", "other.partial"]
+    again, said = HonestSource([BIG, b"other"]), list[str]()
+    receiver(again, said).fill(tmp_path, files, "data")
+    assert [request.offset for request in again.requests] == [PART_NBYTES, 2 * PART_NBYTES, 0]
+    assert (tmp_path / "big").read_bytes() == BIG
+    assert said[0] == "data: 1.0 MB from the run, 524 kB of it are here"
+    third = HonestSource([])
+    receiver(third).fill(tmp_path, files, "data")
+    assert third.requests == []
+
+
+def test_a_file_of_another_hash_is_removed_and_both_hashes_are_named(tmp_path: Path) -> None:
+    right, wrong = hashlib.sha256(b"right").hexdigest(), hashlib.sha256(b"wrong").hexdigest()
+    source = HonestSource([])
+    source.contents[right] = b"wrong"
+    with pytest.raises(TransferError) as error:
+        receiver(source).fill(tmp_path, shipped("data", {"train_x.npy": b"right"}), "data")
+    assert str(error.value) == (
+        f"train_x.npy: received with SHA-256 {wrong} instead of {right}; it was removed, and will be requested anew"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+SHA = hashlib.sha256(b"small").hexdigest()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [FilePart(SHA, 1, b"small"), FilePart(SHA, 0, b"smaller"), FilePart("0" * 64, 0, b"small")],
+    ids=["another offset", "another length", "another file"],
+)
+def test_a_part_that_was_not_requested_ends_the_transfer(tmp_path: Path, part: FilePart) -> None:
+    source = HonestSource([])
+    source.waiting.append(part)
+    with pytest.raises(TransferError, match="the run sent another part than the requested one"):
+        receiver(source).fill(tmp_path, shipped("data", {"small": b"small"}), "data")
+
+
+def test_the_end_of_the_run_ends_the_transfer_and_what_belongs_to_no_transfer_is_refused(tmp_path: Path) -> None:
+    source = HonestSource([])
+    source.waiting.extend([Ping(), FetchFile(SHA, 0), Shutdown()])
+    with pytest.raises(RunEndedError):
+        receiver(source).fill(tmp_path, shipped("data", {"small": b"small"}), "data")
+    assert source.refused == ["a FetchFile where a part of a file was due"]

@@ -41,13 +41,6 @@ def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [there]
 
 
-def test_a_name_is_not_a_path(tmp_path: Path) -> None:
-    for name in ("../alice", "", "a/b"):
-        with pytest.raises(KeyFileError, match="must be the name of a file"):
-            make(name, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_secret_that_others_may_read_is_refused(tmp_path: Path) -> None:
     private, _ = make("alice", tmp_path)
     for mode in (0o640, 0o604, 0o620):

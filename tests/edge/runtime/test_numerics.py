@@ -66,13 +66,6 @@ def test_two_machines_are_compared_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
-def test_a_choice_of_kernels_by_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    before = fingerprint("cpu")
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert difference(fingerprint("cpu"), before) == "ONEDNN_MAX_CPU_ISA AVX2 instead of none"
-
-
 def test_gpus_are_told_by_their_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (0, 1):
         folder = tmp_path / f"0000:0{number}:00.0"

@@ -107,31 +107,6 @@ def test_vectors_travel_in_torchs_order_and_gradients_lie_as_the_weights_do() ->
     assert torch.allclose(turned.run(y), plain.run(x), atol=1e-6)
 
 
-def test_scratch_is_allocated_once_and_is_as_long_as_the_model() -> None:
-    net = tower()
-    mine, other = net.scratch("mine"), net.scratch("other")
-    assert mine.shape == other.shape == net.flat.shape
-    mine.fill_(5.0)
-    assert net.scratch("mine") is mine
-    assert torch.count_nonzero(other) == 0
-
-
-def test_a_block_without_numbers_has_an_empty_vector() -> None:
-    net = BlockModel(lambda: [("body", nn.Linear(2, 1)), ("end", nn.Flatten())], CPU)
-    assert net.layout.sizes == {"body": 3, "end": 0}
-    assert net.views(["end"])["end"].data.tolist() == []
-    net.run(batch(8, inputs=2)[0])
-    assert net.executed.tolist() == [[8, 8, 8, 0], [8, 0, 8, 8]]
-
-
-def test_gradients_gather_in_one_flat_vector() -> None:
-    net = tower((2, 1, 1))
-    x = torch.tensor([[1.0, 2.0]])
-    torch.autograd.backward(net.run(x, 0, 1).sum())
-    slope = 1 - torch.tanh(net.modules[0].get_submodule("0")(x)).item() ** 2
-    assert np.allclose(net.grad, [slope, 2 * slope, slope, 0, 0], atol=1e-7)
-
-
 def test_the_frozen_twin_is_another_model_that_never_learns() -> None:
     net = tower()
     twin = net.frozen_copy()
@@ -145,21 +120,6 @@ def test_the_frozen_twin_is_another_model_that_never_learns() -> None:
     assert torch.count_nonzero(net.grad[net.slices["b3"]]) == 0
     net.flat.add_(1.0)
     assert not torch.equal(net.flat, twin.flat)
-
-
-def test_frozen_copies_of_other_names_are_other_models() -> None:
-    net = tower()
-    previous, received = net.freeze("previous"), net.frozen_copy()
-    net.flat.zero_()
-    received.load(net.dump(net.layout.names))
-    assert torch.count_nonzero(previous.flat) > 0
-    assert torch.count_nonzero(received.flat) == 0
-    assert net.frozen_copy("previous") is previous
-    assert net.frozen_copy("global") is received
-    with torch.no_grad():
-        for twin in (previous, received):
-            twin.run(batch(8)[0])
-    assert net.executed.tolist() == [[16, 0, 0, 0]] * 4
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
@@ -190,13 +150,6 @@ def test_only_batch_statistics_that_are_in_the_making_mix_examples() -> None:
         return [("body", nn.Sequential(nn.Linear(5, 4), nn.GroupNorm(2, 4))), ("head", nn.Linear(4, 3))]
 
     assert not BlockModel(by_groups, CPU).uses_batch_stats(0)
-
-
-def test_logits_are_float32_whatever_the_blocks_compute_in() -> None:
-    net = tower()
-    with torch.autocast("cpu", torch.bfloat16):
-        features = net.features(batch()[0])
-    assert [feature.dtype for feature in features] == [torch.bfloat16] * 3 + [torch.float32]
 
 
 def test_what_is_executed_is_counted_per_block_and_pass() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,54 +11,39 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from coordinator.methods.registry import resolve
 from edge.data.registry import dataset
-from edge.protocol.config import DataConfig, ModelConfig, TrainingPlan
+from edge.protocol.config import ModelConfig
 from edge.protocol.operations import KINDS
-from edge.protocol.options.fedbr import FedBROptions
 from edge.protocol.payload import PASS_TYPES
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build, load_dotted
-from edge.training.client_update import first_last
 from edge.training.counts import count_blocks, flops_per_example
 from edge.training.job_model import cached_counts
 from tests.crossed import every
-from tests.toy import CPU, DIGITS_CNN, described, one_example, shifted, tower, tower_blocks, visit, whole
+from tests.toy import CPU, one_example, shifted, tower_blocks, visit, whole
 
 CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("fedavg", {}, {}),
     ("fedprox", {"mu": 0.1}, {}),
-    ("fedmlb", {}, {}),
     ("fedmlb", {"order": "GL"}, {}),
-    ("fedmlb", {"pathways": (1, 3)}, {}),
     ("fedmlb", {"pathways": (2,), "order": "GL"}, {}),
     ("fedmlb", {"pathways": ()}, {}),
-    ("fedmlb", {"pathways": (), "order": "GL"}, {}),
-    ("fedmlb", {"detach_hybrid_target": True}, {}),
     ("fedbr", {}, {"alpha": 1, "full": 0}),
     ("fedbr", {}, {"alpha": 2, "full": 1}),
-    ("fedbr", {}, {"alpha": 3, "full": 0}),
     ("fedbr", {"hybrid_ce": False}, {"alpha": 2, "full": 0}),
-    ("fedbr", {"hybrid_ce": False, "detach": True}, {"alpha": 2, "full": 0}),
     ("fedavg-kd", {}, {}),
-    ("fedavg-kd", {"weight": 0}, {}),
     ("fedavg-fitnet", {}, {}),
     ("fedavg-fitnet", {"layers": (2,)}, {}),
-    ("fedavg-fitnet", {"layers": ()}, {}),
-    ("fedavg-fitnet", {"weight": 0}, {}),
     ("fedntd", {}, {}),
-    ("fedntd", {"weight": 0}, {}),
     ("fedgkd", {}, {"distil": 1}),
     ("fedgkd", {}, {"distil": 0}),
     ("fedgkd", {"buffer": 1}, {}),
-    ("fedgkd", {"weight": 0}, {}),
     ("fednova", {}, {}),
     ("pfedme", {"inner_steps": 1}, {}),
-    ("moon", {}, {}),
-    ("moon", {"weight": 0}, {}),
     ("mixup", {}, {}),
 ]
 
@@ -92,59 +75,7 @@ def test_a_row_foresees_the_flops_of_a_step(
     assert counter.get_total_flops() == 2 * (foreseen * flops_per_example(make, shape)).sum()
 
 
-@pytest.mark.parametrize("groups", [1, 3, 12])
-def test_a_convolution_in_groups_costs_as_little_backward_as_forward(groups: int) -> None:
-    def make() -> list[Block]:
-        return [("one", nn.Conv2d(12, 24, 3, stride=2, padding=1, groups=groups))]
-
-    # 4x4 places, 24 outputs of 3x3 x 12/groups multiply-adds each.
-    forward = 2 * 16 * 24 * 9 * 12 / groups
-    assert flops_per_example(make, (12, 8, 8)).tolist() == [[forward, forward, 0, forward]]
-
-
-def test_the_exact_drop_runs_all_local_data_forward_twice() -> None:
-    net, method = tower(), resolve("fedbr")
-    chosen, choice = FedBROptions(drop="exact"), {"alpha": 1, "full": 1}
-    client_side = load_dotted(method.objective.client)(chosen)
-    client_side.begin(net, whole(net), {}, visit(net, **choice))
-    client_side.end(net, visit(net))
-    # The visit's client holds one batch of 8.
-    context = one_example(4, np.zeros((4, PASS_TYPES)), chosen, choice)
-    twice = method.objective.costs.compute(replace(context, samples=8, plan=TrainingPlan(0, 0, 0))).passes
-    assert (net.executed == twice).all()
-    assert net.executed.sum() == 2 * 8 * 4
-
-
-def test_first_and_last_epoch_or_else_the_two_halves() -> None:
-    losses = [torch.tensor(value) for value in (5.0, 4.0, 3.0, 2.0, 1.0)]
-    assert first_last(losses, 2) == (4.5, 1.5)  # two epochs of 2 steps and a bit
-    assert first_last(losses, 4) == (4.5, 1.5)  # less than two epochs: halves of 2, the middle one left out
-    assert first_last(losses[:1], 4) == (5.0, 5.0)
-
-
 # --- what training keeps in memory ------------------------------------------------------------------------------------
-
-
-def kept_nbytes(y: Tensor, model: list[nn.Module]) -> int:
-    """Bytes that the graph behind ``y`` holds, read from its nodes; real tensors, parameters and buffers left out."""
-    own = {t.untyped_storage().data_ptr() for m in model for t in (*m.parameters(), *m.buffers())}
-    held: dict[int, int] = {}
-    for node in graph(y):
-        saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))
-        for storage in (tensor.untyped_storage() for tensor in saved if isinstance(tensor, Tensor)):
-            held[storage.data_ptr()] = storage.nbytes()
-    return sum(nbytes for pointer, nbytes in held.items() if pointer not in own)
-
-
-def graph(y: Tensor) -> Iterator[Any]:
-    """Every node behind ``y``, once."""
-    seen, ahead = set(), [y.grad_fn]
-    while ahead:
-        node = ahead.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            ahead += [next_node for next_node, _ in node.next_functions]
-            yield node
 
 
 def normalised() -> list[Block]:
@@ -164,28 +95,6 @@ def test_blocks_keep_what_is_counted_by_hand_however_a_model_is_cut() -> None:
     assert count_blocks(normalised, (1, 1, 5)).activations.tolist() == [0, 5 + 7 + 7 + 7]
     for config in (ModelConfig("resnet18", blocks=cut) for cut in ("stages", "balanced:6")):
         assert count_blocks(partial(build, config, 100, 3), (3, 32, 32)).activations.sum() == 1_175_120
-
-
-def test_a_worker_describes_what_training_keeps() -> None:
-    description, _ = described(DIGITS_CNN, DataConfig("digits", clients=4), 0)
-    conv2, conv3 = 4 * 64 + 8 * 64 + 2 * 8 * 16, 8 * 16 + 8 * 16 + 2 * 8 * 4
-    assert description.activations.tolist() == [64, conv2, conv3, 32]
-
-
-@pytest.mark.parametrize("frozen", [0, 1, 3])
-@pytest.mark.parametrize("cut", ["stages", "balanced:6"])
-def test_the_last_blocks_keep_what_torch_holds_when_they_train_alone(cut: str, frozen: int) -> None:
-    def make() -> list[Block]:
-        return build(ModelConfig("resnet18", width=4, blocks=cut), 10, 3)
-
-    modules, x = [module for _, module in make()], torch.zeros(3, 3, 16, 16)
-    for module in modules[:frozen]:
-        x = module(x).detach()
-    y = x
-    for module in modules[frozen:]:
-        y = module(y)
-    activations = count_blocks(make, (3, 16, 16)).activations
-    assert kept_nbytes(y, modules) == 4 * 3 * activations[frozen:].sum()
 
 
 def test_counts_are_made_anew_where_a_models_layers_have_changed(
@@ -208,17 +117,6 @@ def test_counts_are_made_anew_where_a_models_layers_have_changed(
     changed = {"edge.models.layers": "as it was, and another line"}
     monkeypatch.setattr(inspect, "getsource", lambda module: changed.get(module.__name__) or source(module))
     assert count() == 2 * once
-
-
-def test_counts_are_found_again_in_the_cache(tmp_path: Path) -> None:
-    def never() -> list[Block]:
-        raise AssertionError("counted twice")
-
-    digits = dataset("digits")
-    first = cached_counts(DIGITS_CNN, lambda: build(DIGITS_CNN, 10, 1), digits, tmp_path)
-    again = cached_counts(DIGITS_CNN, never, digits, tmp_path)
-    assert [counts.tolist() for counts in again] == [counts.tolist() for counts in first]
-    assert [counts.shape for counts in again] == [(4, 4), (4,), (21, 2), (0,), (0, 4), (4,)]
 
 
 # --- operations by kind -----------------------------------------------------------------------------------------------
@@ -256,11 +154,3 @@ def test_flops_of_no_convolution_are_linear_and_a_transposed_one_has_places_of_i
     found = counted(nn.ConvTranspose2d(4, 4, 2, stride=2), nn.Flatten(), nn.Linear(144, 5), shape=(4, 3, 3))
     assert found["conv.w4"] == [4 * 4 * 576, 0]
     assert found["linear"] == [6 * 720, 0]
-
-
-def test_numbers_of_other_layers_are_those_they_read_and_write() -> None:
-    found = counted(nn.Conv2d(1, 4, 1), nn.GroupNorm(2, 4), nn.MaxPool2d(2), shape=(1, 6, 6))
-    # Pooling forward: 4 * 36 in, twice 4 * 9 out (with the places); backward: 36 * 4 + 2 * 36 in, 4 * 36 out.
-    assert found["elementwise"][0] == (144 + 72) + (144 + 72 + 144)
-    # Normalisation: at least 144 in and out, and its gradient of three such tensors.
-    assert 5 * 144 <= found["normalised"][0] < 6 * 144

@@ -11,7 +11,7 @@ import torch
 from edge.data.registry import DataSet, dataset
 from edge.protocol.config import ModelConfig
 from edge.protocol.payload import BUFFERS, Vector
-from edge.protocol.submodels import CLASSES, WHOLE, SliceMap
+from edge.protocol.submodels import SliceMap
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
 from edge.training.narrowed import model_axes, narrowed
@@ -66,15 +66,6 @@ def test_a_part_computes_what_the_model_does_with_zeros_elsewhere(name: str, dat
     assert part.tensors == {key: slices.tensors[key] for key in net.tensors}
 
 
-def test_axes_are_of_channels_but_for_inputs_of_the_model_and_its_classes() -> None:
-    digits = dataset("digits")
-    net, make = made(ModelConfig("digits-cnn", width=4), digits)
-    axes = model_axes(net, make, digits)
-    assert axes["conv1"] == (((4, 1), (1, WHOLE), (3, WHOLE), (3, WHOLE)), ((4, 1),))
-    assert axes["conv2"][0][:2] == ((8, 1), (4, 1))
-    assert axes["head"] == (((10, CLASSES), (32, 4)), ((10, CLASSES),))  # 8 channels of 2x2 places
-
-
 @pytest.mark.parametrize(
     ("rate", "params"), [(1.0, 1_556_874), (0.5, 391_370), (0.25, 98_922), (0.125, 25_274), (0.0625, 6_594)]
 )
@@ -101,44 +92,3 @@ def test_the_scaler_divides_by_the_rate_in_training_alone() -> None:
         scaled.train_mode(False)
         plain.train_mode(False)
         assert torch.equal(scaled.run(x), plain.run(x))
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "why"),
-    [
-        ("mobilenetv2", "cifar10", "Conv2d in 32 groups has no narrower form"),
-        ("squeezenet", "cifar10", "Fire puts channels of two layers side by side"),
-        ("char-lstm", "shakespeare", "Embedding: a layer of this kind has no narrower form"),
-    ],
-)
-def test_a_model_of_other_layers_is_refused_by_name(name: str, data: str, why: str) -> None:
-    row = dataset(data)
-    net, make = made(ModelConfig(name, width=None), row)
-    with pytest.raises(ValueError, match=why):
-        model_axes(net, make, row)
-
-
-def test_statistics_are_the_means_over_batches_of_those_of_each() -> None:
-    digits = dataset("digits")
-    net, _ = made(ModelConfig("digits-cnn", width=4, norm="batch"), digits)
-    x = [torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
-    net.collect_statistics([(each, torch.zeros(5)) for each in x])
-    convolution, norm = list(net.modules[0].modules())[1:3]
-    assert isinstance(norm, torch.nn.BatchNorm2d) and norm.running_mean is not None and norm.running_var is not None
-    with torch.no_grad():
-        maps = [convolution(each) for each in x]
-    means = [each.mean((0, 2, 3)) for each in maps]
-    variances = [each.var((0, 2, 3)) for each in maps]
-    assert torch.allclose(norm.running_mean, (means[0] + means[1]) / 2, atol=1e-6)
-    assert torch.allclose(norm.running_var, (variances[0] + variances[1]) / 2, atol=1e-6)
-    assert norm.momentum == 0.1 and not norm.training
-
-
-def test_statistics_of_a_scaled_part_are_those_of_its_evaluation() -> None:
-    digits = dataset("digits")
-    net, make = made(ModelConfig("digits-cnn", width=4, norm="batch"), digits)
-    plain, scaled = (part_of(net, make, digits, 0.5, scaled) for scaled in (False, True))
-    for part in (plain, scaled):
-        part.flat.normal_(generator=torch.Generator().manual_seed(2))
-        part.collect_statistics([(torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.zeros(5))])
-    assert torch.equal(plain.buffers, scaled.buffers)

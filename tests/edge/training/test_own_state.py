@@ -103,15 +103,3 @@ def test_a_client_side_that_would_use_the_visit_before_is_refused_in_its_first(c
     code = getattr(leaking_client, client_side).begin.__code__
     with pytest.raises(ValueError, match=re.escape(message.format(file=source, line=code.co_firstlineno))):
         Worker(client_side).visit(2)
-
-
-def test_a_frozen_copy_that_nothing_has_loaded_has_no_numbers() -> None:
-    upload = np.frombuffer(Worker("NoTeacher").visit(2), np.float32)
-    assert np.isnan(upload).all()  # which the checks of updates refuse
-
-
-def test_a_constructor_without_its_base_is_refused_before_the_first_visit() -> None:
-    line = leaking_client.NoOptions.__init__.__code__.co_firstlineno
-    text = f"__init__ ({leaking_client.__file__}, line {line}) does not set losses, options; begin it with super()"
-    with pytest.raises(ValueError, match=re.escape(text)):
-        Worker("NoOptions")

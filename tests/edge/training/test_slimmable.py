@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from coordinator.methods import fedavg
+from coordinator.methods.spec import Costs
+from coordinator.workers.launcher import WorkerLauncher
 from edge.data.registry import dataset
-from edge.protocol.config import ModelConfig
+from edge.protocol.config import ModelConfig, TrainConfig
 from edge.protocol.options.gradaug import GradAugOptions
-from edge.protocol.payload import FORWARD, INPUT_GRADIENT
+from edge.protocol.payload import INPUT_GRADIENT
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
-from edge.training.counts import flops_per_example, output_shapes, subnetwork_flops
+from edge.training.counts import flops_per_example, subnetwork_flops
 from edge.training.slimmable import slimmable, slimmed
-from tests.toy import CPU
+from scenarios.config.errors import ScenarioError
+from scenarios.config.overrides import parsed
+from scenarios.studies.replay import replay
+from tests.scenarios.runs import undisturbed
+from tests.toy import CPU, objective, play
 
 MULTIPLE = GradAugOptions(multiple=2)
 DIGITS = dataset("digits")
@@ -86,26 +94,6 @@ def test_half_the_width_is_the_model_that_has_half_the_channels(norm: str) -> No
     assert all(map(torch.equal, slim.buffers(), statistics))
 
 
-def test_flattened_maps_keep_their_first_channels() -> None:
-    slim, narrow = module(made("digits-cnn", 8, "none")), module(made("digits-cnn", 4, "none", slim=False))
-    narrowed(slim, narrow)
-    with slimmed([slim], 0.5):
-        assert torch.allclose(slim(images()), narrow(images()), atol=1e-6)
-
-
-def test_width_1_has_batch_statistics_and_leaves_the_running_ones() -> None:
-    slim = module(made("resnet18", 4, "batch"))
-    slim.eval()
-    before = [buffer.clone() for buffer in slim.buffers()]
-    with slimmed([slim], 1.0):
-        found = slim(images())
-    assert all(map(torch.equal, slim.buffers(), before))
-    slim.train()
-    assert torch.equal(slim(images()), found)
-    slim.eval()
-    assert not torch.allclose(slim(images()), found, atol=1e-3)
-
-
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
@@ -117,37 +105,6 @@ def test_width_1_has_batch_statistics_and_leaves_the_running_ones() -> None:
 def test_layers_without_narrower_sub_networks_are_refused(layer: nn.Module, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         slimmable([("only", layer)], MULTIPLE, 10, None)
-
-
-@pytest.mark.parametrize("name", ["mobilenetv2", "shufflenet", "squeezenet"])
-def test_models_of_such_layers_are_refused(name: str) -> None:
-    with torch.device("meta"), pytest.raises(ValueError, match=r"convolutions in 32? groups|fire modules"):
-        made(name, None)
-
-
-def test_a_strided_convolution_of_few_channels_takes_every_stride_th_pixel() -> None:
-    """oneDNN writes past its memory in the weight gradient of the strided one (`edge.models.layers.FEW`)."""
-    plain = nn.Conv2d(16, 4, 1, stride=2)
-    ((_, slim),) = slimmable([("only", plain)], MULTIPLE, 10, None)
-    x = torch.randn(2, 16, 5, 5, generator=torch.Generator().manual_seed(0))
-    strides: list[object] = []
-    with slimmed([slim], 0.5), ConvolutionStrides(strides):
-        found = slim(x[:, :8])
-    assert torch.allclose(found, nn.functional.conv2d(x[:, :8], plain.weight[:, :8], plain.bias, 2), atol=1e-6)
-    assert strides == [[1, 1]]
-
-
-class ConvolutionStrides(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
-    """Appends the stride of each convolution."""
-
-    def __init__(self, strides: list[object]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.strides = strides
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket is torch.ops.aten.convolution:
-            self.strides.append(args[3])
-        return func(*args, **(kwargs or {}))
 
 
 # --- FLOPs ------------------------------------------------------------------------------------------------------------
@@ -167,32 +124,36 @@ def test_flops_are_those_of_the_model_and_of_narrower_ones() -> None:
     assert found[0, 0, INPUT_GRADIENT] > 0
 
 
-def test_a_model_of_one_size_is_charged_for_that_size() -> None:
-    found = counted([(0.5, 1.0), (0.5, 0.625)], "digits-cnn", flexible=False)
-    assert np.array_equal(found[0], found[1])
-    # One to 4 channels of 8x8, 4 to 8 of 8x8, 8 to 8 of 4x4, and 8x2x2 numbers to 10 classes.
-    macs = [9 * 4 * 64, 9 * 4 * 8 * 64, 9 * 8 * 8 * 16, 32 * 10]
-    assert found[0, :, FORWARD].tolist() == [2 * count for count in macs]
+# --- variants in whole runs -------------------------------------------------------------------------------------------
 
 
-class Flattening(nn.Module):
-    """A user's layer, for maps of so many channels alone."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.reshape(len(x), 8 * 64)
-
-
-def test_a_model_that_does_not_run_at_a_width_is_refused() -> None:
-    def make() -> list[Block]:
-        convolution, flattening = nn.Conv2d(1, 8, 3, padding=1), Flattening()
-        return slimmable(
-            [("body", convolution), ("head", nn.Sequential(flattening, nn.Linear(512, 10)))], MULTIPLE, 10, 8
-        )
-
-    with pytest.raises(ValueError, match=r"does not run at 0\.5 of its width: .*512"):
-        subnetwork_flops(make, DIGITS, False, [(1.0, 1.0), (0.5, 1.0)])
+SMALLER = replace(fedavg.SPEC, name="smaller", costs=Costs(variants=lambda options: ((1.0, 0.5),)))
+RESNET = ModelConfig("resnet18", norm="none")
+"""Norms have no FLOPs, but take most of the time of counting."""
+SLIM = objective("slim", costs=Costs(variants=lambda options: ((0.5, 1.0), (0.25, 0.5))))
 
 
-def test_shapes_of_outputs() -> None:
-    shapes = output_shapes(lambda: made("digits-cnn", 8), DIGITS)
-    assert shapes.tolist() == [[8, 8, 8], [16, 4, 4], [64, 1, 1], [10, 1, 1]]
+def test_variants_are_counted_as_the_narrower_models_that_they_are(tmp_path: Path) -> None:
+    run = play(tmp_path, SLIM, rounds=1, train=TrainConfig(local_steps=0), model=replace(RESNET, width=4))
+    # Half of 4; a quarter of 4 is 1, and widths are multiples of 2.
+    counted = [flops_per_example(lambda: build(replace(RESNET, width=2), 10, 1), (1, side, side)) for side in (8, 4)]
+    assert np.array_equal(run.federation.description.variant_flops, counted)
+
+
+def test_a_run_with_variants_is_replayed_from_its_records(tmp_path: Path, trainers: WorkerLauncher) -> None:
+    brief = (
+        "model.name=resnet18",
+        "model.width=4",
+        "model.norm=none",
+        "rounds.max=2",
+        "data.clients=4",
+        "rounds.participants=4",
+    )
+    gradaug = ("method=gradaug", "method_options.multiple=2", "train.local_steps=2")
+    folder = undisturbed(tmp_path, trainers, *gradaug, *brief)
+    assert replay(folder, parsed(["fleet.server.down=3 Mbit/s"])).rounds == 2
+
+
+def test_a_model_for_images_of_one_size_has_no_variant_of_another(tmp_path: Path, trainers: WorkerLauncher) -> None:
+    with pytest.raises(ScenarioError, match="'digits-cnn': the method needs one that takes images of height 4"):
+        undisturbed(tmp_path, trainers, f"method={__name__}:SMALLER")

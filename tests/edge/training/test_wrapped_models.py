@@ -1,4 +1,4 @@
-"""A method may change the model: layout, initial vectors, FLOPs and what travels follow."""
+"""A method may change the model, or cut it at its head: layout, initial vectors, FLOPs and what travels follow."""
 
 from __future__ import annotations
 
@@ -6,26 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from torch import nn
+import torch
 
 from coordinator.methods import moon
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
-from edge.data.registry import dataset
-from edge.methods.moon import projected
+from edge.models.registry import MODELS
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
-from edge.protocol.options.base import Options
-from edge.protocol.options.moon import MoonOptions
-from edge.protocol.payload import FORWARD, MODEL
-from edge.training.blocks import Block, build, wrapped
-from edge.training.job_model import cached_counts
+from edge.protocol.payload import FORWARD
+from edge.training.blocks import build
+from edge.training.heads import cut_head
 from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
 from scenarios.config.overrides import parsed
 from tests.scenarios.runs import undisturbed
-from tests.toy import DIGITS_CNN, play
+from tests.toy import play
 
-BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=6)
 IID = PartitionConfig("iid")
 PROJECTED = "moon"
 UNFORESEEN = replace(moon.SPEC, model=replace(moon.SPEC.model, wrapped_blocks=lambda names, options: names))
@@ -48,12 +44,6 @@ def test_a_projection_head_trains_and_travels_like_every_block(tmp_path: Path) -
     assert run.rows("SELECT accuracy > 0.8 FROM rounds")[-1] == (1,)
 
 
-def test_what_the_projection_does_not_touch_begins_as_in_the_model_without_it(tmp_path: Path) -> None:
-    runs = [play(tmp_path / method, method, rounds=1, train=BRIEF) for method in (PROJECTED, "fedavg")]
-    first = [run.federation.server.setup.initial[MODEL]["conv3"].version for run in runs]
-    assert first[0] == first[1]
-
-
 def test_a_projected_model_runs_with_workers_of_its_own(tmp_path: Path, trainers: WorkerLauncher) -> None:
     brief = ("rounds.max=2", "data.clients=4", "rounds.participants=4", "train.local_steps=2")
     exchange = ("travels.up=without:projection", "travels.down=without:projection")
@@ -71,28 +61,31 @@ def test_blocks_that_a_spec_does_not_foresee_are_refused_before_the_run(
         load("digits", parsed(["method=fedavg", "travels.up=without:projection"]))
 
 
-def twins(blocks: list[Block], options: object, classes: int, width: int | None) -> list[Block]:
-    return [("twin", nn.Identity()), ("twin", nn.Identity())]
+# --- where a head begins ----------------------------------------------------------------------------------------------
 
 
-def test_blocks_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="must make blocks of distinct names; it makes twin, twin"):
-        wrapped([], f"{__name__}:twins", Options(), 10, None)
+CUTS = {
+    "cnn": (["conv1", "conv2", "fc1", "fc2"], (84,), 84),
+    "digits-cnn": (["conv1", "conv2", "conv3"], (32, 2, 2), 128),
+    "resnet18": (["stem", "stage1", "stage2", "stage3", "stage4"], (512, 4, 4), 512),
+    "resnet56": (["stem", "stage1", "stage2", "stage3"], (256, 8, 8), 256),
+    "vgg9": (["conv1", "conv2", "conv3", "conv4", "conv5", "conv6"], (256, 4, 4), 4096),
+}
 
 
-def test_cached_counts_are_of_the_wrapped_model_with_its_options(tmp_path: Path) -> None:
-    digits, wrapper = dataset("digits"), "edge.methods.moon:projected"
+@pytest.mark.parametrize("name", CUTS)
+def test_the_three_parts_compute_the_model(name: str) -> None:
+    names, maps, features = CUTS[name]
+    x = torch.randn(2, 1, *MODELS[name].shape, generator=torch.Generator().manual_seed(0))
+    blocks = build(ModelConfig(name), classes=10, inputs=1)
+    whole = torch.nn.Sequential(*(module for _, module in blocks)).eval()
+    cut = cut_head(blocks)
+    trunk = torch.nn.Sequential(*(module for _, module in cut.trunk)).eval()
+    assert ([block for block, _ in cut.trunk], cut.name, cut.features) == (names, "head", features)
+    assert trunk(x).shape == (2, *maps)
+    assert torch.equal(torch.nn.Sequential(*cut.joint, *cut.head)(trunk(x)), whole(x))
 
-    def make(out: int | None) -> list[Block]:
-        blocks = build(DIGITS_CNN, 10, 1)
-        return blocks if out is None else projected(blocks, MoonOptions(projection=out), 10, 4)
 
-    def counted(out: int | None) -> list[float]:
-        how = None if out is None else (wrapper, MoonOptions(projection=out))
-        flops: list[float] = cached_counts(DIGITS_CNN, lambda: make(out), digits, tmp_path, how)[0][:, FORWARD].tolist()
-        return flops
-
-    bare, small, large = counted(None), counted(2), counted(4)
-    assert [len(bare), len(small), len(large)] == [4, 5, 5]
-    assert [small[-1], large[-1]] == [2 * 2 * 10, 2 * 4 * 10]
-    assert len(list((tmp_path / "flops" / "v7").iterdir())) == 3
+def test_a_model_that_is_cut_elsewhere_has_no_head() -> None:
+    with pytest.raises(ValueError, match=r"the last block, b2, must begin with a linear layer: .* 'stages'"):
+        cut_head(build(ModelConfig("digits-cnn", blocks="balanced:2"), classes=10, inputs=1))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from edge.protocol.codecs.codecs import Codecs, unencoded
 from edge.protocol.config import CodecConfig
 from edge.protocol.submodels import CLASSES, WHOLE
-from edge.protocol.variant import PLAIN, Variant
+from edge.protocol.variant import Variant
 
 AXES = {
     "conv": (((4, 1), (1, WHOLE)), ((4, 1),)),  # 4 filters of one number, and their biases
@@ -23,12 +23,6 @@ EIGHT = ({"kind": "quantize", "levels": 8},)
 
 def codecs(**config: object) -> Codecs:
     return Codecs(replace(CodecConfig(), **config), 0, TENSORS, AXES)  # type: ignore[arg-type]
-
-
-def test_visits_that_do_not_differ_have_the_same_codecs() -> None:
-    own = codecs(up=EIGHT)
-    assert own.of(PLAIN) is own
-    assert own.of(Variant(1.0, window=7)) is own
 
 
 def test_a_part_has_its_own_tensors_in_any_window_and_each_is_made_once() -> None:
@@ -56,13 +50,6 @@ def test_vectors_without_a_codec_travel_as_they_are() -> None:
     assert unencoded(UP, encoded) == {"model": {"conv": 8}, "control": SIZES}
 
 
-def test_a_device_decodes_what_it_has_encoded_if_it_keeps_residuals() -> None:
-    """fp16 gets the 4 bytes of each of 8 and of 27 numbers."""
-    for feeds_back, again in ((True, [("fp16", 32.0), ("fp16", 108.0)]), (False, [])):
-        own = codecs(up_slots={"control": HALF}, error_feedback=feeds_back)
-        assert own.up_stages(UP) == ([("fp16", 32.0), ("fp16", 108.0)], again)
-
-
 def test_clients_keep_residuals_and_the_versions_that_differences_are_from() -> None:
     up = {"model": SIZES}
     assert codecs(up=HALF).kept_numbers(up, (), SIZES) == 0
@@ -70,10 +57,3 @@ def test_clients_keep_residuals_and_the_versions_that_differences_are_from() -> 
     assert codecs(up=HALF).kept_numbers(up, ("head",), SIZES) == 27
     assert codecs(down=HALF, of="update").kept_numbers(up, ("head",), SIZES) == 35
     assert codecs(down=HALF, of="weights").kept_numbers(up, ("head",), SIZES) == 0
-
-
-def test_aggregators_feed_nothing_back() -> None:
-    assert codecs().wan is None
-    wan = codecs(up=EIGHT, wan=TENTH, error_feedback=True).wan
-    assert wan is not None
-    assert (wan.config.up, wan.client_state({"model": SIZES})) == (TENTH, {})

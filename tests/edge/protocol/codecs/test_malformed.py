@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.protocol.codecs.codec import Tensors, size
 from edge.protocol.codecs.elias import omega_bits
 from edge.protocol.codecs.registry import make_codec
 from edge.protocol.plugins import ROOT
@@ -39,7 +38,6 @@ NAN, INFINITY = b"\0\0\xc0\x7f", b"\0\0\x80\x7f"
 FOUR = {"kind": "quantize", "bits": 4}
 THREE = {"kind": "quantize", "bits": 3}
 HALF = {"kind": "topk", "ratio": 0.5}
-ONE_LEVEL = {"kind": "quantize", "levels": 1}
 MOST_BITS = {"kind": "quantize", "bits": 16}
 
 
@@ -52,57 +50,31 @@ def stream_of(*numbers: int) -> bytes:
     ("stages", "count", "raw", "reason"),
     [
         ([], 2, bytes(7), "7 bytes instead of 8"),
-        ([], 2, bytes(9), "9 bytes instead of 8"),
         ([], 2, bytes(4) + NAN, "a number is not finite"),
-        ([], 1, INFINITY, "a number is not finite"),
         ([{"kind": "fp16"}], 1, b"\0\x7c", "a number is not finite"),
-        ([{"kind": "fp16"}], 2, b"\0\0\1\xfe", "a number is not finite"),
-        ([{"kind": "bf16"}], 1, b"\x80\xff", "a number is not finite"),
         ([FOUR], 2, NAN + b"\0", "is not finite"),
-        ([FOUR], 2, struct.pack("<f", -1) + b"\0", "negative where none may be"),
         ([FOUR], 2, ONE + b"\xf0", "a level is beyond 7"),
         ([FOUR], 3, ONE + b"\0\x10", "ends with byte 16, of which 4 bits count"),
-        ([FOUR], 0, b"\0", "1 bytes instead of 0"),
         ([THREE], 1, ONE + b"\x07", "a level is beyond 3"),
-        ([THREE], 1, ONE + b"\x80", "ends with byte 128, of which 3 bits count"),
-        ([{"kind": "quantize", "bits": 8}], 1, ONE + b"\xff", "a level is beyond 127"),
         ([MOST_BITS], 1, ONE + b"\xff\xff", "a level is beyond 32767"),
         ([TERNARY], 5, ONE + b"\xf3", "a byte of five ternary digits is above 242"),
-        ([TERNARY], 1, ONE + b"\x03", "ends with byte 3, of which 1 ternary digits count"),
         ([{"kind": "sign"}], 3, ONE + b"\x08", "ends with byte 8, of which 3 bits count"),
         ([{"kind": "sign"}], 3, struct.pack("<f", -1) + b"\0", "negative where none may be"),
         ([HALF], 4, struct.pack("<II", 1, 1) + 2 * ONE, "indices are not in ascending order, or not below 4"),
-        ([HALF], 4, struct.pack("<II", 2, 1) + 2 * ONE, "indices are not in ascending order, or not below 4"),
-        ([HALF], 4, struct.pack("<II", 1, 4) + 2 * ONE, "indices are not in ascending order, or not below 4"),
-        ([HALF], 4, struct.pack("<II", 1, 2**32 - 1) + 2 * ONE, "indices are not in ascending order, or not below 4"),
         ([ZSTD], 2, b"", "0 bytes instead of 1 to 9"),
-        ([ZSTD], 2, bytes(10), "10 bytes instead of 1 to 9"),
         ([ZSTD], 2, b"\2" + bytes(8), "begins with 2 instead of 0 or 1"),
         ([ZSTD], 2, b"\0" + bytes(7), "7 bytes instead of 8"),
         ([ZSTD], 2, b"\1" + bytes(8), "8 coded bytes for 8"),
-        ([ZSTD], 9, b"\1" + bytes(8), "zstd: "),
-        # a zstd header of one segment with eight bytes of content size: an exbibyte
-        (
-            [ZSTD],
-            9,
-            b"\1\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 60) + b"\1\0\0",
-            "the header says 1152921504606",
-        ),
         ([ZSTD], 9, b"\1\x28\xb5\x2f\xfd\x20\x24\1\0\0", "zstd: "),  # 36 bytes, and a last block of none
         ([ZSTD], 9, b"\1\x50\x2a\x4d\x18\x24\0\0\0" + bytes(20), "zstd: "),  # a frame to be skipped
         # of 100 ternary digits: one more non-zero level than values; a run beyond the end; a level of 2
         ([TERNARY, ELIAS], 100, b"\1" + ONE + stream_of(102), "elias: a number is above 101"),
-        ([TERNARY, ELIAS], 100, b"\1" + ONE + stream_of(2, 101), "elias: a number is above 100"),
         ([TERNARY, ELIAS], 100, b"\1" + ONE + stream_of(3, 60, 60), "elias: a level is not within 100"),
         ([TERNARY, ELIAS], 100, b"\1" + ONE + stream_of(2, 1, 2), "a level is beyond 1"),
         ([TERNARY, ELIAS], 100, b"\1" + ONE + stream_of(2, 1, 2**31), "elias: a number is above 2147483647"),
-        ([TERNARY, ELIAS], 100, b"\1" + ONE + b"\xff" * 9, "elias: a number is above 101"),
-        ([TERNARY, ELIAS], 100, b"\1" + ONE + stream_of(9), "elias: 8 bits end within a code"),
         ([TERNARY, ELIAS], 100, b"\1" + ONE + stream_of(99), "elias: 16 bits end within a code"),
         ([TERNARY, ELIAS], 100, b"\1" + ONE, "elias: 0 bits end within a code"),
-        ([TERNARY, ELIAS], 100, b"\1\0\0", "elias: 2 bytes, which begin with 4 of no code"),
         ([TERNARY, ELIAS], 100, b"\1" + ONE + b"\0\0", "elias: 15 bits are left"),
-        ([TERNARY, ELIAS], 100, b"\1" + ONE + b"\1", "elias: 7 bits are left"),
         # 2 of 20 indices: 3 bits each behind unary ones
         ([{"kind": "topk", "ratio": 0.1}, ELIAS], 20, b"\1" + 2 * ONE + b"\x80\0", "elias: 1 indices instead of 2"),
         ([{"kind": "topk", "ratio": 0.1}, ELIAS], 20, b"\1" + 2 * ONE + b"\x31\xff", "elias: an index is not below 20"),
@@ -144,28 +116,6 @@ def test_a_frame_may_lie_anywhere_in_memory(stages: list[dict[str, Any]]) -> Non
     apart = np.zeros(2 * COUNT, np.float32)[::2]
     apart[:] = vector()
     assert codec.encode(apart, TENSORS, stream()).frame.tobytes() == raw
-
-
-@pytest.mark.parametrize("stages", CHAINS, ids=name)
-@pytest.mark.parametrize("scale", [0, 1e-44, 3.4e38])
-def test_extreme_vectors_come_back_finite_and_within_the_bound(stages: list[dict[str, Any]], scale: float) -> None:
-    values = np.resize(np.array([1, -1, 0, 0.5], np.float32), COUNT) * np.float32(scale)
-    codec = make_codec(stages)
-    encoded = codec.encode(values, TENSORS, stream())
-    assert encoded.frame.size <= codec.nbytes(TENSORS)
-    assert np.isfinite(codec.decode(encoded.frame.data, TENSORS, stream())).all()
-
-
-@pytest.mark.parametrize("stages", CHAINS, ids=name)
-@pytest.mark.parametrize("tensors", [(), ((0,),), ((),), ((1,),), ((3, 0), (2, 1)), ((17,),)])
-def test_vectors_of_few_numbers_or_none_come_back(stages: list[dict[str, Any]], tensors: Tensors) -> None:
-    codec, values = make_codec(stages), np.arange(size(tensors), dtype=np.float32)
-    encoded = codec.encode(values, tensors, stream())
-    numbers = codec.decode(encoded.frame.data, tensors, stream())
-    assert numbers.shape == values.shape
-    assert np.isfinite(numbers).all()
-    assert encoded.frame.size <= codec.nbytes(tensors)
-    assert codec.kept(tensors) == (0 if encoded.kept is None else encoded.kept.size)
 
 
 FRAMES = """

@@ -41,24 +41,6 @@ def test_the_mean_of_what_comes_back_is_what_was_sent(stages: list[dict[str, Any
     assert np.abs((back.mean(axis=0) - values) / error_of_mean).max() < 4.5
 
 
-@pytest.mark.parametrize(
-    "stages",
-    [
-        [{"kind": "topk"}],
-        [{"kind": "randk", "unbiased": False}],
-        [{"kind": "powersgd"}],
-        [{"kind": "fp16"}],
-        [{"kind": "bf16"}],
-        [{"kind": "ternary"}],
-        [{"kind": "sign"}],
-        [{"kind": "topk"}, {"kind": "quantize"}],
-    ],
-    ids=name,
-)
-def test_the_others_do_not_say_so(stages: list[dict[str, Any]]) -> None:
-    assert not make_codec(stages).is_unbiased
-
-
 @pytest.mark.parametrize(("n", "s"), [(64, 1), (64, 8), (64, 32), (1000, 4)])
 def test_qsgd_keeps_its_bounds_of_variance_and_of_non_zeros(n: int, s: int) -> None:
     # Alistarh et al., Lemma 3.1: E‖Q(v) - v‖² <= min(n/s², √n/s)·‖v‖² and E‖Q(v)‖₀ <= s(s + √n)
@@ -71,15 +53,6 @@ def test_qsgd_keeps_its_bounds_of_variance_and_of_non_zeros(n: int, s: int) -> N
     assert variance == pytest.approx(squares / s**2 * (fractions * (1 - fractions)).sum(), rel=0.05)
     assert variance <= min(n / s**2, math.sqrt(n) / s) * squares
     assert np.count_nonzero(back, axis=1).mean() <= s * (s + math.sqrt(n))
-
-
-def test_qsgd_takes_2_8_bits_a_number_with_as_many_levels_as_the_root_of_their_number() -> None:
-    # Alistarh et al., section 3.1, with omega codes: 2.8 n + 32 bits; ours has a byte and up to 7 bits more
-    n, s = 10_000, 100
-    codec = make_codec([{"kind": "quantize", "levels": s, "norm": "l2", "bucket": n}, {"kind": "elias"}])
-    values = np.random.default_rng(7).normal(size=n).astype(np.float32)
-    nbytes = codec.encode(values, ((n,),), stream()).frame.size
-    assert 2.6 * n < 8 * nbytes <= 2.8 * n + 32 + 15
 
 
 def test_ternary_clips_at_its_deviations_and_keeps_the_mean_of_the_rest() -> None:
@@ -140,26 +113,6 @@ def test_powersgd_that_begins_with_the_last_q_comes_to_the_best_matrix_of_its_ra
     assert errors[0] > 1.02 * least
     assert errors[-1] == pytest.approx(least, rel=1e-3)
     assert all(after <= before * (1 + 1e-5) for before, after in pairwise(errors))
-
-
-def test_powersgd_sends_whole_what_two_narrow_matrices_would_not_make_smaller() -> None:
-    codec = make_codec([{"kind": "powersgd", "rank": 2}])
-    tensors: Tensors = ((4, 4), (3, 100), (7,), ())  # 2(4 + 4) = 16; 2·103 < 300
-    assert codec.nbytes(tensors) == 4 * (16 + 206 + 7 + 1)
-    assert codec.kept(tensors) == 200
-    values = np.arange(324, dtype=np.float32)
-    back = codec.decode(codec.encode(values, tensors, stream()).frame.data, tensors, stream())
-    assert back[:16].tolist() == values[:16].tolist()
-    assert back[-8:].tolist() == values[-8:].tolist()
-
-
-def test_powersgd_goes_on_after_an_update_of_zeros() -> None:
-    codec, tensors = make_codec([{"kind": "powersgd", "rank": 1}]), ((6, 5),)
-    zeros = codec.encode(np.zeros(30, np.float32), tensors, stream())
-    assert not codec.decode(zeros.frame.data, tensors, stream()).any()
-    values = np.outer(np.arange(6), np.arange(5)).astype(np.float32).reshape(-1)
-    frame = codec.encode(values, tensors, stream(1), zeros.kept).frame
-    assert codec.decode(frame.data, tensors, stream(1)) == pytest.approx(values, abs=1e-4)
 
 
 @pytest.mark.parametrize("stages", CHAINS, ids=name)

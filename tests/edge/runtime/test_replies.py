@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Any, cast
+
 import numpy as np
 import pytest
-from msgspec import structs
 
 from edge.protocol import messages, serialization
 from edge.protocol.payload import Vector
+from edge.runtime.connection import CoordinatorConnection
 from edge.runtime.reply_batch import ReplyBatch
+from edge.runtime.task_runner import TaskRunner
+from edge.runtime.worker import serve
 
 
 class Sent:
@@ -45,35 +50,6 @@ def test_updates_wait_for_each_other_and_keep_their_numbers() -> None:
         (13, 3, {"loss": 3.0}),
     ]
     assert [reply.payload["model"]["a"].data.tolist() for _, _, reply in replies] == [[1, 1], [2, 2], [3, 3]]
-
-
-def test_one_update_goes_out_as_it_is() -> None:
-    sent = Sent()
-    batch = ReplyBatch(sent)
-    batch.add(7, 0.5, update(1))
-    batch.send()
-    batch.send()
-    assert sent.messages == [(update(1), 7)]
-
-
-def test_updates_of_other_shapes_are_not_mixed() -> None:
-    sent = Sent()
-    batch = ReplyBatch(sent)
-    batch.add(7, 0.5, update(1))
-    batch.add(8, 0.5, update(2, np.ones(2, np.float32)))
-    assert sent.messages == [(update(1), 7)]
-
-
-def test_what_visits_have_logged_waits_with_them_and_other_names_are_not_mixed() -> None:
-    sent = Sent()
-    batch = ReplyBatch(sent)
-    for client, name in enumerate(("gap", "gap", "norm")):
-        batch.add(7 + client, 0.5, structs.replace(update(client), logged={name: 0.5 * client}))
-    batch.send()
-    (both, _), (last, sequence) = sent.messages
-    assert isinstance(both, messages.Updates) and isinstance(last, messages.Update)
-    assert [reply.logged for *_, reply in both.replies()] == [{"gap": 0.0}, {"gap": 0.5}]
-    assert (last.logged, sequence) == ({"norm": 1.0}, 9)
 
 
 def test_long_uploads_and_other_replies_do_not_wait() -> None:
@@ -120,3 +96,51 @@ def test_a_batch_that_would_be_too_large_goes_out_before_the_next_update() -> No
     counts = [len(message.clients) if isinstance(message, messages.Updates) else 1 for message, _ in sent.messages]
     assert counts == [1024, 6, 8, 1, 65, 1]
     assert max(serialization.encode(message, "run-1").nbytes for message, _ in sent.messages) < 3 << 20
+
+
+# --- while other tasks are left ---------------------------------------------------------------------------------------
+
+
+class SentVisits:
+    """Some visits that came at once, then the end of the run; notes what happens to them, in order."""
+
+    def __init__(self, visits: int) -> None:
+        train = [messages.Train(client, 0, 0.1, {}, {}) for client in range(visits)]
+        tasks = [(serialization.Envelope("worker", sequence), visit) for sequence, visit in enumerate(train, 1)]
+        self.left: deque[tuple[serialization.Envelope, messages.Message]] = deque(tasks)
+        self.happened: list[str] = []
+
+    def is_readable(self) -> bool:
+        return bool(self.left)
+
+    def receive(self, wait: bool = True) -> tuple[serialization.Envelope, messages.Message]:
+        return self.left.popleft() if self.left else (serialization.Envelope("worker"), messages.Shutdown())
+
+    def settle(self) -> None:
+        pass
+
+    def send(self, message: messages.Message, *_: Any) -> None:
+        count = len(message.sequences) if isinstance(message, messages.Updates) else 1
+        self.happened.append(f"{count} sent")
+
+    def perform(self, task: messages.Train, envelope: serialization.Envelope) -> messages.Update:
+        self.happened.append(f"client {task.client}")
+        return messages.Update(task.client, task.round, {"loss": 1.0}, {})
+
+    def telemetry(self, *_: Any) -> str:
+        return ""
+
+
+def happened(visits: int) -> list[str]:
+    sent = SentVisits(visits)
+    assert serve(cast(CoordinatorConnection, sent), lambda: cast(TaskRunner, sent))
+    return sent.happened
+
+
+def test_replies_wait_until_one_task_is_left_while_which_more_can_come() -> None:
+    assert happened(4) == ["client 0", "client 1", "client 2", "3 sent", "client 3", "1 sent"]
+
+
+def test_a_reply_goes_out_at_once_if_one_task_or_none_is_left() -> None:
+    assert happened(2) == ["client 0", "1 sent", "client 1", "1 sent"]
+    assert happened(1) == ["client 0", "1 sent"]

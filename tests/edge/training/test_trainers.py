@@ -1,4 +1,4 @@
-"""Workers of ``fedbr stress`` answer visits without a step."""
+"""The examples that a trainer has of each client; and trainers of ``fedbr stress``, which take no step."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from edge.protocol.messages import GLOBAL, Evaluate, Train
-from edge.protocol.payload import MODEL, Payload, Vector
-from edge.training.answering import MOST_ANSWERS, SHIFT, AnsweringTrainer
+from edge.protocol.config import DataConfig, Job, PartitionConfig
+from edge.protocol.messages import Train
+from edge.protocol.payload import MODEL, Payload
+from edge.training.answering import SHIFT, AnsweringTrainer
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import load
 from scenarios.run.setup import RunInputs, Setup
+from tests.toy import DIGITS_CNN, TRAIN, cache_folder
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +49,26 @@ def test_a_visit_uploads_what_it_received_and_a_little_more(
     assert (first.client, other.client) == (13, 4)
 
 
-def test_few_answers_are_kept(trainer: AnsweringTrainer, described: tuple[Setup, Payload]) -> None:
-    for number in range(2 * MOST_ANSWERS):
-        model = {key: Vector(vector.data + np.float32(number)) for key, vector in described[1][MODEL].items()}
-        trainer.train(Train(0, number, 0.1, {}, {MODEL: model}), None, None)
-
-    assert len(trainer._answers) == MOST_ANSWERS
+# --- examples that are held out ---------------------------------------------------------------------------------------
 
 
-def test_an_evaluation_is_computed_once_and_has_the_examples_of_its_task(
-    trainer: AnsweringTrainer, described: tuple[Setup, Payload]
-) -> None:
-    first, later = (trainer.evaluate(Evaluate(start, start + 100, GLOBAL, described[1]), None) for start in (100, 200))
+DATA = DataConfig("digits", clients=4, partition=PartitionConfig("iid"))
 
-    assert (first.start, later.start, first.examples, later.examples) == (100, 200, 100, 100)
-    assert later.values is first.values
+
+def trainer_of(data: DataConfig) -> LocalTrainer:
+    objective = "edge.training.client_update:ClientUpdate"
+    return LocalTrainer(Job("", 0, "cpu", cache_folder(), DIGITS_CNN, data, TRAIN, objective))
+
+
+def test_held_out_examples_are_counted_apart_and_never_trained_on() -> None:
+    # 1437 // 4 = 359 examples for each client; a quarter of them, rounded down, is 89.
+    worker = trainer_of(replace(DATA, validation=0.25))
+    profile, _ = worker.describe(data=True)
+    assert profile.samples.tolist() == [270] * 4
+    assert profile.validation_samples.tolist() == [89] * 4
+    assert profile.histogram.sum(axis=1).tolist() == [270] * 4
+    for trained, held in zip(worker.client_indices.train, worker.client_indices.validation, strict=True):
+        assert np.intersect1d(trained, held).size == 0
+    plain, _ = trainer_of(DATA).describe(data=True)
+    assert plain.validation_samples.tolist() == [0] * 4
+    assert plain.samples.tolist() == [359] * 4

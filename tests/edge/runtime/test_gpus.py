@@ -9,14 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from coordinator.workers.messaging import OUT_OF_MEMORY
-from edge.protocol import messages, serialization
-from edge.protocol.config import DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
-from edge.protocol.payload import Payload
+from edge.protocol.config import DataConfig, Job, ModelConfig, TrainConfig
 from edge.runtime import gpu_share
-from edge.runtime.gpu_memory import MIB
-from edge.runtime.gpu_share import GpuShare, assign_gpu, process_nbytes, workers_on_same_gpu
-from edge.runtime.task_runner import TaskRunner
+from edge.runtime.gpu_memory import MIB, free_in, gpu_workers, visible
+from edge.runtime.gpu_share import GpuShare, assign_gpu
 
 GIB = 1024 * MIB
 
@@ -46,7 +42,6 @@ def test_workers_take_turns_unless_the_user_names_one_gpu(device: str, count: in
     ("device", "count", "text"),
     [
         ("cuda", 0, "--device cuda: torch finds no GPU that it can use"),
-        ("cuda:0", 0, "--device cuda:0: torch finds no GPU that it can use"),
         ("cuda:2", 2, "--device cuda:2: torch finds 2 GPUs, cuda:0 to cuda:1"),
     ],
 )
@@ -56,26 +51,6 @@ def test_a_gpu_that_is_not_there_is_refused_by_name(device: str, count: int, tex
     assert str(refusal.value) == text
 
 
-@pytest.mark.parametrize(
-    ("device", "gone", "of_each"),
-    [
-        ("cuda", (), [3, 2, 3, 2, 3]),
-        ("cuda", (2, 3), [2, 1, 2]),  # slots 0, 1 and 4 are left
-        ("cuda:0", (), [5] * 5),
-        ("cuda:0", (2, 3), [3] * 3),
-    ],
-)
-def test_those_that_left_have_no_share(device: str, gone: tuple[int, ...], of_each: list[int]) -> None:
-    left = [slot for slot in range(5) if slot not in gone]
-    assert [workers_on_same_gpu(job(device, slot, 5), gone, 2) for slot in left] == of_each
-
-
-def test_the_drivers_table_is_read_line_by_line() -> None:
-    table = "17, 900\n171, 64\n18, [N/A]\nNo running processes found\n"
-    assert [process_nbytes(table, pid) for pid in (17, 171, 18, 19)] == [900 * MIB, 64 * MIB, 0, 0]
-    assert process_nbytes("", 17) == 0
-
-
 @dataclass
 class Driver:
     """Stands where torch and the driver stand: two GPUs of 10 GiB."""
@@ -83,24 +58,6 @@ class Driver:
     table: str
     reserved: int = 0
     fractions: list[tuple[str, float]] = field(default_factory=list)
-
-
-class Visited:
-    """A site where client 1 finds too little memory."""
-
-    def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> messages.Update:
-        if task.client == 1:
-            raise torch.OutOfMemoryError("too little")
-        return messages.Update(task.client, task.round, {}, {})
-
-    def decoded(self, update: messages.Update) -> messages.Update:
-        raise AssertionError
-
-    def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
-        raise AssertionError
-
-    def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
-        raise AssertionError
 
 
 @pytest.fixture
@@ -145,20 +102,31 @@ def test_a_share_grows_when_a_neighbour_has_left_and_is_set_only_when_it_changes
     assert driver.fractions == [("cuda:0", pytest.approx(1 / 3)), ("cuda:0", 0.5), ("cuda:0", 1.0)]
 
 
-def test_a_worker_hears_before_each_task_who_has_left_and_tells_after_its_first_visit(driver: Driver) -> None:
-    runner = TaskRunner(Visited(), GpuShare(job(slot=0, workers=4)))
-    failing, visit = messages.Train(1, 0, 0.1, {}, {}), messages.Train(0, 0, 0.1, {}, {})
-    notes = []
-    for task, left in ((failing, ()), (visit, ()), (visit, (2,))):
-        notes.append(
-            runner.telemetry(task, runner.perform(task, serialization.Envelope("worker-0-00ff", 1, retired_slots=left)))
-        )
-    assert notes == ["", "cuda:0: 0 MiB reserved, 1536 MiB context, share 0.50", ""]
-    assert driver.fractions == [("cuda:0", 0.5), ("cuda:0", pytest.approx(0.35)), ("cuda:0", pytest.approx(0.85))]
+# --- how many workers GPUs have memory for ----------------------------------------------------------------------------
 
 
-def test_torchs_own_error_reaches_the_coordinator_by_the_name_that_it_knows() -> None:
-    task = messages.Train(1, 0, 0.1, {}, {})
-    reply = TaskRunner(Visited(), None).perform(task, serialization.Envelope("worker-0-00ff", 1))
-    assert isinstance(reply, messages.Error)
-    assert (reply.kind, reply.text.partition(" (")[0]) == (OUT_OF_MEMORY, "too little")
+@pytest.mark.parametrize(
+    ("free", "visit", "cores", "visits", "workers"),
+    [
+        # A worker takes 1 GiB and twice 10 GiB; of 80 GiB 72 may be used, which 21 divides 3 times.
+        ([80 * GIB], 10 * GIB, 16, 10, 3),
+        ([80 * GIB], 10 * GIB, 16, 1, 1),
+        # With 5 GiB a visit there is room for 6, but more than four of one GPU gain nothing.
+        ([80 * GIB], 5 * GIB, 16, 10, 4),
+        # Workers take GPUs in turns, so the one with 36 usable GiB decides: 3 on each.
+        ([80 * GIB, 40 * GIB], 5 * GIB, 16, 10, 6),
+        ([0], 5 * GIB, 16, 10, 1),
+    ],
+)
+def test_workers_share_the_free_memory_but_cores_and_visits_are_limits_too(
+    free: list[int], visit: int, cores: int, visits: int, workers: int
+) -> None:
+    assert gpu_workers(free, visit, cores, visits) == workers
+
+
+def test_the_drivers_table_is_read_for_the_gpus_that_cuda_shows() -> None:
+    assert free_in("81000\n 512\n") == [81000 * MIB, 512 * MIB]
+    assert free_in("81000\n[N/A]\n") == free_in("") == []
+    assert visible([3, 5, 7], None) == [3, 5, 7]
+    assert visible([3, 5, 7], "2, 0") == [7, 3]
+    assert visible([3, 5, 7], "GPU-8a1c") == visible([3, 5, 7], "4") == visible([3], "") == []
