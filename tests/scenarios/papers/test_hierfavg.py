@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.inputs import FleetInputs
 from costmodel.visits.timeline import solve
@@ -12,7 +11,7 @@ from costmodel.visits.work import Work, Works
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
 from scenarios.experiment.grid import Grid
-from scenarios.papers import hierfavg, reproduce, tables
+from scenarios.papers import hierfavg, reproduce
 from scenarios.papers.published import INTERVAL_JOULES, INTERVAL_SECONDS
 from scenarios.papers.spec import SCALES
 from tests.costmodel.worlds import ends, streams
@@ -49,14 +48,6 @@ def test_averages_at_the_edge_cost_messages_there_and_spare_none_to_the_cloud() 
         INTERVAL_SECONDS: pytest.approx(0.150528 + 11 * 0.1232066),
         INTERVAL_JOULES: pytest.approx(0.0150528 + 0.0616033),
     }
-
-
-def test_the_rows_of_device_and_networks_are_the_cost_model() -> None:
-    edge, cloud, client = networks()["hierfavg-edge"], networks()["hierfavg-cloud"], devices()["hierfavg-client"]
-    assert edge.up_bits_per_second == pytest.approx(hierfavg.UPLINK_BITS_PER_SECOND)
-    assert cloud.up_bits_per_second == pytest.approx(hierfavg.UPLINK_BITS_PER_SECOND / hierfavg.CLOUD_TIMES)
-    assert edge.transmit_watts == hierfavg.TRANSMIT_WATTS
-    assert client.train_watts == pytest.approx(hierfavg.COMPUTE_WATTS)
 
 
 def test_a_visit_takes_as_long_on_the_clock_as_by_the_cost_model() -> None:
@@ -98,10 +89,3 @@ def test_every_row_makes_as_many_local_steps(scale: str) -> None:
     steps = [run.loaded.scenario.rounds.max * (run.loaded.scenario.train.local_steps or 0) for run in runs]
     assert steps == [hierfavg.LOCAL_STEPS[scale] * hierfavg.CLOUD_STEPS[scale]] * 8
     assert all(run.needs == {"accuracy": hierfavg.TARGETS[scale], "rounds": 1.0} for run in runs)
-
-
-def test_the_list_says_that_the_printed_values_are_lost() -> None:
-    cells = tables.catalogue("hierfavg:2")
-    lost = {cell["measure"] for cell in cells if cell["published_is_lost"]}
-    assert lost == {"time to accuracy", "joules to accuracy"}
-    assert all(cell["published"] is None for cell in cells)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ from scenarios.papers.spec import (
     PaperSetting,
 )
 from scenarios.run.progress import ProgressPoint, Trail
-from tests.brief import brief_figures
+from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 SLOW = Trail([ProgressPoint(1, 10.0, 100, 80.0, 0.4, 0.4), ProgressPoint(2, 20.0, 200, 160.0, 0.6, 0.6)])
 FAST = Trail([ProgressPoint(1, 6.0, 100, 80.0, 0.5, 0.5), ProgressPoint(2, 12.0, 200, 160.0, 0.7, 0.7)])
@@ -85,12 +84,6 @@ def test_the_papers_scale_is_the_shipped_scenario_with_the_papers_budgets() -> N
     assert part.loaded.model.name == "resnet18"
     assert part.loaded.scenario.data.partition.epsilon == 7
     assert part.needs == {"time": 900.0, "bytes": 50e9, "nominal": 50e9}
-
-
-def test_small_budgets_are_the_papers_in_the_ratio_of_the_models_bytes() -> None:
-    made = reproduce.plan("fedbr:fig3", "small", grid_of("fedbr:fig3", ["panel=c"]), 1)
-
-    assert made.selection.limit(made.selection.panels[0]) == pytest.approx(50e9 * 0.005552, rel=1e-3)
 
 
 # --- the words --------------------------------------------------------------------------------------------------------
@@ -183,40 +176,11 @@ def test_accuracies_at_an_amount_and_amounts_to_an_accuracy_are_read_off_each_ru
 # --- a figure ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two cells of Fig. 3, cut short after two rounds."""
-    out = tmp_path_factory.mktemp("runs")
-    words = ["fedbr:fig3", "rounds.max=2", "row=FedAvg,FedBR", "panel=c", "--workers", "1", "--json", "--report"]
-    with brief_figures():
-        assert main.run_command(["reproduce", *words, "--out", str(out), "--run-id", "a"]) == 0
-    return out / "fedbr-fig3-tiny" / "a"
-
-
-def result_of(folder: Path) -> dict[str, Any]:
-    return dict(json.loads((folder / "study.json").read_text()))
-
-
-def test_every_number_says_that_it_is_scaled_and_what_was_changed(folder: Path) -> None:
-    cells = result_of(folder)["cells"]
-
-    assert [(cell["panel"], cell["row"], cell["published"]) for cell in cells] == [
-        ("c", "FedAvg", 0.708), ("c", "FedBR", 0.768),
-    ]  # fmt: skip
-    for cell in cells:
-        assert cell["scaled"]
-        assert "digits-cnn in place of CIFAR-10 and ResNet-18" in cell["changed"]
-        assert cell["changed"].endswith("override rounds.max=2")
-        assert cell["complete"] == [False]
-        assert cell["bytes"] > cell["nominal_bytes"] > 0
-
-
-def test_table_and_page_put_published_values_beside_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = reproduce.plan(
-        "fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=FedAvg,FedBR", "panel=c", "rounds.max=2"]), 1
-    )
-    made.show(result_of(folder), folder / "report.html")
-    lines = capsys.readouterr().out.splitlines()
+@pytest.mark.usefixtures("brief_figures", "pool_in_this_process")
+def test_table_and_page_put_published_values_beside_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fedbr:fig3", "rounds.max=2", "row=FedAvg,FedBR", "panel=c", "--report"]
+    assert main.run_command(["reproduce", *words, "--out", str(tmp_path), "--run-id", "a"]) == 0
+    lines, folder = capsys.readouterr().out.splitlines(), tmp_path / "fedbr-fig3-tiny" / "a"
     fedavg = next(line for line in lines if line.startswith("FedAvg"))
     page = (folder / "report.html").read_text()
 
