@@ -75,7 +75,7 @@ def test_the_papers_scale_is_the_papers_protocol() -> None:
 def test_a_cell_is_the_test_accuracy_in_the_best_validation_round(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    short = ["rounds.max=3", "train.local_steps=1", "eval.adapt.epochs=1", "data.clients=3", "rounds.participants=2"]
+    short = ["rounds.max=2", "train.local_steps=1", "eval.adapt.epochs=1", "rounds.participants=2"]
     words = ["pfedmb:fig3", "--scale", "tiny", "row=pFedMB", *short, "--out", str(tmp_path)]
     assert main.run_command(["reproduce", *words, "--run-id", "r", "--json", "--report"]) == 0
     result = json.loads(capsys.readouterr().out)
