@@ -71,6 +71,7 @@ def test_the_papers_scale_is_the_papers_protocol() -> None:
     assert found.changed == ""
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("brief_figures", "pool_in_this_process")
 def test_a_cell_is_the_test_accuracy_in_the_best_validation_round(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
