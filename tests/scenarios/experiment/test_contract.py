@@ -152,12 +152,20 @@ def virtual(result: Any) -> Any:
     return [virtual(each) for each in result] if isinstance(result, list) else result
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> Made:
-    made = Made(request.param, tmp_path_factory.mktemp(request.param))
-    with brief_figures():
-        assert made.command(made.out, "--report") == 0
-    return made
+@pytest.fixture(scope="module")
+def known() -> dict[str, Made]:
+    """The experiments that have been made, by their kinds."""
+    return {}
+
+
+@pytest.fixture(params=KINDS)
+def made(request: pytest.FixtureRequest, known: dict[str, Made], tmp_path_factory: pytest.TempPathFactory) -> Made:
+    kind = str(request.param)
+    if kind not in known:
+        known[kind] = Made(kind, tmp_path_factory.mktemp(kind))
+        with brief_figures():
+            assert known[kind].command(known[kind].out, "--report") == 0
+    return known[kind]
 
 
 @pytest.fixture
@@ -253,22 +261,8 @@ def test_a_run_that_fails_is_named_and_costs_the_others_nothing(
     assert list((tmp_path / made.kind.place).glob("*.html"))
 
 
-PROCESSES, CLUSTER = "--parallel 2", "--on auto --workers 1"
-PAIRS = (("compare", PROCESSES), ("sweep", CLUSTER), ("reproduce", PROCESSES))
-
-
 @pytest.mark.parametrize(
-    ("made", "place"),
-    [
-        *PAIRS,
-        *(
-            pytest.param(kind, place, marks=pytest.mark.long)
-            for kind in KINDS
-            for place in (PROCESSES, CLUSTER)
-            if (kind, place) not in PAIRS
-        ),
-    ],
-    indirect=["made"],
+    ("made", "place"), [("compare", "--parallel 2"), ("sweep", "--on auto --workers 1")], indirect=["made"]
 )
 def test_runs_that_are_made_at_the_same_time_have_the_scenarios_of_the_plan(
     place: str, made: Made, copies: pytest.MonkeyPatch, tmp_path: Path

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from scenarios.config.errors import ScenarioError
-from scenarios.config.overrides import shown
-from scenarios.config.toml_writer import toml_value
 from scenarios.experiment.grid import Axis, Grid, Point, axis_of, cell_name, grid_of, over_methods, variant_name
 
 
@@ -21,12 +19,6 @@ def test_methods_are_those_of_the_words_or_else_the_default_ones() -> None:
     assert default == Grid("digits", (Axis("method", ("fedavg", "fedbr")),), {"rounds.max": 2})
     one = over_methods(grid_of("digits", ["train.lr=0.1,1", "method=moon"]), ["fedavg"])
     assert one == Grid("digits", (Axis("method", ("moon",)), Axis("train.lr", (0.1, 1))), {})
-
-
-def test_a_value_is_shown_in_one_way_however_it_is_written() -> None:
-    values = [0.10, 1e-1, 16, 16.0, "sync", True, {"a": 1}]
-    assert [shown(value) for value in values] == ["0.1", "0.1", "16", "16", "sync", "true", "{a = 1}"]
-    assert toml_value({"a": [1, True], "b c": "x"}) == '{a = [1, true], "b c" = "x"}'
 
 
 def test_every_combination_is_a_point_or_lists_run_side_by_side() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.experiment.grid import Grid, axis_of, grid_of
+from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import Sweep, plan
 
 
@@ -71,14 +71,3 @@ def test_seeds_count_up_from_the_scenarios_or_are_named() -> None:
     assert planned("method=fedavg,fedbr", seeds=2, first_seed=5).seeds == (5, 6)
     named = planned("method=fedavg", "seed=3,11")
     assert (named.seeds, names(named)) == ((3, 11), ["fedavg-seed3", "fedavg-seed11"])
-
-
-def test_targets_are_the_scenarios_unless_they_are_named() -> None:
-    assert planned("method=fedavg").targets == (0.9,)
-    assert planned("method=fedavg", targets=[0.8, 0.5, 0.8]).targets == (0.5, 0.8)
-
-
-def test_python_values_make_the_axes_that_words_make() -> None:
-    assert axis_of("train.lr", [0.05, 0.1]) == grid_of("digits", ["train.lr=0.05,0.1"]).axes[0]
-    (row,) = plan(Grid("digits", (axis_of("train.nesterov", [False]),)), seeds=1).rows
-    assert (row.name, row.folder) == ("train.nesterov=false", "fedbr-nesterov-false")

@@ -10,10 +10,10 @@ import pytest
 from matplotlib.axes import Axes
 
 from scenarios.report import columns, html, readings, result_figures, result_tables, run_reader, terminal
-from scenarios.report.html import ExperimentAnswer, render, write_experiment
+from scenarios.report.html import ExperimentAnswer, write_experiment
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.readings import Reading
-from scenarios.report.result_figures import DotPanel, GridMap
+from scenarios.report.result_figures import DotPanel
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.tables import of_texts
 from scenarios.run.progress import Mean, PairTest
@@ -75,14 +75,6 @@ def test_of_many_rows_some_are_drawn_and_all_are_in_tables(
         tmp_path / "report.html", "lr", ExperimentAnswer("Done."), by_group, drawn=["other"]
     ).read_text()
     assert re.findall(r"<summary>Scenario: (.*?)</summary>", page) == ["other, seed 0"]
-
-
-def test_an_experiment_without_a_run_has_a_page_of_its_words_alone(tmp_path: Path) -> None:
-    answer = ExperimentAnswer("No run has ended.", warnings=["two runs failed"])
-    page = write_experiment(tmp_path / "report.html", "digits: lr", answer, []).read_text()
-    assert "No run has ended." in page
-    assert "two runs failed" in page
-    assert 'id="results"' not in page
 
 
 @pytest.mark.parametrize(
@@ -165,20 +157,6 @@ def test_dots_have_intervals_and_seeds_and_zero_is_marked_in_differences() -> No
     assert [text.get_text() for text in right.texts] == ["–", "–"]  # the row itself, and one that cannot be compared
 
 
-def test_a_map_has_a_cell_per_pair_of_values_with_its_interval_in_words() -> None:
-    means = {("0.01", "fedavg"): MEANS["slow"], ("0.1", "fedavg"): MEANS["fast"], ("0.1", "fedprox"): MEANS["other"]}
-    grid = GridMap(
-        "Final accuracy", ("train.lr", ["0.01", "0.1"]), ("method", ["fedavg", "fedprox"]), columns.PERCENT, means
-    )
-    (axes,) = result_figures.grid_maps(ShownRuns([]), [grid]).axes
-    assert [text.get_text() for text in axes.texts] == ["51\n± 13 %", "80\n± 6 %", "–", "80\n± 13 %"]
-    (image,) = axes.get_images()
-    assert np.ma.getmaskarray(np.ma.masked_invalid(np.ma.asarray(image.get_array()))).tolist() == [
-        [False, False],
-        [True, False],
-    ]
-
-
 # --- the page around them --------------------------------------------------------------------------------------------
 
 
@@ -193,23 +171,3 @@ def test_a_table_of_more_than_twelve_rows_is_folded_unless_it_is_the_first(tmp_p
     text = page(tmp_path, 13, 12, 13)
     assert text.count('<details class="fold">') == 1
     assert text.index("<h2>table 2</h2>") < text.index('<details class="fold">') < text.index("(13 rows)")
-
-
-def test_only_screens_are_dark_as_the_system_or_the_reader_says(tmp_path: Path) -> None:
-    text = page(tmp_path)
-    dark = [line for line in text.splitlines() if "color-scheme: dark;" in line]
-    assert [line.partition("{")[0].strip() for line in dark] == [
-        "@media screen and (prefers-color-scheme: dark)",
-        "@media screen",
-    ]
-    assert ':root:not([data-theme="light"])' in dark[0]
-    assert ':root[data-theme="dark"]' in dark[1]
-
-
-def test_the_footer_promises_equal_records_on_one_kind_of_processor_only(tmp_path: Path) -> None:
-    text = page(tmp_path)
-    assert "the same virtual record on the same kind of processor" in text
-    portable = render("base.html.j2", title="Runs", portable=True)
-    assert "the same virtual record and the same model on every x86-64 processor with AVX2" in portable
-    assert "kind of processor" not in portable
-    assert "on every host." not in text

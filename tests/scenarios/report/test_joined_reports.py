@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from scenarios.cli import main
-from scenarios.cli.recorded import with_default_paths
 from scenarios.config.errors import ReportError, worded
 from scenarios.config.load import load
 from scenarios.config.quantities import scenario_text
@@ -152,16 +151,6 @@ def test_a_page_says_which_keys_differ_beside_those_that_name_the_groups(tmp_pat
     assert notices(named) == []
 
 
-def test_a_table_needs_no_path_before_an_option_a_folder_or_the_end(tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    assert with_default_paths([]) == []
-    assert with_default_paths([folder, "--csv"]) == [folder, "--csv", "."]
-    assert with_default_paths(["--csv", folder]) == ["--csv", ".", folder]
-    assert with_default_paths([folder, "--csv", "--parquet", "a.parquet"]) == [
-        *(folder, "--csv", ".", "--parquet", "a.parquet")
-    ]
-
-
 def test_runs_of_an_earlier_version_are_in_the_group_of_new_ones_with_equal_scenarios(tmp_path: Path) -> None:
     now = scenario_text(load("digits").scenario.model_dump())
     before = re.sub('= "1 Gbit/s"', "= 1000000000.0", now).replace('on_late = "stop"\n', "")
@@ -173,14 +162,6 @@ def test_runs_of_an_earlier_version_are_in_the_group_of_new_ones_with_equal_scen
     first, second = grouped(runs)
     assert ([run.folder.name for run in first.runs], [run.folder.name for run in second.runs]) == (["0", "1"], ["2"])
     assert differences([first, second]) == [("fleet.server.down", ["1 Gbit/s", "1 Mbit/s"])]
-
-
-def test_a_scenario_that_cannot_be_resolved_any_more_is_compared_as_it_is_written(tmp_path: Path) -> None:
-    text = scenario_text(load("digits").scenario.model_dump())
-    gone = text.replace('method = "fedbr"', 'method = "no_such_module:SPEC"')
-    runs = open_runs([made_run(tmp_path / str(number), (0.5,), each) for number, each in enumerate((text, gone))])
-    assert runs[1].settings["method"] == "no_such_module:SPEC"
-    assert [key for key, _ in differences(grouped(runs))] == ["method"]
 
 
 def bars(page: Path, figure: str, panel: int) -> dict[str, float]:
@@ -208,23 +189,3 @@ def test_bars_show_the_means_of_the_table_above_them_with_their_intervals(tmp_pa
     assert bars(page, "to_target", 0) == {"fedavg": 15.0}
     assert "15 (0 to 79) s" in page.read_text() and "not reached, best 70.0 %" in page.read_text()
     assert bars(page, "energy_parts", 0) == {"fedavg": 5.0, "fedprox": 5.0}  # 0.5 + 3 + 0.25 + 1.25 J in each seed
-
-
-def test_the_energy_of_groups_is_divided_by_what_their_clients_did_and_by_client(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        pi, phone = (visit_row(client - 3, 0, client, 0.0, 1.0, 2.0, 4.0) for client in (3, 4))
-        phone = phone._replace(device="phone", compute_joules=3.0 + seed, joules=5.0 + seed)
-        made_run(tmp_path / str(seed), (0.5,), HEAD.format(method="fedavg", seed=seed, data="digits"), [pi, phone])
-    (group,) = grouped(open_runs([tmp_path / "1", tmp_path / "2"]))
-    # 11 and 12 J in all, of which 7 and 8 J computing: a half width of 12.706 x 0.707 / sqrt(2) = 6.4 J.
-    table = result_tables.energy([group], "group")
-    assert table.header == ["group", "energy", "idle", "compute", "receive", "send"]
-    assert table.texts == [["fedavg", "11.5 ± 6.4 J", "1.0 ± 0.0 J", "7.5 ± 6.4 J", "0.5 ± 0.0 J", "2.5 ± 0.0 J"]]
-    assert result_tables.energy_of_clients(group.first).texts == [
-        ["client 4", "phone", "lte", "1", "6.00 J", "0.50 J", "4.00 J", "0.25 J", "1.25 J"],
-        ["client 3", "pi", "lte", "1", "5.00 J", "0.50 J", "3.00 J", "0.25 J", "1.25 J"],
-    ]
-    with brief_figures("energy", "energy_parts"):
-        page = html.from_folders([tmp_path])
-    assert bars(page, "energy_parts", 0) == {"fedavg, phone": 6.5, "fedavg, pi": 5.0}
-    assert page.read_text().count("<summary>Energy of clients") == 1

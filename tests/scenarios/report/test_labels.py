@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from scenarios.config.overrides import KeyValues
 from scenarios.report.labels import differing, identities, labels, short, value_text
 
 PLAIN: dict[str, Any] = {
@@ -77,12 +76,3 @@ def test_a_key_is_as_short_as_it_is_clear() -> None:
     ]
     chain = [{"kind": "topk", "ratio": 0.01}, {"kind": "quantize", "bits": 4, "norm": "max"}, {"kind": "sign"}]
     assert value_text(chain) == "topk(0.01)+quantize(4,max)+sign"
-
-
-def test_values_that_are_written_alike_still_have_labels_of_their_own() -> None:
-    long = {"a": 1.0, "b": 1.0, "c": 1.0}
-    mixes: list[KeyValues] = [{"method": "fedavg", "fleet.devices": long | {last: 1.0}} for last in ("d", "e")]
-    assert labels(mixes) == [
-        "fedavg, devices=a 1 + b 1 + c 1 + 1 more #1",
-        "fedavg, devices=a 1 + b 1 + c 1 + 1 more #2",
-    ]

@@ -20,7 +20,6 @@ from msgspec import convert, to_builtins
 from msgspec.structs import asdict as fields_of
 from msgspec.structs import replace
 
-from coordinator.workers.task import PoolError
 from costmodel.fleet.codec_costs import reference_rates
 from costmodel.fleet.devices import Device, devices, figures, own_rows
 from edge.protocol.codecs.registry import CODECS
@@ -216,15 +215,6 @@ def test_what_cannot_be_calibrated_is_refused_before_measuring(arguments: dict[s
     assert str(caught.value) == message
 
 
-@pytest.mark.usefixtures("measured")
-def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-
-    with pytest.raises(ScenarioError, match=r"^cannot write .*/this-host\.toml: Not a directory$"):
-        doctor.calibrate()
-
-
 # --- the measuring process --------------------------------------------------------------------------------------------
 
 
@@ -239,15 +229,6 @@ def test_it_runs_as_workers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "threads": 1,
         "mmap": 1 << 30,
     }
-
-
-def test_its_failure_is_told_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python_is(tmp_path, monkeypatch, "echo 'RuntimeError: out of memory' >&2; exit 3")
-
-    with pytest.raises(PoolError) as caught:
-        doctor.calibrate()
-    assert str(caught.value).splitlines()[0].startswith("the process that measures ended with exit code 3")
-    assert str(caught.value).splitlines()[-1].strip() == "RuntimeError: out of memory"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

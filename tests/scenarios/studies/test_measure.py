@@ -6,15 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from coordinator.records.schema import EvaluationRow
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
-from coordinator.workers.task import PoolTask, ReplyValidator
-from edge.protocol.messages import CORRECT, CROSS_ENTROPY, Evaluate, Score, WireError
-from edge.protocol.payload import Vector
 from scenarios.config.load import ScenarioError
 from scenarios.config.overrides import parse_all
 from scenarios.run.host import Host
@@ -117,11 +113,3 @@ def test_what_cannot_be_measured_is_refused(
     with pytest.raises(ScenarioError) as caught:
         measured(sparse, metrics, *filter(None, [override]), **words)
     assert str(caught.value).startswith(message)
-
-
-def test_vectors_of_a_score_that_nobody_asked_for_are_refused() -> None:
-    score = Score(0, 3, {CORRECT: (1, 2), CROSS_ENTROPY: (0.5, 2)}, {"own": {"v": Vector(np.ones(2, np.float32))}})
-    task = PoolTask(Evaluate(0, 2, 3, {}))
-    with pytest.raises(WireError, match=r"vectors \{'own': \{'v': 2\}\}, which were not requested"):
-        task.validator.refuse(task, score)
-    ReplyValidator(takes_vectors=True).refuse(task, score)

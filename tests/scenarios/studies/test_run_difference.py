@@ -72,16 +72,6 @@ def test_other_training_differs_in_its_models(recorded: Path, tmp_path: Path) ->
     )
 
 
-def test_another_machine_is_shown_and_no_difference(recorded: Path, tmp_path: Path) -> None:
-    there = Path(shutil.copytree(recorded, tmp_path / "digits" / "there"))
-    environment = json.loads((there / "environment.json").read_text())
-    environment["versions"]["torch"] = "9.9"
-    (there / "environment.json").write_text(json.dumps(environment))
-    found = difference(str(recorded), str(there))
-    assert list(found.environment) == ["versions.torch"]
-    assert found.same
-
-
 def test_scenarios_are_compared_by_their_keys_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text('extends = "digits"\ntrain.lr = 0.25\n')
@@ -92,11 +82,6 @@ def test_scenarios_are_compared_by_their_keys_alone(tmp_path: Path, capsys: pyte
     assert json.loads(capsys.readouterr().out)["keys"] == {"fleet.transport.reconnect": [None, "5 s"]}
     assert run_command(["diff", "digits", "digits"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "the scenarios are the same"
-
-
-def test_a_run_is_compared_with_a_scenario_as_its_device_resolves_it(recorded: Path) -> None:
-    found = difference(str(recorded), str(recorded / "scenario.toml"))
-    assert (found.same, found.keys, found.results, found.rounds) == (True, {}, {}, None)
 
 
 def test_what_is_neither_a_run_nor_a_scenario_is_refused(

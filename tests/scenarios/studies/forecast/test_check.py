@@ -18,7 +18,7 @@ from scenarios.report import terminal
 from scenarios.run.setup import Setup
 from scenarios.studies.forecast import check, check_text
 from scenarios.studies.forecast.check import AlphaRow, Check, DataSource, MachineCosts
-from scenarios.studies.forecast.forecast import Forecast, RefusedClients, forecast
+from scenarios.studies.forecast.forecast import RefusedClients, forecast
 from tests.scenarios.studies.forecast.profiles import profile
 
 COSTS = MachineCosts(
@@ -105,26 +105,6 @@ def test_a_missing_data_set_is_a_warning_and_leaves_out_what_depends_on_it(cifar
     assert found.bytes > 0
 
 
-def test_missing_data_that_can_be_downloaded_are_said_to_be() -> None:
-    get = check.data_source(Setup.of(load("cifar10-cnn"), profile()), None).get or ""
-    assert get.startswith("the first run downloads it with torchvision (data.download = true); if you have it, put ")
-    assert check.data_source(Setup.of(load("digits"), profile()), "scikit-learn") == DataSource(
-        "scikit-learn", None, None, None
-    )
-
-
-def test_a_data_set_of_ones_own_is_looked_for_by_its_place_and_not_by_the_name_in_its_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def asked(name: str, root: str | None, cache: Path | None) -> None:
-        raise LookupError(name)
-
-    monkeypatch.setattr(check, "find_data", asked)
-    place = "benchmarks.engine_parts.images:images_200"
-    with pytest.raises(LookupError, match=place):
-        check.run_check(load("digits", parse_all([f"data.name={place}", "model.name=cnn"])), tmp_path)
-
-
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
@@ -176,17 +156,6 @@ def test_budgets_evaluations_and_rounds_that_cannot_be_timed_are_in_words() -> N
     assert texts(untimed)[2]["virtual time"] == f"{terminal.UNKNOWN} not computed within 5 s"
 
 
-@pytest.mark.usefixtures("warm_workers")
-def test_check_as_json_has_exactly_these_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_command(["check", "digits", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-
-    assert set(result) == {"scenario", "blocks", "alphas", "submodels", "notes", "estimate", "costs", "refusals"}
-    assert result["refusals"] == []
-    assert result["estimate"]["data"]["found"] is not None
-    assert result["estimate"]["flops"] > 0
-
-
 # --- this machine -----------------------------------------------------------------------------------------------------
 
 
@@ -236,14 +205,6 @@ def test_a_run_that_cannot_work_is_refused_by_key(
     assert reasons == ([] if refusal is None else [refusal])
 
 
-def test_a_model_that_needs_more_memory_than_this_machine_has_is_refused() -> None:
-    costs = replace(COSTS, worker_nbytes=10**18)
-    (reason,) = check.refusals(load("digits"), checked().estimate, HERE, costs)
-    assert reason.startswith(
-        "train.batch = 16: the coordinator and one worker need 1000 PB of memory, and this machine"
-    )
-
-
 def test_check_ends_with_2_where_data_cannot_be_had_after_it_has_said_all_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -271,39 +232,6 @@ def test_messages_above_aggregators_are_foreseen_to_the_byte(tmp_path: Path) -> 
     assert found.estimate.bytes == flat.estimate.bytes
     limited = check.run_check(load("digits", parse_all([*words, "budget.wan_bytes=800 kB"])), tmp_path)
     assert (limited.estimate.rounds, limited.estimate.ended_by) == (4, "wan_bytes")
-
-
-def test_messages_of_aggregators_that_meet_otherwise_are_those_of_their_rounds(tmp_path: Path) -> None:
-    def found(*words: str) -> Forecast:
-        given = ("method=fedavg", "rounds.max=12", "fleet.tiers.count=3", "fleet.server={down=inf,up=inf}", *words)
-        return check.run_check(load("digits", parse_all(given)), tmp_path).estimate
-
-    up, down = 61_685, 61_696
-    # One by one, each aggregator sends after its second step: six models in twelve steps, and as many answers, or one
-    # less where the last is still to be mixed in; and the first models of all three.
-    one_by_one = found("tiers.upwards=asynchronous", "tiers.interval=2")
-    assert one_by_one.rounds_played == one_by_one.rounds == 12
-    assert one_by_one.wan_bytes is not None
-    assert 3 * down + 4 * (up + down) <= one_by_one.wan_bytes <= 3 * down + 6 * (up + down)
-    # An interval as long as two and a half rounds has three as a rule.
-    alone, flat = found(), found("fleet.tiers={count=0}")
-    assert (alone.virtual_seconds or 0) > (flat.virtual_seconds or 0) > 0
-    in_seconds = found(f"tiers.interval={2.5 * (flat.virtual_seconds or 0) / 12:.6f} s")
-    assert in_seconds.wan_bytes is not None
-    assert 2 * 3 * (up + down) <= in_seconds.wan_bytes <= 5 * 3 * (up + down)
-
-
-def test_heterofls_parts_have_the_papers_numbers_without_the_data(tmp_path: Path) -> None:
-    found = check.run_check(load("heterofl-mnist", parse_all([f"data.root={tmp_path}"])), tmp_path)
-    assert [(row.rate, row.clients, row.params, round(row.mib, 3)) for row in found.submodels] == [
-        (1.0, 20, 1_556_874, 5.939),
-        (0.5, 20, 391_370, 1.493),
-        (0.25, 20, 98_922, 0.377),
-        (0.125, 20, 25_274, 0.096),
-        (0.0625, 20, 6_594, 0.025),
-    ]
-    assert found.submodels[0].message_down_nbytes - 4 * 1_556_874 == 425  # header, slot and five names
-    assert found.submodels[0].flops_per_example > 200 * found.submodels[-1].flops_per_example
 
 
 def test_the_last_alpha_blocks_are_shown_of_methods_that_have_alpha_alone() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from scenarios.report.run_reader import open_runs
 from scenarios.run.host import Host, Piece, piece_seconds
 from scenarios.run.setup import Setup
 from scenarios.studies.forecast import duration
-from scenarios.studies.forecast.duration import RunDuration, rounds_needed, runs_left
+from scenarios.studies.forecast.duration import rounds_needed
 from scenarios.studies.forecast.forecast import PlayedRounds
 from scenarios.studies.forecast.profiles import Profiles
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -51,19 +50,6 @@ def test_a_run_needs_as_many_rounds_as_its_last_budget_and_all_of_them_for_an_ac
     assert rounds_needed(needs, 500, spent) == rounds
 
 
-def test_what_is_left_of_a_study_that_has_not_begun_is_what_was_foreseen(tmp_path: Path) -> None:
-    run_set = reproduce.plan(
-        "fedmlb:2", "paper", grid_of("fedmlb:2", ["row=FedAvg,FedMLB", "setting=cifar100-dir0.3-100"]), 1
-    ).run_set
-    first, second = (run.name for run in run_set.runs)
-    rest = runs_left(run_set, tmp_path, "cpu", [RunDuration(first, 1000, 60.0), RunDuration(second, 500, 864.0)])
-
-    # 60,000 s and 432,000 s
-    assert str(rest) == "0 of 2 runs ended, 0 rounds done, at most 1,500 left; about 5.7 d left"
-    unknown = runs_left(run_set, tmp_path, "cpu")
-    assert (unknown.rounds_left, unknown.seconds_left) == (2000, None)
-
-
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
@@ -89,18 +75,6 @@ def test_aggregators_meet_the_server_after_each_round_of_a_short_run() -> None:
         played = PlayedRounds(Setup.of(loaded, profile(140)))
         short = duration.short_scenario(played.setup, duration.round_work(played), Host(Path(), 1, "cpu")).scenario
         assert (short.tiers.interval, short.eval.every) == (1, 2)  # of the tier above, too: 1 is the default
-
-
-def test_own_models_of_aggregators_are_evaluated_in_rounds_without_a_meeting() -> None:
-    words = ["fleet.tiers.count=2", "tiers.interval=4"]
-    plain, own = (
-        duration.evaluation_flops(
-            Setup.of(load("digits", parse_all([*words, *more])), replace(profile(140), test_count=100))
-        )
-        for more in ([], ["eval.aggregators=true"])
-    )
-    # Two models more after three of four rounds.
-    assert own == plain * (1 + 2 * 3 / 4) > 0
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from coordinator.aggregation.server import ServerExtension
 from coordinator.methods.spec import CorrectionSpec, numbers_of_model
 from edge.protocol.config import ModelProfile
 from edge.protocol.options.base import Options
-from edge.protocol.payload import BlockShape, Layout, Payload, Vector
+from edge.protocol.payload import Payload, Vector
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
 from scenarios.run.setup import RunInputs, Setup
@@ -154,24 +153,6 @@ def test_a_model_that_a_client_keeps_is_not_sent_to_be_evaluated(method: str) ->
     assert 0 < evaluated < 50 * (1600 + 500)
 
 
-def test_whole_rounds_of_fedbr_are_priced_with_all_pathways_where_they_train_them() -> None:
-    three = replace(
-        profile(samples=32),
-        layout=Layout((BlockShape("body", 100), BlockShape("neck", 200), BlockShape("head", 300))),
-        flops=np.array([[1000.0, 1000.0, 0.0, 1000.0], [200.0, 200.0, 0.0, 200.0], [200.0, 200.0, 0.0, 200.0]]),
-        activations=np.array([10.0, 20.0, 20.0]),
-    )
-    always_one, all_in_full = (
-        foreseen("model.blocks=balanced:3", "rounds.max=3", method="fedbr", options=options, description=three)
-        for options in ("method_options={alpha=1}", 'method_options={alpha=1, full_rounds="all"}')
-    )
-
-    # A plain step costs 3200; the pathway through the last block adds 400, the one through the last two 800.
-    assert always_one.flops == 15 * 2 * 32 * 3600
-    # The first round is a whole one, and every later visit of a client that has had none yet.
-    assert all_in_full.flops == 2 * 32 * (6 * 3600 + 9 * 4400)
-
-
 def test_clients_that_only_download_are_priced_too() -> None:
     options = 'method_options={broadcast="everyone"}'
     found = foreseen("model.blocks=balanced:2", "rounds.max=3", method="fedbr", options=options)
@@ -200,11 +181,6 @@ def test_a_round_that_takes_too_long_to_compute_is_left_out_with_the_reason(monk
     assert (found.virtual_seconds, found.joules) == (None, None)
     assert found.flops == 40 * 5 * 10**12 * 32 * 2600
     assert found.untimed == "not computed within 0.2 s: a round has too many events, of fleet.speed"
-
-
-def test_clients_that_are_away_let_rounds_wait() -> None:
-    away = foreseen("fleet.availability.kind=renewal", "fleet.availability.on=60 s", "fleet.availability.off=600 s")
-    assert (away.virtual_seconds or 0) > 2 * (foreseen().virtual_seconds or math.inf)
 
 
 def test_without_the_data_bytes_alone_are_foreseen() -> None:

@@ -59,8 +59,3 @@ def test_an_earlier_run_of_the_same_kind_says_how_long_a_round_takes(tmp_path: P
     assert earlier_run(same, tmp_path, "cpu") is None
     (folder / "environment.json").write_text("no json")
     assert earlier_run(same, tmp_path, "cpu") is None
-
-
-def test_a_folder_without_a_round_has_no_pace(tmp_path: Path) -> None:
-    assert read_rounds(tmp_path) == []
-    assert seconds_per_round([]) is None
