@@ -18,7 +18,7 @@ from scenarios.experiment.at_amounts import at_of
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import plan
 from scenarios.report import bands
-from scenarios.run.progress import ProgressPoint, Trail, reached
+from scenarios.run.progress import ProgressPoint, Trail
 from scenarios.run.run_folder import RunFolder
 from tests.brief import brief_figures
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -53,14 +53,6 @@ def test_a_target_is_reached_by_the_first_round_within_the_limits_that_is_as_goo
     assert RUN.until(0.5, better=Better.LOWER) == RUN[2]
     assert RUN.until(0.4, better=Better.LOWER) is None
     assert RUN.until(None) is None
-
-
-def test_a_run_is_long_enough_once_all_its_needs_are_met() -> None:
-    assert reached(RUN, {"bytes": 300, "time": 5.0, "accuracy": 0.6})
-    assert not reached(RUN, {"bytes": 300, "time": 5.1})
-    assert not reached(Trail(RUN[:1]), {"bytes": 300})
-    assert not reached(Trail(), {"rounds": 0})
-    assert not reached(RUN, {})
 
 
 def test_a_band_steps_from_evaluation_to_evaluation_and_ends_with_its_shortest_run() -> None:

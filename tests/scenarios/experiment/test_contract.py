@@ -24,7 +24,6 @@ from scenarios.experiment.grid import grid_of
 from scenarios.experiment.run_set import NamedSummary
 from scenarios.papers import reproduce
 from scenarios.run.run_folder import RunFolder
-from scenarios.run.setup import RunInputs
 from tests.brief import brief_figures
 from tests.scenarios.experiment import recorded_process
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -308,15 +307,3 @@ def test_seeds_have_partitions_and_fleets_of_their_own_unless_a_key_fixes_one(co
     assert seeds("fleet.seed=0") == [(0, 0, 0), (1, 1, 0), (2, 2, 0)]
     with pytest.raises(ScenarioError, match=r"unknown key train\.batsh"):
         PLANS[command](["train.batsh=2"])
-
-
-def test_a_sweep_over_seeds_with_a_fleet_of_its_own_has_the_same_devices_and_links_in_every_run() -> None:
-    def rates(*words: str) -> list[tuple[list[float], list[float]]]:
-        varied = ["fleet.compute_spread=8", "fleet.rates=['1 Mbit/s', '9 Mbit/s']", *words]
-        fleets = [RunInputs(run.loaded).drawn_fleet for run in PLANS["sweep"](varied).run_set.runs]
-        return [(each.flops_per_second.tolist(), each.up.tolist()) for each in fleets]
-
-    first, second, third = rates("fleet.seed=5")
-    assert first == second == third
-    first, second, third = rates()
-    assert first != second and second != third

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -16,7 +15,7 @@ from scenarios.experiment import statistics
 from scenarios.experiment import sweep_tables as tables
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import plan
-from scenarios.report.tables import amounts, numbers
+from scenarios.report.tables import numbers
 from scenarios.run import progress
 from scenarios.run.progress import ProgressPoint, Trail
 from scenarios.run.run_folder import RunFolder
@@ -96,43 +95,6 @@ def found(targets: tuple[float, ...] = (0.82,)) -> dict[str, Any]:
 
 def read() -> tables.SweepResult:
     return tables.read(found())
-
-
-def test_there_is_no_mean_until_a_target_that_a_run_missed_and_the_count_says_so() -> None:
-    fedavg, fedbr = (row["to_target"][0] for row in found()["rows"])
-    assert (fedavg["reached"], fedavg["runs"], fedavg["virtual_seconds"]["mean"]) == (3, 3, 6.0)
-    assert (fedbr["reached"], fedbr["runs"], fedbr["virtual_seconds"]["mean"]) == (2, 3, None)
-    assert fedbr["bytes"]["values"] == [None, 100.0, 100.0]
-
-
-def test_what_aggregators_spent_is_in_rows_and_tables_only_where_a_row_has_tiers() -> None:
-    tiered = {
-        seed: Trail(replace(point, wan_nbytes=50 * point.rounds, price=0.0) for point in run(0.8, 0.82))
-        for seed in (0, 1)
-    }
-    plain = {seed: run(0.8, 0.82) for seed in (0, 1)}
-    rows: list[dict[str, Any]] = [
-        {"name": name, "method": "fedavg", "settings": {"method": name}, "runs": ["r0", "r1"]}
-        | statistics.over_seeds(runs, (0.82,)).plain()
-        for name, runs in (("tiered", tiered), ("direct", plain))
-    ]
-    assert [row.get("wan_bytes", {}).get("values") for row in rows] == [[100.0, 100.0], None]
-    assert not any("price" in row for row in rows)  # nothing was to be paid
-    result = {
-        "rows": rows,
-        "targets": [0.82],
-        "tests": [],
-        "runs": [{"name": name, "stopped_by": "rounds"} for name in ("r0", "r1")],
-    }
-    _, until = tables.short(tables.read(result))
-    assert [row[until.header.index("WAN bytes")] for row in until.texts] == ["50 ± 0 B", "-"]
-    head, cells = amounts(tables.numbers(result))
-    first = head.index("wan_bytes_to_0.82_mean")
-    assert [row[first] for row in cells] == [50.0, None]
-    head, cells = tables.runs(result)
-    assert [row[head.index("wan_bytes_to_0.82")] for row in cells] == [50.0, 50.0, None, None]
-    assert [row[head.index("wan_bytes")] for row in cells] == [100.0, 100.0, None, None]
-    assert "wan_bytes" not in tables.runs(result | {"rows": rows[1:]})[0]
 
 
 def test_two_rows_are_tested_over_their_common_seeds() -> None:

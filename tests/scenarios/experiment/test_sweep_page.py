@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from scenarios.experiment import sweep_tables
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import Sweep, plan
 from tests.ledgers import made_run
@@ -72,25 +71,3 @@ def test_the_terminal_compares_the_last_accuracy_alone(tmp_path: Path, capsys: p
     assert "accuracy, last" in shown
     assert "differences of accuracy, best" not in shown
     assert "whole runs" in shown  # since no row reaches the target
-
-
-def test_a_sweep_has_the_means_of_kinds_of_devices_over_seeds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A row of two has them: 50 and 60 % on phones; 70 and 40 % on watches."""
-    experiment, result = swept(tmp_path)
-    runs = result["runs"]
-    for run, phone, watch in zip(runs[:2], (0.5, 0.6), (0.7, 0.4), strict=True):
-        run["evaluation"] = {"by_device": {"phone": {"mean": phone}, "watch": {"mean": watch}}}
-    result = experiment.result({"runs": runs})
-    assert result["rows"][0]["by_device"] == [{"phone": 0.5, "watch": 0.7}, {"phone": 0.6, "watch": 0.4}]
-    assert "by_device" not in result["rows"][1]
-    experiment.show(result, tmp_path)
-    assert "worst device: in each seed, the lowest of the means" in capsys.readouterr().out
-    table = next(
-        each
-        for each in sweep_tables.tables(sweep_tables.read(result))
-        if each.title == "mean accuracy of clients by device"
-    )
-    assert table.header == ["", "seeds", "worst device", "phone", "watch"]
-    assert table.texts == [["1 fedprox lr=0.05", "2", "45 (0 to 100) %", "55 (0 to 100) %", "55 (0 to 100) %"]]

@@ -161,19 +161,3 @@ def test_an_average_weighs_the_rounds_so_far_or_hardly_leaves_the_first_or_is_no
     # 0.9 x 0.5 + 0.07;  0.9 x 0.52 + 0.06
     assert ema([0.5, 0.7, 0.6], Smoothing(0.9, FIRST)) == pytest.approx([0.5, 0.52, 0.528])
     assert ema([0.5, 0.7, 0.6], Smoothing(0.0)) == [0.5, 0.7, 0.6]
-
-
-def test_a_trail_keeps_what_was_spent_and_rounds_that_were_not_evaluated_stay_so() -> None:
-    points = Trail(
-        (
-            ProgressPoint(1, 10.0, 100, 80.0, 0.5, 0.5),
-            ProgressPoint(2, 20.0, 200, 160.0, None, 0.5),
-            ProgressPoint(3, 30.0, 300, 240.0, 0.1, 0.5),
-        )
-    )
-    first, second, third = smoothed(points, Smoothing(0.9, CORRECTED))
-
-    assert [first.accuracy, third.accuracy] == pytest.approx([0.5, 0.055 / 0.19])
-    assert second.accuracy is None
-    assert (third.rounds, third.nbytes) == (3, 300)
-    assert third.best == pytest.approx(0.5)

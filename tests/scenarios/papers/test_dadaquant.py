@@ -36,12 +36,6 @@ def test_the_table_has_the_printed_values() -> None:
     assert shown["femnist", "factor", "DAdaQuant"] == (4772, None)
 
 
-@pytest.mark.parametrize(("dataset", "printed"), [("Synthetic", 6.4), ("FEMNIST", 11)])
-def test_the_levels_follow_from_the_factor_of_fixed_point(dataset: str, printed: float) -> None:
-    factors = {q: 32 / math.ceil(math.log2(2 * q + 1)) for q in (1, 2, 4, 8, 16)}
-    assert [q for q, factor in factors.items() if float(f"{factor:.2g}") == printed] == [dadaquant.LEVELS[dataset]]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_papers_scale_is_the_papers_protocol(name: str) -> None:
     found = dadaquant.FIGURES[name].settings[NAMES[name]]["paper"]

@@ -87,27 +87,6 @@ def test_at_the_papers_scale_the_profile_is_the_papers() -> None:
     assert (many.data.clients, many.rounds.participants, many.train.batch) == (500, 10, 10)
 
 
-@pytest.mark.parametrize(
-    ("table", "setting", "examples", "batch", "steps"),
-    [
-        ("1a", "cifar100-dir0.3-100", 50_000, 50, 50),
-        ("1b", "tinyimagenet-dir0.3-500", 100_000, 20, 50),
-        ("3", "cifar100-dir0.3-100-k=200", 50_000, 50, 200),
-    ],
-)
-def test_epochs_and_batches_make_the_papers_local_steps(
-    table: str, setting: str, examples: int, batch: int, steps: int
-) -> None:
-    own = tables.FIGURES[f"fedmlb:{table}"].settings[setting]["paper"]
-    said = dict(override.split("=", 1) for override in own.overrides)
-    clients = int(said.get("data.clients", 100))
-
-    assert int(said.get("train.batch", {"fedmlb-cifar100": 50, "fedmlb-tinyimagenet": 100}[own.scenario])) == batch
-    assert int(said["train.local_epochs"]) * examples / clients / batch == steps
-    assert own.changed == ""
-    assert ("epochs" in own.inferred) == (steps > 50)
-
-
 def test_accuracies_are_read_at_half_and_at_all_of_the_rounds() -> None:
     made = planned("4", "tiny", "setting=cifar100-dir0.3-100")
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from scenarios.report import columns, html, readings, result_figures, result_tables, run_reader, terminal
+from scenarios.report import columns, html, readings, result_figures, result_tables, run_reader
 from scenarios.report.html import ExperimentAnswer, write_experiment
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.readings import Reading
 from scenarios.report.result_figures import DotPanel
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.tables import of_texts
-from scenarios.run.progress import Mean, PairTest
+from scenarios.run.progress import Mean
 from tests.ledgers import made_run
 
 SCENARIO = 'method = "{}"\nseed = {}\n[train]\nlr = {}\n[data]\nname = "digits"\n'
@@ -104,32 +104,6 @@ def test_the_answer_says_which_row_is_best_and_what_cannot_be_told_from_it(
     means: dict[str, Mean], p_values: dict[tuple[str, str], float | None], sentence: str
 ) -> None:
     assert result_tables.best_row(readings.ACCURACY, means, p_values) == sentence
-
-
-def test_rows_are_compared_with_one_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    test = PairTest(
-        a="fast",
-        b="slow",
-        without=[],
-        seeds=[0, 1, 2],
-        mean=0.25,
-        deviation=0.0,
-        values=[0.25] * 3,
-        half_width=0.0,
-        higher=3,
-        lower=0,
-        p=0.0004,
-        seeds_needed=None,
-        p_holm=0.0312,
-    )
-    found = {"slow": None, "fast": test, "other": None}
-    table = result_tables.differences("accuracy", columns.POINTS, "slow", found, 1000)
-    assert table.texts == [
-        ["fast", "+25.00 ± 0.00 pp", "3", "3 / 0", "< 0.001", "0.031", "> 1,000"],
-        ["other", "not tested", "", "", "", "", ""],
-    ]
-    terminal.print_table(table)
-    assert "from slow" in capsys.readouterr().out
 
 
 def points(axes: Axes, marker: str) -> list[float]:

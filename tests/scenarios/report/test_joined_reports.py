@@ -11,8 +11,6 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.errors import ReportError, worded
-from scenarios.config.load import load
-from scenarios.config.quantities import scenario_text
 from scenarios.report import html, result_tables
 from scenarios.report.run_reader import differences, grouped, notices, open_runs
 from scenarios.run import run_finder
@@ -54,14 +52,6 @@ def test_a_run_that_is_named_twice_is_reported_once_and_a_damaged_one_that_is_na
     assert [folder.name for folder in twice.folders] == ["fedavg-2", "fedprox-2"]
     with pytest.raises(ReportError, match=r"foreign is not a run folder: it has no scenario\.toml"):
         html.from_folders([study / "fedavg-1", study / "foreign"])
-
-
-def test_a_search_for_runs_ends_before_it_takes_minutes(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_finder, "MOST_FOLDERS", 2)  # those that are no runs: the named one, and its sweep
-    assert len(run_finder.found([study]).folders) == 4
-    monkeypatch.setattr(run_finder, "MOST_FOLDERS", 1)
-    with pytest.raises(ReportError, match=r"more than 1 folders are below it.*name a folder that is nearer"):
-        run_finder.found([study])
 
 
 def test_a_path_that_is_empty_or_of_a_file_is_refused(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,36 +122,6 @@ def test_a_page_says_where_data_and_targets_differ_and_which_runs_repeat_a_seed(
         ("data.name", ["digits", "mnist"]),
         ("stop.target_accuracy", ["0.8", "–"]),
     ]
-
-
-def test_a_page_says_which_keys_differ_beside_those_that_name_the_groups(tmp_path: Path) -> None:
-    def run(name: str, method: str, lr: float, rounds: int, *options: str) -> Path:
-        table = "".join(f"{each}\n" for each in options)
-        text = HEAD.format(method=method, seed=1, data="digits")
-        return made_run(tmp_path / name, (0.1,), f"{text}[train]\nlr = {lr}\n[rounds]\nmax = {rounds}\n{table}")
-
-    own = ("[method_options]", "mu = 0.1")
-    by_group = grouped(open_runs([run("a", "fedavg", 0.1, 5), run("b", "fedprox", 0.05, 9, *own)]))
-    assert [group.label for group in by_group] == ["fedavg", "fedprox"]
-    assert notices(by_group) == [
-        "These differ, too, which the names of groups do not say: train.lr (0.1, 0.05), rounds.max (5, 9)."
-    ]
-    named = grouped(open_runs([run("c", "fedavg", 0.1, 5), run("d", "fedavg", 0.1, 9)]))
-    assert [group.label for group in named] == ["fedavg, rounds.max=5", "fedavg, rounds.max=9"]
-    assert notices(named) == []
-
-
-def test_runs_of_an_earlier_version_are_in_the_group_of_new_ones_with_equal_scenarios(tmp_path: Path) -> None:
-    now = scenario_text(load("digits").scenario.model_dump())
-    before = re.sub('= "1 Gbit/s"', "= 1000000000.0", now).replace('on_late = "stop"\n', "")
-    assert "1000000000.0" in before
-    assert "on_late" in now
-    assert "on_late" not in before
-    texts = [now, before.replace("seed = 0", "seed = 1"), now.replace('down = "1 Gbit/s"', 'down = "1 Mbit/s"', 1)]
-    runs = open_runs([made_run(tmp_path / str(number), (0.5,), text) for number, text in enumerate(texts)])
-    first, second = grouped(runs)
-    assert ([run.folder.name for run in first.runs], [run.folder.name for run in second.runs]) == (["0", "1"], ["2"])
-    assert differences([first, second]) == [("fleet.server.down", ["1 Gbit/s", "1 Mbit/s"])]
 
 
 def bars(page: Path, figure: str, panel: int) -> dict[str, float]:

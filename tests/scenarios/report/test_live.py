@@ -50,17 +50,6 @@ def begun(rounds: int = 3, label: str = "fedbr", method: str = "fedbr") -> tuple
     return show, stream
 
 
-def test_of_many_runs_those_around_the_current_one_are_shown() -> None:
-    show = LiveTable([f"run{number}" for number in range(40)], stream=io.StringIO(), quiet=True)
-    for _ in range(21):
-        show.on_start(FOLDER, load("digits", parsed(["rounds.max=1"]), method="fedavg"))
-        show.on_round(progress(1, 0.5))
-    lines = [line.split()[0:3] for line in shown(show)[:14]]
-    assert lines[0] == ["14", "earlier", "runs"]
-    assert [line[0] for line in lines[1:13]] == [f"run{number}" for number in range(14, 26)]
-    assert lines[13] == ["14", "more", "runs"]
-
-
 def test_the_address_for_remote_workers_and_those_that_came_and_went_are_shown() -> None:
     stream = io.StringIO()
     show = LiveTable(["fedavg"], stream=stream, names={"KEY": "alice"}, first_wait_seconds=600.0)
@@ -202,30 +191,3 @@ def test_columns_that_do_not_fit_stand_in_a_table_below_with_the_first_again() -
     assert column_groups([5, 10, 10, 10], width=41, gap=2) == [[0, 1, 2, 3]]
     assert column_groups([5, 50, 10], width=20, gap=2) == [[0, 1], [0, 2]]
     assert column_groups([5], width=2, gap=2) == [[0]]
-
-
-@pytest.mark.parametrize(
-    ("width", "columns"),
-    [
-        (40, "round accuracy virtual down wall"),
-        (25, "round accuracy virtual"),
-    ],
-)
-def test_the_live_table_keeps_units_on_narrow_terminals(
-    width: int, columns: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    stream = io.StringIO()
-    show = LiveTable(["fedbr"], stream=stream, quiet=True)
-    show.on_start(Path(), load("digits", parsed(["rounds.max=40"]), method="fedbr"))
-    spent: dict[str, Any] = dict.fromkeys(RoundRow._fields, 0) | {"busy_s": 450.0, "model_sha256": ""}
-    spent |= {"end_s": 222.6, "participants": 5, "accuracy": 0.75, "bottleneck": "server link"}
-    show.on_round(RoundFinished(RoundRow(**spent), 1, 1_230_000, 4_560_000, {1: 2, 3: 3}))
-    console = show._console
-    with console.capture() as capture:
-        console.print(show.render())
-    lines = capture.get().splitlines()
-    assert "…" not in capture.get()
-    assert max(map(len, lines)) <= width
-    assert lines[2].split() == columns.split()
-    assert "3.71 min" in lines[3]

@@ -235,8 +235,9 @@ def test_the_page_is_one_file_that_refers_to_nothing_outside_itself(page: Page, 
 
 
 def test_the_same_runs_give_the_same_bytes_and_are_left_as_they_are(reported: Reported, tmp_path: Path) -> None:
-    again = html.build(reported.runs, tmp_path / "again.html", "Two methods")
-    assert again.read_bytes() == reported.report.read_bytes()
+    with brief_figures():
+        first, again = (html.build(reported.runs, tmp_path / name, "Two methods") for name in ("a.html", "b.html"))
+    assert again.read_bytes() == first.read_bytes()
     assert {file: file.read_bytes() for file in reported.before} == reported.before
 
 
@@ -426,7 +427,7 @@ def troubled(tmp_path: Path) -> Path:
 
 
 def test_the_page_names_who_was_waited_for_and_what_was_spent_in_vain(troubled: Path, tmp_path: Path) -> None:
-    page = Page(html.build([troubled], tmp_path / "report.html", "Runs").read_text())
+    page = page_of(tmp_path, [troubled], "bottlenecks")
     assert page.row("client 1") == ["client 1", "pi", "lte", "2", "3", "18 s", "compute 2"]
     assert page.row("client 0") == ["client 0", "pi", "lte", "1", "3", "9 s", "waiting 1"]
     row = next(row for row in page.rows if row[:1] == ["fedavg"] and len(row) == 9)
@@ -465,45 +466,6 @@ def test_the_page_shows_the_shares_and_leaves_out_runs_that_do_not_know_them(tmp
     assert ["fedavg", "31.25 %", "0.00 %", "43.75 %", "25.00 %"] in page.rows
     alone = page_of(tmp_path, [older])
     assert "bases" in page.ids and "bases" not in alone.ids
-
-
-def test_only_runs_that_wait_for_nobody_show_how_stale_updates_were(runs: list[Path], tmp_path: Path) -> None:
-    rounds = [
-        Commit(
-            round_row(n, 10.0 * n + 10, 0.4),
-            VisitColumns.of(visit(n, k, 10.0 * n, 2, 3, 1)._replace(staleness=n) for k in (0, 1)),
-        )
-        for n in range(3)
-    ]
-    streamed = make_run(tmp_path / "stream", "fedprox", rounds)
-    with (streamed / "scenario.toml").open("a") as file:
-        file.write('[rounds]\npolicy = "fedbuff"\n')
-    page = page_of(tmp_path, [*runs, streamed], "staleness", "client_staleness")
-    alone = page_of(tmp_path, [streamed], "timing")
-
-    assert visits.staleness(open_runs([streamed])[0].query) == {0: 2, 1: 2, 2: 2}
-    assert "staleness" in page.ids
-    assert "fedprox, fedbuff: mean 1.0" in page.text
-    assert "fedavg: mean" not in page.text
-    assert "timing" not in alone.ids  # there is no visit that the others waited for
-
-
-def test_a_calibrated_device_is_shown_as_it_predicts_beside_what_was_measured(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", "fedavg", fedavg_rounds())
-    environment = json.loads((run / "environment.json").read_text())
-    steps = [
-        {"model": "plain", "fitted": True, "batch": 8, "width": 6, **TIMES},
-        {"model": "resnet18", "fitted": False, "batch": 16, "width": 16, **TIMES, "predicted_seconds": 0.9e-3},
-    ]
-    (run / "environment.json").write_text(json.dumps(environment | {"calibrations": {"my-board": steps}}))
-    page = page_of(tmp_path, [run])
-
-    assert page.row("my-board: model") == ["my-board: model", "batch", "work", "CPU time", "predicted", "error"]
-    assert page.row("plain") == ["plain", "8", "80 MFLOP", "1.00 ms", "1.05 ms", "+5.0%"]
-    assert page.row("resnet18, width 16")[1:] == ["16", "160 MFLOP", "1.00 ms", "0.90 ms", "-10.0%"]
-
-
-TIMES = {"flops_per_example": 1e7, "measured_seconds": 1e-3, "predicted_seconds": 1.05e-3}
 
 
 def test_a_run_that_has_not_finished_a_round_still_has_a_report(tmp_path: Path) -> None:

@@ -62,14 +62,6 @@ def test_visits_are_counted_per_client_and_clients_without_any_are_said(run: Rec
     assert result_tables.participants([run]).texts == [[run.label, "4", "1", "0", "0.5", "2", "66.7 %", "1"]]
 
 
-def test_a_visit_that_only_downloads_is_no_training_visit(tmp_path: Path) -> None:
-    kinds = ("train", "listen", "zeroed", "late", "listen", "evaluate")
-    rows = [visit_row(place, 0, place % 4, 0, 1, 2, 3, kind=kind) for place, kind in enumerate(kinds)]
-    (listened,) = open_runs([made_run(tmp_path / "run", (0.5,), SCENARIO.format(method="fedbr", seed=0), rows)])
-    found = visits.participation(listened.query, listened.scenario)
-    assert (found.counted, found.wasted, found.never) == ({0: 1, 2: 1}, {3: 1}, 1)
-
-
 def test_no_point_of_the_front_is_beaten_by_a_cheaper_one() -> None:
     points = [(3.0, 0.5), (1.0, 0.2), (2.0, 0.5), (2.0, 0.1), (4.0, 0.4), (5.0, 0.9)]
     assert curves.front(points) == [(1.0, 0.2), (2.0, 0.5), (5.0, 0.9)]
@@ -146,7 +138,6 @@ def test_a_recorded_link_is_drawn_beside_the_rates_of_messages(shown: ShownRuns)
 
 
 PEERS = MethodMap("peers", "", ("peer",), "peer", "weight", "mean weight", periods=2)
-CLUSTERS = MethodMap("clusters", "", ("round",), "round", "cluster", "cluster", periods=1, is_kind=True)
 
 
 @dataclass
@@ -190,11 +181,6 @@ def test_a_cell_is_the_mean_of_a_period_and_empty_without_rows() -> None:
         "run: rounds 1 to 2": [[0.3, 1.0], [None, None]],
         "run: rounds 3 to 4": [[None, None], [None, 0.5]],
     }
-
-
-def test_a_kind_is_not_averaged_and_a_short_run_has_fewer_periods() -> None:
-    assert panels(CLUSTERS, (0, 1, 0, 0.0, 2), (1, 1, 0, 0.0, 0), (1, 1, 0, 0.0, 1)) == {"run": [[2, 1]]}
-    assert panels(PEERS, (0, 4, 7, 0.2, 0)) == {"run: round 1": [[0.2]]}
 
 
 def test_the_mean_of_runs_that_their_target_ended_ends_at_the_target_or_above() -> None:

@@ -18,7 +18,7 @@ from scenarios.report import readings, tables, terminal
 from scenarios.report.columns import BYTES, COUNT, FLOPS, PERCENT, POINTS, SECONDS, Quantity, cells
 from scenarios.report.html import ExperimentAnswer, write_experiment
 from scenarios.report.readings import Reading, until, within
-from scenarios.report.result_tables import costs, results
+from scenarios.report.result_tables import results
 from scenarios.report.run_reader import open_runs
 from scenarios.report.tables import Number, Table, TableColumn, csv_text
 from scenarios.run.progress import ProgressPoint, Trail
@@ -150,21 +150,6 @@ def test_results_of_runs_have_a_row_each_with_the_best_of_what_can_be_compared_m
     ]
 
 
-def test_costs_are_compared_with_those_of_fedavg_by_round(tmp_path: Path) -> None:
-    folders = [
-        made_run(tmp_path / "fedavg", (0.5,), 'method = "fedavg"\n'),
-        made_run(tmp_path / "fedprox", (0.5, 0.5), 'method = "fedprox"\n'),
-    ]
-    table, base = costs(open_runs(folders), nominal=True)
-    assert base is not None
-    assert base.method == "fedavg"
-    # A round has 1000 bytes, real and nominal, and 1 MFLOP.
-    assert table.texts == [
-        ["fedavg", "1 kB", "1 kB", "1.000", "1 MFLOP", "1 MFLOP", "1.000", "0", "0", "0", "0"],
-        ["fedprox", "2 kB", "2 kB", "1.000", "2 MFLOP", "2 MFLOP", "1.000", "+0.0 %", "+0.0 %", "+0.0 %", "+0.0 %"],
-    ]
-
-
 # --- spreadsheets: a name is text there, whatever it begins with -----------------------------------------------------
 
 
@@ -252,12 +237,3 @@ RUN = trail(0.2, 0.6, None, 0.5)
 )
 def test_a_reading_is_a_number_of_a_run(reading: Reading[Any], heading: str, value: float | None) -> None:
     assert (reading.heading, reading.value(RUN)) == (heading, value)
-
-
-def test_over_seeds_a_mean_needs_the_value_of_every_seed() -> None:
-    # 40 s and 20 s: mean 30, deviation 14.14, half width 12.706 x 14.14 / sqrt(2) = 127.06.
-    found = readings.total_of(amounts.VIRTUAL_SECONDS).over_seeds([RUN, trail(0.1, 0.2)])
-    assert (found.mean, found.values) == (30.0, [40.0, 20.0])
-    assert found.half_width == pytest.approx(127.06, abs=0.01)
-    found = until(amounts.BYTES, 0.6).over_seeds([RUN, trail(0.1, 0.2)])
-    assert (found.mean, found.half_width, found.values) == (None, None, [2000.0, None])

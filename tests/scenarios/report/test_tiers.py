@@ -21,6 +21,7 @@ from scenarios.report.run_reader import RecordedRun, grouped, open_runs
 from scenarios.report.tier_figures import TreeNode
 from scenarios.run import aggregators, client_values, visits
 from scenarios.run.environment import Environment, TierRecord
+from tests.brief import brief_figures
 from tests.ledgers import made_run, message_row, visit_row
 
 PLAIN = 'method = "fedavg"\nseed = {seed}\n[data]\nclients = 5\n'
@@ -122,18 +123,6 @@ def test_messages_of_aggregators_count_under_the_basis_of_their_networks(run: Re
     assert visits.seconds_by_basis(run.query, Environment(bases=bases, tiers=tiers)) is None
 
 
-def test_results_have_wan_bytes_and_price_only_beside_a_run_with_tiers(folder: Path, tmp_path: Path) -> None:
-    plain = made_run(tmp_path / "plain", (0.2, 0.6), PLAIN.format(seed=0))
-    both = open_runs([folder, plain])
-    table = result_tables.results(both, 0.6, {}, nominal=False)
-    first = table.header.index("WAN bytes")
-    assert table.header[first : first + 2] == ["WAN bytes", "price"]
-    assert [row[first : first + 2] for row in table.texts] == [["7.5 kB", "0.0075"], ["–", "–"]]
-    missed = result_tables.results(both, 0.9, {}, nominal=False)
-    assert [row[first : first + 2] for row in missed.texts] == [["not reached", "not reached"], ["–", "–"]]
-    assert "WAN bytes" not in result_tables.results(open_runs([plain]), 0.6, {}, nominal=False).header
-
-
 def test_the_terminal_has_a_line_of_what_is_above_clients_and_what_the_target_took(run: RecordedRun) -> None:
     summary = {
         "method": "fedavg", "run_dir": str(run.folder), "seed": 0, "target_accuracy": 0.6, "accuracy": 0.6,
@@ -145,11 +134,6 @@ def test_the_terminal_has_a_line_of_what_is_above_clients_and_what_the_target_to
     alone = dict(terminal.run_rows([summary]))
     assert alone["above clients (WAN)"] == ["7.5 kB, 30 J, price 0.0075"]
     assert (alone["WAN bytes to it"], alone["price to it"]) == (["7.5 kB"], ["0.0075"])
-    slow = summary | {"aggregators": aggregators.summary(run.links, None)}
-    beside = dict(terminal.run_rows([summary, slow, summary | {"aggregators": None}]))
-    assert beside["above clients (WAN)"] == [*["7.5 kB,\n30 J,\nprice 0.0075"] * 2, "-"]
-    assert beside["WAN bytes to it"] == ["7.5 kB", "not reached", "-"]
-    assert not [name for name in dict(terminal.run_rows([summary | {"aggregators": None}])) if "WAN" in name]
     own = aggregators.summary(run.links, None, {1: client_values.over_clients([0.2, 0.6])})
     evaluated = dict(terminal.run_rows([summary | {"aggregators": own}, summary]))
     assert evaluated["aggregators, mean"] == ["40.00 %", "-"]
@@ -193,7 +177,8 @@ def test_own_models_of_aggregators_are_shown_beside_the_server_s(folder: Path, t
     assert figure is not None
     lines = [(np.asarray(line.get_xdata()), np.asarray(line.get_ydata())) for line in figure.axes[0].get_lines()]
     assert [(x.tolist(), y.tolist()) for x, y in lines] == [([1, 2], [20, 40]), ([1, 2], [50, 70])]
-    page = html.build([evaluated], tmp_path / "report.html", "Own models").read_text()
+    with brief_figures("aggregator_values"):
+        page = html.build([evaluated], tmp_path / "report.html", "Own models").read_text()
     assert 'id="aggregator_values-caption"' in page
 
 
@@ -249,31 +234,12 @@ def test_the_time_of_a_round_has_the_messages_before_and_after_its_critical_visi
     ]
 
 
-def test_a_timeline_has_the_messages_of_aggregators_in_seconds_from_the_round_s_start(
-    run: RecordedRun, tmp_path: Path
-) -> None:
-    timeline = round_figures.timeline(run, 1)  # from second 10 on
-    assert [(row.aggregator, row.direction, row.start_s, row.end_s) for row in timeline.messages] == [
-        (0, "down", 0.0, 1.0),
-        (0, "up", 8.0, None),
-    ]
-    assert (timeline.places, timeline.aggregators) == ({(0, 0): 0}, 1)
-    (losing,) = open_runs(
-        [recorded(tmp_path / "lost", ONE_TIER, [*MESSAGES, message_row(0, 0, 1, "up", 9, None)], [0, 1])]
-    )
-    figure = round_figures.round_timeline(ShownRuns(grouped([losing])))
-    assert figure is not None
-    first = figure.axes[0]
-    assert [text.get_text() for text in first.get_yticklabels()] == ["tier 0, 0", "tier 0, 1", "0", "1"]
-    assert first.get_xlim()[0] == -1.0  # a message that comes before the round's first visit
-    assert "message that was lost" in [text.get_text() for text in figure.legends[0].get_texts()]
-
-
 # --- the page and its files -------------------------------------------------------------------------------------------
 
 
 def test_a_page_has_the_section_of_tiers_and_the_messages_are_a_table_beside_it(folder: Path, tmp_path: Path) -> None:
-    text = html.build([folder], tmp_path / "report.html", "Tiers").read_text()
+    with brief_figures("tiers"):
+        text = html.build([folder], tmp_path / "report.html", "Tiers").read_text()
     assert '<section id="tiers">' in text
     assert 'id="tiers-caption"' in text
     assert "tier 0 – server" in text
@@ -287,7 +253,7 @@ def test_a_page_has_the_section_of_tiers_and_the_messages_are_a_table_beside_it(
     rounds = list(csv.DictReader((tmp_path / "rounds.csv").read_text().splitlines()))
     assert [row["wan_bytes_so_far"] for row in rounds] == ["6000", "7500"]
     plain = made_run(tmp_path / "plain", (0.5,), PLAIN.format(seed=0))
-    page = html.build([plain], tmp_path / "plain.html", "Plain").read_text()
-    assert '"tiers"' not in page
+    with brief_figures("tiers"):
+        assert '"tiers"' not in html.build([plain], tmp_path / "plain.html", "Plain").read_text()
     html.csv_table([plain], tmp_path / "plain.csv")
     assert "wan_bytes" not in (tmp_path / "plain.csv").read_text()

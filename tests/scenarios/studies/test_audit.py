@@ -21,7 +21,6 @@ from edge.protocol import serialization
 from edge.protocol.payload import BlockShape, Layout
 from edge.protocol.serialization import pack_description
 from scenarios.cli import main
-from scenarios.config.errors import ReportError
 from scenarios.report import stages
 from scenarios.report.run_reader import open_runs
 from scenarios.run.setup import RUN_ID_BYTES
@@ -186,16 +185,3 @@ def test_a_named_twin_is_the_reference_of_all_others_and_python_has_the_same_num
     page = (tmp_path / "page.html").read_text()
     assert 'id="stages-caption"' in page
     assert "Until 50.00 %: fedmlb against scaffold" in page
-
-
-def test_runs_of_a_folder_that_have_not_ended_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ended = made(tmp_path / "both" / "ended", [0.5, 0.9])
-    going_on = made(tmp_path / "both" / "going-on", [0.5])
-    ledger = Ledger(going_on / "ledger.sqlite", None)
-    ledger._db.execute("DELETE FROM meta WHERE key = 'summary'")
-    ledger.close()
-    audited = audit([tmp_path / "both"])
-    assert [run.folder for group in audited.groups for run in group.runs] == [ended]
-    assert f"left out: {going_on} has not ended" in capsys.readouterr().err
-    with pytest.raises(ReportError, match="has not ended"):
-        audit([ended, going_on])

@@ -21,7 +21,7 @@ from msgspec.structs import asdict as fields_of
 from msgspec.structs import replace
 
 from costmodel.fleet.codec_costs import reference_rates
-from costmodel.fleet.devices import Device, devices, figures, own_rows
+from costmodel.fleet.devices import Device, devices, own_rows
 from edge.protocol.codecs.registry import CODECS
 from scenarios.config.load import ScenarioError
 from scenarios.studies import doctor
@@ -92,34 +92,18 @@ def test_this_machine_becomes_a_device_that_reads_back(cache: Path) -> None:
     device = own_rows(cache / "devices" / "my-host.toml", Device)["my-host"]
 
     assert made.file == str(cache / "devices" / "my-host.toml")
-    assert [(row.batch, row.fitted) for row in made.measurements] == [
-        *((16, True), (32, True)),
-        *((16, False), (32, False)),
-    ]
-    assert [(step.model, step.batch, step.width) for step in device.measurements] == [
-        (row.model, row.batch, row.width) for row in made.measurements
-    ]
-    assert [step.predicted_seconds for step in device.measurements] == [
-        row.predicted_seconds for row in made.measurements
-    ]
     # How well it fits depends on who else is on this machine; the fit itself is tested with made-up times.
     assert 0 <= made.step_seconds <= 2 * min(row.seconds for row in made.measurements)
     assert 1e7 < device.throughput("digits-cnn", "conv") < 1e13
     assert device.step_seconds == made.step_seconds < 1
     assert device.flops_per_second == made.flops_per_second
     assert device.operations_per_second == made.operations_per_second
-    assert {kind: asdict(rates) for kind, rates in device.codecs.items()} == {
-        kind: {way: tuple(figures) for way, figures in both.items()} for kind, both in made.codecs.items()
-    }
     assert set(device.codecs) == set(CODECS) == set(reference_rates())
     assert device.codec_slowdown == made.codec_slowdown > 0
     # Which classes come out as the limit of a short trial varies.
     assert any(kind.startswith("conv.w") for kind in device.operations_per_second)
     assert set(device.flops_per_second) == {*devices()["laptop-cpu"].flops_per_second}
     assert device.memory_bytes == psutil.virtual_memory().total
-    known = {"step_seconds", "memory_bytes", "flops_per_second.conv"}
-    assert {"train_watts", "idle_watts"} <= set(device.assumed) <= {*figures(asdict(device))} - known
-    assert "training 1 reference networks with torch" in device.source
     assert convert(json.loads(json.dumps(to_builtins(made))), doctor.Calibration) == made
 
 
@@ -190,14 +174,6 @@ def test_people_see_the_table_the_file_and_how_to_name_it(cache: Path, capsys: p
     assert last.splitlines()[:5] == [
         *('model = "cnn"', "fitted = false", "batch = 32", "flops_per_example = 800000000.0", "measured_seconds = 0.6")
     ]
-    doctor.calibrate(quick=True)
-    assert capsys.readouterr() == (
-        "",
-        "fedbr: measuring a few training steps of two networks, and codecs, on one core\n",
-    )
-    assert (cache / "devices" / "this-host.toml").is_file()
-    doctor.calibrate(quiet=True)
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

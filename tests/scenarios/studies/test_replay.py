@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -18,7 +17,6 @@ from msgspec import to_builtins
 from coordinator.methods import fedper
 from coordinator.records.schema import RoundRow, VisitRow
 from coordinator.records.store import evaluations, read
-from costmodel.fleet import devices as device
 from scenarios.cli import main
 from scenarios.config.errors import ReportError
 from scenarios.config.load import ScenarioError
@@ -223,14 +221,6 @@ def test_runs_that_times_or_updates_direct_are_refused(tmp_path: Path, settings:
     assert refusal(folder, *(["rounds.policy=sync"] if "fedbuff" in message else SLOW_LINK)) == message
 
 
-def test_other_meetings_of_aggregators_are_refused(tmp_path: Path) -> None:
-    folder = run(tmp_path, "fleet.tiers.count=1", "tiers.interval=500 ms", "rounds.max=8")
-    assert refusal(folder, "fleet.tiers.down=1 Mbit/s") == (
-        "round 1: aggregators would meet what is above them in other rounds or another order"
-    )
-    assert replay(folder, parse_all(["fleet.tiers.networks={lte=1.0}"])).rounds == 8
-
-
 def test_aggregators_that_would_average_other_clients_are_refused(tmp_path: Path) -> None:
     folder = run(tmp_path, "fleet.tiers.count=2", "rounds.max=2")
     others = "fleet.tiers: clients would belong to other aggregators"
@@ -316,15 +306,6 @@ def test_a_bandit_that_would_choose_otherwise_is_refused_when_it_does(bandit: Pa
         f"round {number + 1}: client {client} would receive alpha = {chosen[1][number, client]} instead of "
         f"{chosen[0][number, client]}, since the choices of fedbr depend on times"
     )
-
-
-def test_a_device_that_the_model_does_not_fit_takes_no_part(plain: Path, tmp_path: Path) -> None:
-    """The run's own figures tell what training takes; here no device of 100 kB has room for it."""
-    tiny = tmp_path / "tiny.toml"
-    row = Path(device.__file__).with_name("profiles.toml").read_text().partition("[phone-low]")[2].partition("\n[")[0]
-    tiny.write_text("[tiny]" + re.sub(r"memory_bytes = .*", "memory_bytes = 100_000", row))
-    with pytest.raises(ScenarioError, match="the model fits no device; tiny: 4 B x"):
-        replay(plain, parsed([f"fleet.device_file={tiny}", "fleet.devices={tiny=1.0}"]))
 
 
 def test_the_command_prints_one_object_or_ends_with_code_2(

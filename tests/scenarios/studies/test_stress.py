@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import resource
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 
@@ -25,7 +21,6 @@ from scenarios.run.host import Host
 from scenarios.studies.stress import (
     LEDGER,
     RESULT,
-    ResidentMemory,
     StressPlan,
     StressResult,
     repeated,
@@ -150,31 +145,3 @@ def test_bad_usage_is_refused(
     words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], warm_workers: None
 ) -> None:
     check_message(refused(capsys, "stress", *words), message)
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
-
-
-def growth_with_64_mib() -> tuple[int, int]:
-    """Growth while 64 MiB are held, and the growth that is told after they were freed."""
-    memory = ResidentMemory()
-    held = np.ones(1 << 23)
-    first = memory.peak_bytes()
-    del held
-    return first, memory.peak_bytes()
-
-
-def tell_growth() -> None:
-    # A process that has had a higher peak: 256 MiB, freed by now. ``time`` reads the record that is compared here.
-    np.ones(1 << 25)
-    record = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # More than once, since the system may take other pages back from this process at any moment.
-    first, after = max(growth_with_64_mib() for _ in range(3))
-    assert 0.8 * (64 << 20) < first <= after
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >= record
-
-
-def test_the_growth_since_the_beginning_is_told_and_the_systems_record_of_the_peak_stays() -> None:
-    # In a process of its own, whose memory no other test has used or frees meanwhile.
-    child = [sys.executable, "-c", f"from {__name__} import tell_growth; tell_growth()"]
-    subprocess.run(child, check=True, cwd=Path(__file__).parents[3])

@@ -25,8 +25,6 @@ from scenarios.config.load import ScenarioError
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.report import drawn_times, html, terminal
 from scenarios.report.drawn_times import DrawnTimes, TimesOverSeeds, chance, interval, with_intervals
-from scenarios.report.run_reader import grouped, open_runs
-from scenarios.run import run_finder
 from scenarios.studies.uncertainty import (
     SIGMAS,
     DrawnRuns,
@@ -289,23 +287,6 @@ def test_nine_of_ten_runs_of_further_seeds_are_within_the_interval(seeds: int, o
         assert held_by_all / repetitions < 0.85
 
 
-def test_the_interval_of_a_probability_holds_that_over_all_seeds() -> None:
-    """By simulation: one method is faster by 0.1, with a spread of 0.3 over seeds and 0.15 in a draw."""
-    random, held = np.random.default_rng(8), 0
-
-    def shares(count: int) -> tuple[TimesOverSeeds, float]:
-        lead = 0.1 + 0.3 * random.standard_normal((count, 1)) + 0.15 * random.standard_normal((count, 40))
-        return over(*(drawn(times, [99.0] * 40) for times in np.exp(-lead).tolist())), float((lead > 0).mean())
-
-    level = over(*[drawn([1.0] * 40, [99.0] * 40)] * 7)
-    truth = shares(4000)[1]
-    for _ in range(300):
-        found = chance(shares(5)[0], level)
-        assert found is not None and found.low is not None and found.high is not None
-        held += found.low <= truth <= found.high
-    assert held / 300 > 0.85
-
-
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> Path:
     """The folder of a comparison of two methods with two seeds."""
@@ -440,11 +421,3 @@ def test_arguments_that_make_no_draws_end_with_code_2(
 ) -> None:
     assert main.run_command(["replay", str(alone), *words]) == 2
     assert capsys.readouterr().err.startswith(f"fedbr: {text}")
-
-
-def test_runs_with_other_draws_are_not_pooled_in_a_report(compared: Path) -> None:
-    groups = grouped(open_runs(run_finder.found([compared]).folders))
-    for group in groups:
-        for run_of_seed, draws in zip(group.runs, (Draws(3), Draws(4)), strict=True):
-            replay_in_draws([run_of_seed.folder], {}, draws).keep()
-    assert [list(times.by_seed) for _, times in drawn_times.of_groups(groups)] == [[0], [0]]

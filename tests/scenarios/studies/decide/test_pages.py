@@ -57,11 +57,6 @@ def test_a_map_tells_open_places_from_those_where_nothing_reaches_the_target() -
     assert [html.count(f">{text}</text>") for text in ("?", "–", "1", "2", "1 fedavg", "2 fedbr")] == [2, 2, 6, 2, 2, 2]
 
 
-def test_a_map_whose_own_place_alone_is_known_is_left_out() -> None:
-    opened = (None, ["b"])
-    assert list(pages.figures(decided(w=opened, x=opened, y=opened, z=("b", [])), [])) == []
-
-
 def with_costs(fedavg_reached: int = 2) -> DecisionAnswer:
     """A decision between FedAvg at 40 MB and FedBR at 23 MB to 90 %."""
     rows = [row("method=fedavg", [40e6, 40e6], fedavg_reached), row("method=fedbr", [22.8e6, 22.8e6], 2)]
@@ -74,7 +69,3 @@ def test_a_decision_draws_cost_against_accuracy_of_all_candidates() -> None:
     assert name == "candidates"
     assert [f">{text}</text>" in html for text in ("1 fedavg", "2 fedbr", "budget", "target", "chosen")] == [True] * 5
     assert caption.endswith("2 fedbr reaches 90 % with 43 % less than 1 fedavg (bytes, means over seeds).")
-
-
-def test_a_saving_is_not_named_where_fedavg_reaches_the_target_in_some_seeds() -> None:
-    assert pages.against_fedavg(with_costs(fedavg_reached=1)) == ""

@@ -14,7 +14,6 @@ import pytest
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
-from scenarios.report import terminal
 from scenarios.run.setup import Setup
 from scenarios.studies.forecast import check, check_text
 from scenarios.studies.forecast.check import AlphaRow, Check, DataSource, MachineCosts
@@ -82,16 +81,6 @@ def test_the_blocks_of_resnet18_weigh_and_cost_what_its_shapes_say_and_a_message
     assert sum(block.flops_forward for block in blocks) == 2 * 555_468_800
 
 
-def test_two_blocks_by_hand() -> None:
-    (row,) = check.alphas(Setup.of(load("digits", parse_all(["model.blocks=balanced:2"])), profile()))
-
-    # A plain step: 3 x 1200 less the first block's input gradient; the pathway adds 200 forward and 200 back.
-    assert row.flops_ratio == (2600 + 400) / 2600
-    assert row.ratio_3f == 1 + 2 * 200 / (3 * 1200)
-    assert row.payload_nbytes == 4 * 300
-    assert (row.share, row.nominal_share, row.eq2) == (0.75, 0.5, 1.5)
-
-
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
@@ -141,19 +130,6 @@ def test_wall_time_is_that_of_measured_rounds_and_otherwise_unknown() -> None:
     rows, notes, _ = texts(found.with_pace(0.5, 1))
     assert rows["wall time here"] == ("500 ms", "20 s")
     assert notes[1] == "wall time: measured just now, with 1 worker on cpu"
-
-
-def test_budgets_evaluations_and_rounds_that_cannot_be_timed_are_in_words() -> None:
-    _, notes, _ = texts(checked("rounds.participants=5", "budget.bytes=40 kB"))
-    assert notes[0] == "budget: budget.bytes ends the run after 2 rounds"
-    evaluated = checked("rounds.max=5", "eval.on=both", "eval.charged=true")
-    found = evaluated.plain()["estimate"]["evaluation_visits"]
-    nbytes = 50 * (found["message_down_nbytes"] + found["message_up_nbytes"])
-    assert (found["evaluations"], found["clients"], found["bytes"]) == (5, 10, nbytes)
-    assert texts(evaluated)[2]["of these, evaluations"].endswith(", 5 x 10 visits")
-    assert "evaluation_visits" not in checked().plain()["estimate"]
-    untimed = checked(virtual_seconds=None, joules=None, untimed="not computed within 5 s")
-    assert texts(untimed)[2]["virtual time"] == f"{terminal.UNKNOWN} not computed within 5 s"
 
 
 # --- this machine -----------------------------------------------------------------------------------------------------
@@ -232,12 +208,3 @@ def test_messages_above_aggregators_are_foreseen_to_the_byte(tmp_path: Path) -> 
     assert found.estimate.bytes == flat.estimate.bytes
     limited = check.run_check(load("digits", parse_all([*words, "budget.wan_bytes=800 kB"])), tmp_path)
     assert (limited.estimate.rounds, limited.estimate.ended_by) == (4, "wan_bytes")
-
-
-def test_the_last_alpha_blocks_are_shown_of_methods_that_have_alpha_alone() -> None:
-    names = ("fedavg", "fedbr")
-    found = {name: check.run_check(load("digits", parse_all([f"method={name}"])), Path("runs")) for name in names}
-    assert {name: [row.alpha for row in each.alphas] for name, each in found.items()} == {
-        "fedavg": [],
-        "fedbr": [1, 2, 3],
-    }

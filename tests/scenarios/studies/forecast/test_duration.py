@@ -12,13 +12,11 @@ import pytest
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
-from scenarios.config.load import ScenarioError, load
-from scenarios.config.overrides import parse_all
 from scenarios.experiment.grid import grid_of
 from scenarios.papers import reproduce
 from scenarios.report import html
 from scenarios.report.run_reader import open_runs
-from scenarios.run.host import Host, Piece, piece_seconds
+from scenarios.run.host import Host, Piece
 from scenarios.run.setup import Setup
 from scenarios.studies.forecast import duration
 from scenarios.studies.forecast.duration import rounds_needed
@@ -26,7 +24,6 @@ from scenarios.studies.forecast.forecast import PlayedRounds
 from scenarios.studies.forecast.profiles import Profiles
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import never
-from tests.scenarios.studies.forecast.profiles import profile
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
@@ -68,15 +65,6 @@ def test_a_short_run_has_whole_rounds_unless_they_are_long(tmp_path: Path, monke
     assert (cut.train.local_steps, cut.rounds.participants, cut.eval.subset, cut.eval.batch) == (2, 2, 100, 50)
 
 
-def test_aggregators_meet_the_server_after_each_round_of_a_short_run() -> None:
-    words = ["eval.every=12", "rounds.max=12", "fleet.tiers.count=2"]
-    for more in (["tiers.interval=12"], ["fleet.tiers.above.count=1", "tiers.interval=[3,4]"]):
-        loaded = load("digits", parse_all([*words, *more]))
-        played = PlayedRounds(Setup.of(loaded, profile(140)))
-        short = duration.short_scenario(played.setup, duration.round_work(played), Host(Path(), 1, "cpu")).scenario
-        assert (short.tiers.interval, short.eval.every) == (1, 2)  # of the tier above, too: 1 is the default
-
-
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Four measured rounds are enough."""
@@ -115,12 +103,6 @@ def test_a_piece_is_over_at_the_end_of_the_first_round_after_its_time() -> None:
     assert piece()
     assert piece.stopped_by() == "time_limit"
     assert Piece(None, lambda: True)()
-
-
-def test_a_piece_has_a_length() -> None:
-    assert (piece_seconds("2 h"), piece_seconds(None)) == (7200.0, None)
-    with pytest.raises(ScenarioError, match=r"^--for '0 s': must be above 0 and finite$"):
-        piece_seconds("0 s")
 
 
 def test_a_piece_without_a_unit_is_refused_before_the_duration_is_measured(

@@ -9,11 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coordinator.aggregation.server import ServerExtension
-from coordinator.methods.spec import CorrectionSpec, numbers_of_model
 from edge.protocol.config import ModelProfile
-from edge.protocol.options.base import Options
-from edge.protocol.payload import Payload, Vector
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
 from scenarios.run.setup import RunInputs, Setup
@@ -139,20 +135,6 @@ def test_evaluations_that_are_charged_are_in_the_costs() -> None:
     assert min(seconds, joules) > 0
 
 
-@pytest.mark.parametrize("method", ["pfedme", "fedamp", "fedfomo"])
-def test_a_model_that_a_client_keeps_is_not_sent_to_be_evaluated(method: str) -> None:
-    description = replace(profile(samples=32), test_samples=np.array([8] * 10), validation_samples=np.array([8] * 10))
-    free, charged = (
-        foreseen("rounds.max=5", f"eval.charged={flag}", method=method, description=description)
-        for flag in ("false", "true")
-    )
-    evaluated = charged.bytes - free.bytes
-    assert charged.evaluation_visits is not None
-    assert charged.evaluation_visits.bytes == evaluated
-    # A model of 400 numbers goes to ten clients after each of five rounds, but not to those that have trained.
-    assert 0 < evaluated < 50 * (1600 + 500)
-
-
 def test_clients_that_only_download_are_priced_too() -> None:
     options = 'method_options={broadcast="everyone"}'
     found = foreseen("model.blocks=balanced:2", "rounds.max=3", method="fedbr", options=options)
@@ -208,33 +190,3 @@ def test_without_the_data_bytes_alone_are_foreseen() -> None:
 def test_what_makes_rounds_differ_from_a_typical_one_is_named(words: tuple[str, ...], keys: list[str]) -> None:
     inputs = RunInputs(load("digits", parse_all(["method=fedavg", *words])))
     assert varied_by(inputs.scenario, inputs.files) == keys
-
-
-class Control(ServerExtension):
-    """A vector as large as the model, down and up."""
-
-    def down(self, client: int) -> Payload:
-        return {"control": {"c": Vector(np.zeros(400, np.float32))}}
-
-    def up_shapes(self) -> dict[str, dict[str, int]]:
-        return {"control": {"c": 400}}
-
-
-def test_what_a_correction_sends_and_keeps_is_priced_too() -> None:
-    loaded = load("digits", parse_all(["method=fedavg", "method_options={}"]))
-    row = CorrectionSpec(
-        "control",
-        "",
-        "",
-        Options,
-        "",
-        "edge.methods.fedprox:FedProxCorrection",
-        server=Control,
-        client_state=numbers_of_model,
-    )
-    joined = replace(loaded, method=replace(loaded.method, corrections=(row,)))
-    found = study.forecast(Setup.of(joined, profile(samples=32)))
-
-    assert found.payload_down_nbytes == (1600 + 1600,) * 2
-    assert found.payload_up_nbytes == 1600 + 1600
-    assert found.state_disk_nbytes == (10 + 5) * 1600
