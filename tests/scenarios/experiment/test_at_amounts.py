@@ -8,7 +8,6 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from coordinator.rounds.amounts import BYTES, NOMINAL_BYTES, VIRTUAL_SECONDS
@@ -17,7 +16,6 @@ from scenarios.cli import main
 from scenarios.experiment.at_amounts import at_of
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import plan
-from scenarios.report import bands
 from scenarios.run.progress import ProgressPoint, Trail
 from scenarios.run.run_folder import RunFolder
 from tests.brief import brief_figures
@@ -53,20 +51,6 @@ def test_a_target_is_reached_by_the_first_round_within_the_limits_that_is_as_goo
     assert RUN.until(0.5, better=Better.LOWER) == RUN[2]
     assert RUN.until(0.4, better=Better.LOWER) is None
     assert RUN.until(None) is None
-
-
-def test_a_band_steps_from_evaluation_to_evaluation_and_ends_with_its_shortest_run() -> None:
-    shorter = Trail([ProgressPoint(1, 2.0, 100, 90.0, 0.8, 0.8), ProgressPoint(2, 4.0, 200, 160.0, 0.9, 0.9)])
-    drawn = bands.band("fedavg", "bytes", [RUN, shorter])
-
-    assert drawn.amounts[[0, -1]].tolist() == [0.0, 200.0]
-    assert np.isnan(drawn.mean[:100]).all()  # up to 99 bytes
-    assert drawn.mean[100] == pytest.approx(0.7)
-    assert drawn.mean[199] == pytest.approx(0.7)
-    assert drawn.mean[200] == pytest.approx(0.75)
-    assert drawn.deviation[200] == pytest.approx(0.3 / 2**0.5)
-    assert bands.band("fedavg", "bytes", [RUN], 150.0).amounts[-1] == 150.0
-    assert bands.band("fedavg", "time", [RUN]).deviation[-1] == 0.0
 
 
 # --- the words --------------------------------------------------------------------------------------------------------

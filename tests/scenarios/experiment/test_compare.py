@@ -70,22 +70,6 @@ def test_runs_of_one_folder_are_read_at_what_they_have_in_common_and_the_target_
     assert result["at_common_seconds"]["accuracy"]["fedavg"] == fedavg["accuracy"]
 
 
-@pytest.mark.usefixtures("brief_figures")
-def test_a_comparison_of_one_seed_is_shown_and_reported_as_one_of_several(
-    compared: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    planned = plan(grid_of("digits", WORDS))
-    planned.show(result_of(compared), compared / "report.html")
-    lines = capsys.readouterr().out.splitlines()
-    titles = ["accuracy at what all runs have spent", "accuracy", "until accuracy 5 %"]
-    assert [line for line in lines if line in titles] == titles
-    until = lines[lines.index("until accuracy 5 %") + 2].split()
-    assert until[:5] == ["1", "fedavg", "1", "of", "1"]
-    assert lines[-1] == f"report: {compared / 'report.html'}"
-    assert max(len(line) for line in lines[:-1]) <= 80
-    assert "Accuracy at what all runs have spent" in (compared / "report.html").read_text()
-
-
 def test_a_run_id_is_the_name_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "digits", "method=fedavg", "--out", str(tmp_path), "--run-id"]
     for name in ("a/b", ""):

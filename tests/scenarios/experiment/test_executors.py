@@ -95,13 +95,6 @@ def test_results_are_in_the_order_of_the_plan_whoever_makes_the_runs(
     assert set(result) == {"folder", "runs", "warnings"}
 
 
-def test_no_more_processes_at_a_time_than_workers(tmp_path: Path, choose: Chosen) -> None:
-    events: list[str] = []
-    result = made(choose(PROCESSES), tmp_path, "a", "b", "c", workers=1, tell=events.append)
-    assert len({run["pid"] for run in result["runs"]}) == 1
-    assert events[0] == "1 workers: at most as many runs at a time, not 2"
-
-
 def folders(out: Path) -> list[str]:
     """The folders of run sets; a cluster's sign in ``digits`` is there as long as it is connected."""
     return [path.name for path in (out / "digits").iterdir() if not path.name.startswith(".seen-")]

@@ -98,14 +98,6 @@ def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
     assert not is_interrupted({**result, "runs": [{"stopped_by": "rounds"}] * 3}, planned.run_set)
 
 
-def test_a_method_without_a_setting_that_may_be_chosen_is_named() -> None:
-    planned = tuned("method=fedavg", "train.lr=10,20", seeds=2)
-    ended = [{"name": "fedavg-lr-10-seed0", "best_round": {"accuracy": 0.75, "rounds": 3}}]
-    result = chosen(planned, {"fedavg-lr-10-seed1": "loss = inf (training diverged?)"}, ended)
-    assert result["chosen"] == []
-    assert tables_of(result)[0].notes == ["fedavg: no setting is free of runs that diverged"]
-
-
 @pytest.mark.usefixtures("pool_in_this_process")
 @pytest.mark.parametrize(("values", "code"), [("0.1,100000", 0), ("90000,100000", 3)])
 def test_a_study_fails_only_if_every_value_diverges(

@@ -97,18 +97,6 @@ def read() -> tables.SweepResult:
     return tables.read(found())
 
 
-def test_two_rows_are_tested_over_their_common_seeds() -> None:
-    by_measure = {(group["measure"], group["target"]): group["pairs"] for group in found()["tests"]}
-    (pair,) = by_measure["accuracy", None]
-    # 0.01, 0.02, 0.03: t = sqrt(12) with two degrees of freedom, so p = 1 - sqrt(12 / 14). One pair: no correction.
-    assert pair["values"] == pytest.approx([0.01, 0.02, 0.03])
-    assert pair["p"] == pair["p_holm"] == pytest.approx(1 - math.sqrt(12 / 14))
-    # Power 0.8 at an effect of 2: the noncentral t of 4 seeds gives 0.77, of 5 seeds 0.91.
-    assert (pair["higher"], pair["lower"], pair["seeds_needed"]) == (3, 0, 5)
-    (missed,) = by_measure["bytes", 0.82]
-    assert (missed["without"], missed["mean"], missed["p"]) == ([0], None, None)
-
-
 def test_accuracies_have_mean_interval_and_deviation_per_row() -> None:
     (table, *_) = tables.tables(read())
     assert table.texts == [

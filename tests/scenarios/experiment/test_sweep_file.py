@@ -101,18 +101,7 @@ def test_a_table_that_no_decision_has_is_refused(table: str, message: str, tmp_p
     assert str(refused.value) == message
 
 
-TRIAL = sorted((Path(__file__).parents[3] / "examples" / "fedbr-on-trial").glob("*.toml"))
-RUNS = {"bandit": 6, "calibrated": 23, "details": 23, "map": 10, "skew": 32, "skew-dirichlet": 8}
 """Sweep of the example -> its runs with one seed"""
-
-
-@pytest.mark.parametrize("file", TRIAL, ids=[file.stem for file in TRIAL])
-def test_the_lists_of_the_trial_of_fedbr_are_sweeps(file: Path) -> None:
-    asked = requested(str(file), [])
-    planned = plan(asked.grid, 1, targets=asked.targets, at=asked.at)
-    assert (len(planned.run_set.runs), planned.targets) == (RUNS[file.stem], (0.25, 0.3, 0.35, 0.4))
-    assert {run.loaded.scenario.rounds.max for run in planned.run_set.runs} == {40}
-    assert len(RUNS) == len(TRIAL)
 
 
 def test_rows_may_be_listed_and_are_combined_with_the_grid(tmp_path: Path) -> None:

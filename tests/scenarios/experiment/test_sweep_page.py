@@ -1,4 +1,5 @@
-"""The page of a sweep: which row is best, each against a baseline, and the report of the runs of all rows."""
+"""The page of a sweep: its answer, clients over seeds, each row against a baseline, and the report of the runs of all
+rows."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from scenarios.experiment import sweep_tables
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import Sweep, plan
 from tests.ledgers import made_run
+from tests.scenarios.sweeps import result_of_sweep
 
 METHODS = {"fedprox": 4, "fedavg": 0}
 """Method -> the place of its colour"""
@@ -71,3 +74,22 @@ def test_the_terminal_compares_the_last_accuracy_alone(tmp_path: Path, capsys: p
     assert "accuracy, last" in shown
     assert "differences of accuracy, best" not in shown
     assert "whole runs" in shown  # since no row reaches the target
+
+
+def test_the_answer_is_about_what_was_asked_and_says_what_the_seeds_carry() -> None:
+    time, nbytes = sweep_tables.answer(sweep_tables.read(result_of_sweep()))
+    assert time == (
+        "2 fast has the lowest virtual time to 90 %: 20.8 ± 2.6 s. The paired tests tell it from the other row."
+    )
+    assert nbytes.startswith("2 fast has the lowest bytes to 90 %: ")
+
+
+def test_clients_are_compared_over_seeds_in_tables_and_files() -> None:
+    result = result_of_sweep(fairness=True)
+    (table,) = [each for each in sweep_tables.tables(sweep_tables.read(result)) if each.title == "accuracy of clients"]
+    assert table.texts == [
+        ["1 slow", "80.00 ± 0.00 %", "51.0 ± 2.5 %", "10.00 ± 0.00 %"],
+        ["2 fast", "80.00 ± 0.00 %", "61.0 ± 4.3 %", "10.00 ± 0.00 %"],
+    ]
+    numbers = sweep_tables.numbers(result)
+    assert numbers.header[3:6] == ["clients_accuracy", "worst_decile", "spread"]

@@ -13,7 +13,7 @@ from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.experiment.grid import Grid, grid_of
 from scenarios.papers import cells, reproduce, tables
-from scenarios.papers.cells import measured, measured_row
+from scenarios.papers.cells import measured
 from scenarios.papers.spec import CORRECTED, FIRST, Smoothing, ema, smoothed
 from scenarios.run.progress import ProgressPoint, Trail
 from tests.brief import brief_figures
@@ -62,19 +62,6 @@ def test_targets_are_reached_by_the_average_and_not_by_one_lucky_round() -> None
     assert measured([lucky], "rounds to accuracy", 0.5)["at_least"] == 6
     # 0.2, 0.24, then falling towards 0.2
     assert measured([lucky], "accuracy at rounds", 2)["ours"]["mean"] == pytest.approx(0.24)
-
-
-def test_a_row_over_several_settings_is_the_mean_of_their_means() -> None:
-    # Two settings of two seeds each: means 0.3 and 0.5, whose sample deviation is 0.2 / sqrt 2.
-    each = [[learning(0.2), learning(0.4)], [learning(0.5), learning(0.5)]]
-    cell = measured_row(each, "accuracy at rounds", 1)
-
-    assert cell["ours"]["values"] == pytest.approx([0.3, 0.5])
-    assert cell["ours"]["mean"] == pytest.approx(0.4)
-    assert cell["ours"]["deviation"] == pytest.approx(0.2 / 2**0.5)
-    assert cell["complete"] == [True] * 4
-    missed = measured_row(each, "rounds to accuracy", 0.45)
-    assert (missed["ours"]["mean"], missed["at_least"]) == (None, 1.0)
 
 
 def test_the_beginning_of_the_average_can_be_chosen_where_there_is_one() -> None:

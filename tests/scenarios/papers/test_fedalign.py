@@ -118,13 +118,6 @@ def test_a_measurement_of_other_models_is_made_again(tmp_path: Path) -> None:
         assert is_measured(asked, folder_with(tmp_path, found | changes) / MEASURED) == same
 
 
-def test_hessians_that_are_not_measured_are_said_to_be_so() -> None:
-    made = reproduce.plan("fedalign:1", "tiny", grid_of("fedalign:1", ["row=FedAvg", f"panel={USUAL}@H_T"]), 1)
-    (cell,) = made.result({"runs": []})["cells"]
-    assert "Hessians of 160 examples" in cell["changed"]
-    assert tables.tables(made.selection, {"cells": [cell]})[0].rows == [["FedAvg", "6240", "not measured†¶"]]
-
-
 def test_a_surface_is_drawn_of_the_runs_that_have_one(tmp_path: Path) -> None:
     points = {f"loss-surface/{number}": 1.0 + number for number in range(9)}
     found = {

@@ -53,21 +53,6 @@ def test_every_printed_value_stands_in_exactly_one_cell(table: str) -> None:
     assert len(tables.catalogue(f"fedmlb:{table}")) == VALUES[table]
 
 
-def test_headline_values_are_those_of_the_paper() -> None:
-    hundred, many = "CIFAR-100, Dir(0.3) 100 clients 5%", "CIFAR-100, Dir(0.3) 500 clients 2%"
-    two = cells_of("2")
-
-    assert [two[hundred, "FedAvg", at]["published"] for at in ("500R", "1000R", "40%")] == [0.4188, 0.4783, 428]
-    assert [two[hundred, "FedMLB", at]["published"] for at in ("500R", "1000R", "48%")] == [0.4739, 0.5458, 523]
-    assert [two[many, "FedMLB", at]["published"] for at in ("500R", "1000R", "36%")] == [0.3203, 0.4261, 642]
-    bound = two[hundred, "FedAvg", "48%"]
-    assert (bound["published"], bound["published_is_bound"]) == (1000, True)
-    assert cells_of("1a")[hundred, "FedDyn+FedMLB", "1000R"]["published"] == 0.6181
-    assert cells_of("7")[hundred, "lambda1=1 lambda2=3", "1000R"]["published"] == 0.5632
-    single = cells_of("6")[hundred, "1 pathway", "1000R"]
-    assert (single["published"], single["published_deviation"]) == (0.4789, 0.0399)
-
-
 # --- what stands for it -----------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,6 @@ from costmodel.fleet.inputs import FleetInputs
 from costmodel.visits.timeline import solve
 from costmodel.visits.work import Work, Works
 from scenarios.config.load import load
-from scenarios.config.overrides import parse_all
 from scenarios.experiment.grid import Grid
 from scenarios.papers import hierfavg, reproduce
 from scenarios.papers.published import INTERVAL_JOULES, INTERVAL_SECONDS
@@ -64,22 +63,6 @@ def test_a_visit_takes_as_long_on_the_clock_as_by_the_cost_model() -> None:
         assert computed - down == pytest.approx(steps[0], rel=1e-6)
         assert up - computed == pytest.approx(upload[0], rel=6e-4)  # the last of 61 frames is not full
         assert timeline.joules_spent[visit] == pytest.approx(steps[1] + upload[1], rel=6e-4)
-
-
-@pytest.mark.parametrize("edges", ["edge-iid", "edge-niid"])
-def test_the_papers_scale_is_the_authors_code(edges: str) -> None:
-    setting = FIGURE.settings[edges]["paper"]
-    for row, (local_steps, edge_rounds) in zip(FIGURE.rows.values(), hierfavg.KAPPAS, strict=True):
-        words = (*setting.overrides, *row.at("paper").overrides)
-        scenario = load(setting.scenario, parse_all(words), row.method).scenario
-        train, data, rounds = scenario.train, scenario.data, scenario.rounds
-        assert (data.name, data.clients, rounds.participants, scenario.fleet.tiers.count) == ("mnist", 50, 50, 5)
-        assert (data.partition.kind, data.partition.classes_per_client) == ("classes", 1)
-        assert (train.batch, train.local_steps, scenario.tiers.interval) == (20, local_steps, edge_rounds)
-        assert (rounds.max, scenario.eval.every) == (100 * edge_rounds, edge_rounds)
-        assert [train.lr_in(round) for round in (0, 1, 10)] == pytest.approx([0.01, 0.00995, 0.01 * 0.995**10])
-        assert scenario.fleet.tiers.assign == {"edge-iid": "mixed", "edge-niid": "alike"}[edges]
-        assert scenario.aggregate.weights == "size"
 
 
 @pytest.mark.parametrize("scale", SCALES)

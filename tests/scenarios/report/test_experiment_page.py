@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
-from matplotlib.axes import Axes
 
-from scenarios.report import columns, html, readings, result_figures, result_tables, run_reader
+from scenarios.report import columns, html, readings, result_tables, run_reader
 from scenarios.report.html import ExperimentAnswer, write_experiment
-from scenarios.report.plot_style import ShownRuns
 from scenarios.report.readings import Reading
-from scenarios.report.result_figures import DotPanel
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.tables import of_texts
 from scenarios.run.progress import Mean
@@ -104,31 +100,6 @@ def test_the_answer_says_which_row_is_best_and_what_cannot_be_told_from_it(
     means: dict[str, Mean], p_values: dict[tuple[str, str], float | None], sentence: str
 ) -> None:
     assert result_tables.best_row(readings.ACCURACY, means, p_values) == sentence
-
-
-def points(axes: Axes, marker: str) -> list[float]:
-    """x of all marks of a kind."""
-    return [float(x) for line in axes.get_lines() if line.get_marker() == marker for x in np.asarray(line.get_xdata())]
-
-
-def test_dots_have_intervals_and_seeds_and_zero_is_marked_in_differences() -> None:
-    differences = {"fast": Mean.of([0.30, 0.29]), "other": None}
-    figure = result_figures.dots(
-        ShownRuns([]),
-        list(MEANS),
-        [
-            DotPanel("Final", "test accuracy", columns.PERCENT, MEANS),
-            DotPanel("From slow", "difference", columns.POINTS, differences, is_difference=True),
-        ],
-    )
-    left, right = figure.axes
-    assert points(left, "o") == pytest.approx([51.0, 80.5, 80.0])
-    assert points(left, "|") == pytest.approx([50, 52, 80, 81, 81, 79])
-    assert len(left.collections) == 3  # the intervals
-    assert [text.get_text() for text in left.get_yticklabels()] == list(MEANS)
-    assert (left.get_xlabel(), right.get_xlabel()) == ("test accuracy (%)", "difference (pp)")
-    assert points(right, "o") == pytest.approx([29.5])
-    assert [text.get_text() for text in right.texts] == ["–", "–"]  # the row itself, and one that cannot be compared
 
 
 # --- the page around them --------------------------------------------------------------------------------------------

@@ -87,38 +87,6 @@ def test_names_from_outside_are_no_tags_in_the_numbers(html: str) -> None:
     assert html.count("<script") == 1
 
 
-# --- long labels -----------------------------------------------------------------------------------------------------
-
-
-LONG = "fedavg, server=fedadam, fedbuff, raspberry-pi-5 0.5 + jetson-nano 0.5"
-
-
-def bars(*labels: str) -> Figure:
-    """Two panels with a bar per label, as of a report."""
-    figure, panels = plot_style.rows_of_bars(ShownRuns([]), labels, 2, 44)
-    for axes in panels:
-        axes.barh(range(len(labels)), [1.0] * len(labels), label=LONG)
-    plot_style.legend(figure, panels[0])
-    return figure
-
-
-def test_long_labels_at_ticks_leave_room_for_both_layouts() -> None:
-    # A warning of matplotlib's, that axes collapsed to nothing, is an error here.
-    with matplotlib.rc_context(plot_style.STYLE):
-        figure = bars(LONG, "fedbr")
-        assert [text.get_text().count("\n") for text in figure.axes[0].get_yticklabels()] == [1, 0]
-        html_figures.svg(figure, "bars")
-    width, height = figure.get_size_inches() * plot_style.PIXELS_PER_INCH
-    assert round(width) == plot_style.NARROW_PIXELS
-    for axes in figure.axes:
-        texts = [text.get_text() for text in axes.get_yticklabels()]
-        assert max(len(line) for text in texts for line in text.split("\n")) <= plot_style.TICK_LETTERS
-        assert " ".join(texts[0].split("\n")).replace("- ", "-") == LONG
-        assert axes.get_position().width * width > plot_style.NARROW_PIXELS / 3
-        lines = 1 + texts[0].count("\n")
-        assert axes.get_position().height * height / len(texts) > lines * plot_style.TICK_LINE_PIXELS
-
-
 # --- colours and dashes of methods ------------------------------------------------------------------------------------
 
 
@@ -140,13 +108,3 @@ def test_a_method_has_the_look_of_its_name_whatever_is_beside_it() -> None:
     joined = {look("fedmlb"), *(look(f"fedmlb+{name}") for name in CORRECTIONS)}
     assert len(joined) == 1 + len(CORRECTIONS)
     assert look("mine:SPEC") == look("mine:SPEC")
-
-
-def test_no_two_methods_of_a_figure_share_a_colour() -> None:
-    own = next(f"mine_{number}:SPEC" for number in range(99) if look(f"mine_{number}:SPEC")[0] == look("fedprox")[0])
-    found = theme.line_styles([("mine", own), ("FedProx", "fedprox"), ("FedAvg", "fedavg")])
-    assert list(found) == ["mine", "FedProx", "FedAvg"]
-    assert found["FedProx"] == theme.method_line("fedprox")
-    assert found["FedAvg"] == theme.method_line("fedavg")
-    after = PALETTE[(PALETTE.index(look("fedprox")[0]) + 1) % len(PALETTE)]
-    assert found["mine"]["color"] == after

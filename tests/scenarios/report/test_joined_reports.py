@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -14,8 +13,7 @@ from scenarios.config.errors import ReportError, worded
 from scenarios.report import html, result_tables
 from scenarios.report.run_reader import differences, grouped, notices, open_runs
 from scenarios.run import run_finder
-from tests.brief import brief_figures
-from tests.ledgers import made_run, visit_row
+from tests.ledgers import made_run
 
 HEAD = 'method = "{method}"\nserver = "plain"\nseed = {seed}\n[data]\nname = "{data}"\nclients = 4\n'
 ACCURACIES = {
@@ -122,30 +120,3 @@ def test_a_page_says_where_data_and_targets_differ_and_which_runs_repeat_a_seed(
         ("data.name", ["digits", "mnist"]),
         ("stop.target_accuracy", ["0.8", "–"]),
     ]
-
-
-def bars(page: Path, figure: str, panel: int) -> dict[str, float]:
-    """Name of a bar -> its length, in a panel of a page's figure."""
-    scripts = re.findall(r'<script type="application/json">(.*?)</script>', page.read_text())
-    (chart,) = (chart for chart in map(json.loads, scripts) if chart["name"] == figure)
-    lengths: dict[str, float] = {}
-    for series in chart["panels"][panel]["series"]:
-        for name, length in zip(series["names"], series["x"], strict=True):
-            lengths[name] = lengths.get(name, 0.0) + length
-    return lengths
-
-
-def test_bars_show_the_means_of_the_table_above_them_with_their_intervals(tmp_path: Path) -> None:
-    # The target is reached after 10 and after 20 s: 15 s, and 12.706 x 7.07 / sqrt(2) = 63.5 s around it.
-    accuracies = {("fedavg", 1): (0.8, 0.8), ("fedavg", 2): (0.4, 0.8), ("fedprox", 1): (0.5, 0.7)}
-    for (method, seed), values in accuracies.items():
-        scenario = HEAD.format(method=method, seed=seed, data="digits") + "[stop]\ntarget_accuracy = 0.8\n"
-        visits = [visit_row(seed, 0, 0, 0.0, 1.0, 2.0, 3.0 + seed)]
-        made_run(tmp_path / f"{method}-{seed}", values, scenario, visits)
-    with brief_figures("to_target", "energy", "energy_parts"):
-        page = html.from_folders([tmp_path])
-    cells = dict(re.findall(r"</svg>(fed\w+)</th><td>\d</td>(.*?)</tr>", page.read_text()))
-    assert "<td>15\u00a0(0\u00a0to\u00a079)\u00a0s</td>" in cells["fedavg"]
-    assert bars(page, "to_target", 0) == {"fedavg": 15.0}
-    assert "15 (0 to 79) s" in page.read_text() and "not reached, best 70.0 %" in page.read_text()
-    assert bars(page, "energy_parts", 0) == {"fedavg": 5.0, "fedprox": 5.0}  # 0.5 + 3 + 0.25 + 1.25 J in each seed

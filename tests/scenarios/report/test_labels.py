@@ -42,15 +42,6 @@ def test_the_policy_comes_before_other_keys_which_are_named_only_where_labels_wo
     ]
 
 
-def test_a_mix_of_devices_is_one_value_and_comes_before_other_keys() -> None:
-    (one,) = identities([{"method": "fedavg", "rounds.max": 9, "fleet.devices.phone": 1.0}])
-    (other,) = identities([PLAIN])
-    assert labels([{**other, "fleet.devices": one["fleet.devices"]}, {**other, "rounds.max": 9}]) == [
-        "fedavg, devices=phone",
-        "fedavg, devices=pi 0.5 + nano 0.5",
-    ]
-
-
 @pytest.mark.parametrize("key", ["data.partition.seed", "fleet.seed"])
 def test_seeds_make_no_group_of_their_own_nor_does_a_partition_or_fleet_that_follows_them(key: str) -> None:
     first, second = identities([PLAIN, PLAIN | {"seed": 1, "data.partition.seed": 1, "fleet.seed": 1}])

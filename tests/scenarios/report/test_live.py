@@ -121,24 +121,6 @@ def test_a_round_that_a_budget_cuts_is_shown_as_cut_even_if_it_is_the_first() ->
     assert [line.split()[0] for line in shown(again)[3:]] == ["1", "2"]
 
 
-def test_a_round_in_which_nobody_counted_is_a_round_but_a_score_after_the_last_is_none() -> None:
-    show, stream = begun()
-    nobody = progress(1, None, bottleneck="waiting")
-    show.on_round(replace(nobody, row=nobody.row._replace(participants=0)))
-
-    only = stream.getvalue().splitlines()[-1]
-    assert only.startswith("fedbr 1/3  accuracy -")
-    assert "clients 0  bottleneck waiting" in only
-    assert "1/3" in shown(show)[0]
-    late = progress(2, 0.75, bottleneck="")
-    show.on_round(replace(late, rounds=1, row=late.row._replace(participants=0, busy_s=0.0)))
-    last = stream.getvalue().splitlines()[-1]
-    assert last.startswith("fedbr end  accuracy 75.00 %")
-    assert "bottleneck -" in last
-    assert "1/3  75.00 %" in shown(show)[0]
-    assert [line.split()[0] for line in shown(show)[3:]] == ["1", "end"]
-
-
 def test_the_time_left_is_that_of_rounds_after_the_first_which_began_with_the_start_of_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

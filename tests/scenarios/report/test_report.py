@@ -21,10 +21,9 @@ from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, Visit
 from coordinator.records.store import Commit, Ledger
 from coordinator.records.visit_columns import VisitColumns
 from scenarios.config.errors import ReportError
-from scenarios.report import figures, html, terminal
-from scenarios.report.plot_style import ShownRuns
-from scenarios.report.run_reader import BlockTraffic, grouped, open_runs
-from scenarios.run import client_values, visits
+from scenarios.report import html, terminal
+from scenarios.report.run_reader import BlockTraffic, open_runs
+from scenarios.run import client_values
 from scenarios.run.run_finder import found
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import SummaryRecord
@@ -324,38 +323,6 @@ def test_the_accuracies_of_clients_are_shown_by_kind_of_device(tmp_path: Path) -
     assert "client_devices-caption" in page.ids
 
 
-def test_visits_and_accuracies_are_shown_by_the_rate_of_parts(tmp_path: Path) -> None:
-    """Client 0 has half of the model, and its second visit is late; what is left of it is no visit of a rate."""
-    first, second = fedavg_rounds()[:2]
-    halves = [
-        visit(0, 0, 0.0, 2, 3, 1),
-        visit(0, 1, 0.0, 2, 4, 4),
-        visit(1, 0, 10.0, 2, 3, 1),
-        visit(1, 1, 10.0, 2, 4, 4),
-    ]
-    rates: list[dict[str, Any]] = [{"rate": 0.5}, {}, {"rate": 0.5, "kind": "late"}, {"rate": None, "kind": "leftover"}]
-    made = [row._replace(**changes) for row, changes in zip(halves, rates, strict=True)]
-    parts = [EvaluationRow(n, -1, "accuracy", 0.25, 360, rate=0.5) for n in (0, 1)]
-    rounds = [
-        replace(first, visits=VisitColumns.of(made[:2]), evaluations=parts[:1]),
-        replace(second, visits=VisitColumns.of(made[2:]), evaluations=parts[1:]),
-    ]
-    runs = [make_run(tmp_path / "a", "heterofl", rounds), make_run(tmp_path / "b", "fedavg", rounds[:0])]
-    page = page_of(tmp_path, runs, "rates", "metrics")
-    header = page.rows.index(
-        ["method", "rate", "clients", "visits", "wasted", "seconds", "bytes", "device FLOPs", "joules"]
-    )
-    assert page.rows[header + 1 : header + 4] == [
-        ["heterofl", "1", "1", "1", "0", "10 s", "3.3 kB", "500 MFLOP", "25 J"],
-        ["heterofl", "0.5", "1", "2", "1", "12 s", "6.6 kB", "1,000 MFLOP", "50 J"],
-        ["heterofl", "leftover", "1", "1", "1", "10 s", "3.3 kB", "500 MFLOP", "25 J"],
-    ]
-    assert "rates-caption" in page.ids and "metrics-caption" not in page.ids
-    query = open_runs([tmp_path / "a"])[0].query
-    assert visits.rates_by_round(query) == {1: {0: 1}, 0.5: {0: 1, 1: 1}}
-    assert "rates" not in page_of(tmp_path, runs[1:], "rates").ids
-
-
 def test_the_best_validation_round_is_in_the_report_and_in_the_final_table(tmp_path: Path) -> None:
     """Validation is best after the second of three rounds; test examples would choose the third."""
 
@@ -474,21 +441,6 @@ def test_a_run_that_has_not_finished_a_round_still_has_a_report(tmp_path: Path) 
     assert page.row("fedbr")[1:7] == ["–", "–", "0", "not reached", "not reached", "not reached"]
     assert "No run has reached 50 %." in page.text
     assert "accuracy" not in page.ids
-
-
-def test_a_partition_is_drawn_with_the_examples_of_each_split(tmp_path: Path) -> None:
-    partition = {"clients": 3, "classes": 2, "histogram": [[20, 0], [0, 5], [3, 4]]}
-    for name, more, splits in (
-        ("old", {}, ["training"]),
-        ("new", {"validation": [5, 1, 1], "test": [4, 0, 2]}, ["training", "validation", "test"]),
-    ):
-        folder = make_run(tmp_path / name, "fedavg", [], partition=partition | more)
-        drawn = figures.draw(ShownRuns(grouped(open_runs([folder]))), ["partition"])["partition"]
-        assert [split for split in ("training", "validation", "test") if f">{split}</text>" in drawn] == splits
-        page = page_of(tmp_path, [folder], "partition")
-        assert ("Clients without test examples: 1 of 3." in page.text) == (name == "new")
-    run = open_runs([folder])[0]
-    assert (run.examples("train"), run.examples("test"), run.left_out) == ([20, 5, 7], [4, 0, 2], 1)
 
 
 def test_names_from_outside_are_text_and_never_markup(runs: list[Path], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from scenarios.report import curves, result_tables, round_figures
 from scenarios.report.method_figures import draw_maps
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.round_figures import TimelineRow, recorded_link
-from scenarios.report.run_reader import RecordedRun, RunGroup, grouped, open_runs
+from scenarios.report.run_reader import RecordedRun, RunGroup, open_runs
 from scenarios.run import visits
 from scenarios.run.environment import Environment
 from scenarios.run.progress import Trail
@@ -76,23 +76,6 @@ def test_a_mean_over_seeds_is_where_all_seeds_have_a_value(run: RecordedRun) -> 
     assert (alone.x.tolist(), alone.mean.tolist(), alone.deviation.tolist()) == ([1000, 2000], [0.5, 0.5], [0, 0])
     falls = curves.over_amounts([run.trail, Trail(run.trail[:1])], BYTES)
     assert (falls.x.tolist(), falls.mean.tolist()) == ([1000], [0.5])
-
-
-def test_a_front_is_drawn_of_two_runs_and_not_of_one(run: RecordedRun, tmp_path: Path) -> None:
-    stream = SCENARIO.format(method="fedprox", seed=0) + '[rounds]\npolicy = "fedbuff"\n'
-    rows = [visit_row(0, 0, 1, 0, 1, 2, 3), visit_row(1, 1, 1, 3, 4, 5, 16, staleness=1)]
-    both = grouped(open_runs([run.folder, made_run(tmp_path / "stream", (0.2, 0.6), stream, rows, joules=0)]))
-    assert curves.pareto(ShownRuns(both[:1])) is None
-    drawn = curves.pareto(ShownRuns(both))
-    assert drawn is not None
-    titles = [axes.get_title() for axes in drawn.axes]
-    assert titles == ["Against bytes moved", "Against virtual time"]  # one of them has no energy
-    stale = round_figures.client_staleness(ShownRuns(both))
-    assert stale is not None
-    assert [axes.get_title() for axes in stale.axes] == ["fedprox, fedbuff"]
-    assert np.asarray(stale.axes[0].collections[0].get_offsets()).tolist() == [
-        [8.0, 0.5]
-    ]  # visits of 3 and 13 s, 0 and 1 steps
 
 
 # --- a recorded link --------------------------------------------------------------------------------------------------

@@ -18,11 +18,8 @@ from scenarios.report import readings, tables, terminal
 from scenarios.report.columns import BYTES, COUNT, FLOPS, PERCENT, POINTS, SECONDS, Quantity, cells
 from scenarios.report.html import ExperimentAnswer, write_experiment
 from scenarios.report.readings import Reading, until, within
-from scenarios.report.result_tables import results
-from scenarios.report.run_reader import open_runs
 from scenarios.report.tables import Number, Table, TableColumn, csv_text
 from scenarios.run.progress import ProgressPoint, Trail
-from tests.ledgers import made_run
 
 COSTS = Table(
     "costs",
@@ -126,28 +123,6 @@ def test_a_narrow_terminal_is_printed_without_dispensable_columns(
     lines = [line.rstrip() for line in stream.getvalue().splitlines()]
     assert lines[1:3] == ["costs", header]
     assert lines[-1] == "a_note"
-
-
-# --- results of runs -------------------------------------------------------------------------------------------------
-
-
-def test_results_of_runs_have_a_row_each_with_the_best_of_what_can_be_compared_marked(tmp_path: Path) -> None:
-    folders = [
-        made_run(tmp_path / method, accuracies, f'method = "{method}"\n')
-        for method, accuracies in {"fedavg": (0.5, 0.6), "fedprox": (0.8, 0.7)}.items()
-    ]
-    table = results(open_runs(folders), 0.7, {}, nominal=False)
-    assert table.spans == [
-        *(("", 1), ("Accuracy", 2), ("Length", 1), ("To 70 %", 2)),
-        *(("Device work", 1), ("Energy", 1), ("This machine", 1), ("", 1)),
-    ]
-    assert [row[:6] for row in table.cells] == [
-        [
-            *(("fedavg", False), ("60.00 %", False), ("60.00 %", False), ("2", False)),
-            *(("not reached", False), ("not reached", False)),
-        ],
-        [("fedprox", False), ("70.00 %", True), ("80.00 %", True), ("2", False), ("10 s", True), ("1 kB", True)],
-    ]
 
 
 # --- spreadsheets: a name is text there, whatever it begins with -----------------------------------------------------

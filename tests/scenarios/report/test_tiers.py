@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-import numpy as np
 import pytest
 
-from coordinator.records.schema import AggregatorRow, EvaluationRow
-from scenarios.report import curves, html, plot_style, result_tables, round_figures, terminal, tier_figures
+from coordinator.records.schema import AggregatorRow
+from scenarios.report import html, result_tables, round_figures, terminal, tier_figures
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun, grouped, open_runs
 from scenarios.report.tier_figures import TreeNode
@@ -78,19 +76,6 @@ def test_the_tree_has_the_bytes_of_each_link_and_clients_at_their_aggregators(ru
     )
 
 
-def test_aggregators_of_the_lowest_tier_are_below_those_above_them_in_turn(tmp_path: Path) -> None:
-    messages = [
-        message_row(0, tier, number, "down", 0, 1) for tier, count in ((1, 2), (0, 5)) for number in range(count)
-    ]
-    (two,) = open_runs([recorded(tmp_path / "two", TWO_TIERS, messages, [0, 1, 2, 3, 4])])
-    root = tier_figures.tree(two)
-    assert [(node.name, node.down, [inner.name for inner in node.below]) for node in root.below] == [
-        ("no. 0", 1000, ["no. 0", "no. 2", "no. 4"]),
-        ("no. 1", 1000, ["no. 1", "no. 3"]),
-    ]
-    assert (root.leaves, root.below[0].below[0].below[0].name) == (5, "1 client")
-
-
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
@@ -140,67 +125,7 @@ def test_the_terminal_has_a_line_of_what_is_above_clients_and_what_the_target_to
     assert evaluated["aggregators, lowest"] == ["20.00 %", "-"]
 
 
-# --- models of aggregators --------------------------------------------------------------------------------------------
-
-OWN = [
-    EvaluationRow(round, -1, metric, value, 100, aggregator=index)
-    for round, values in ((0, (0.1, 0.3)), (1, (0.2, 0.6)))
-    for index, value in enumerate(values)
-    for metric in ("accuracy", "loss")
-]
-
-
-def test_own_models_of_aggregators_are_shown_beside_the_server_s(folder: Path, tmp_path: Path) -> None:
-    evaluated = made_run(
-        tmp_path / "own", (0.5, 0.7), ONE_TIER.format(seed=0, count=2), VISITS, aggregators=MESSAGES, evaluations=OWN
-    )
-    run, without = open_runs([evaluated, folder])
-    found = aggregators.summary(
-        run.links, None, client_values.of_aggregators(run.evaluations), client_values.of_global([], run.rounds)
-    )
-    assert found is not None
-    # Of 20 and 60 %: a mean of 40 %, 20 % from either.
-    expected = {"rounds": 2, "server": 0.7, "mean": 0.4, "lowest": 0.2, "highest": 0.6, "spread": 0.2}
-    assert found["accuracy"] == pytest.approx(expected)
-    table = result_tables.of_aggregators([run, without])
-    assert table is not None
-    assert (table.header[1:], table.texts) == (
-        ["rounds", "server", "mean", "lowest", "highest", "spread"],
-        [[run.label, "2", "70.00 %", "40.00 %", "20.00 %", "60.00 %", "20.00 %"]],
-    )
-    assert result_tables.of_aggregators([without]) is None
-    assert client_values.whole_by_round(run.evaluations) == {}  # no metrics of the global model
-
-    with matplotlib.rc_context(plot_style.STYLE):
-        figure = tier_figures.aggregator_values(ShownRuns(grouped([run, without])))
-        assert tier_figures.aggregator_values(ShownRuns(grouped([without]))) is None
-    assert figure is not None
-    lines = [(np.asarray(line.get_xdata()), np.asarray(line.get_ydata())) for line in figure.axes[0].get_lines()]
-    assert [(x.tolist(), y.tolist()) for x, y in lines] == [([1, 2], [20, 40]), ([1, 2], [50, 70])]
-    with brief_figures("aggregator_values"):
-        page = html.build([evaluated], tmp_path / "report.html", "Own models").read_text()
-    assert 'id="aggregator_values-caption"' in page
-
-
 # --- curves and timelines ---------------------------------------------------------------------------------------------
-
-
-def test_accuracy_is_drawn_against_wan_bytes_and_price_of_the_runs_that_have_tiers(
-    folder: Path, tmp_path: Path
-) -> None:
-    plain = made_run(tmp_path / "plain", (0.2, 0.6), PLAIN.format(seed=0))
-    figure = curves.accuracy(ShownRuns(grouped(open_runs([folder, plain]))))
-    assert figure is not None
-    titles = [axes.get_title() for axes in figure.axes]
-    rest = ["Against WAN bytes", "Against price"]
-    assert titles == ["Against rounds", "Against virtual time", "Against bytes moved", *rest]
-    drawn = [[np.asarray(line.get_xdata()).tolist() for line in axes.get_lines()] for axes in figure.axes[3:]]
-    # 1 + 1 + 1 + 3 kB in the first round, 1.5 in the second; the run without tiers has no line.
-    assert drawn[0] == [[6.0, 7.5], []]
-    assert drawn[1][0] == pytest.approx([0.006, 0.0075])
-    alone = curves.accuracy(ShownRuns(grouped(open_runs([plain]))))
-    assert alone is not None
-    assert len(alone.axes) == 3
 
 
 @pytest.mark.parametrize("scenario", [ONE_TIER, TWO_TIERS], ids=["one tier", "two"])

@@ -15,8 +15,6 @@ from coordinator.methods.registry import resolve
 from coordinator.records.schema import RoundRow
 from coordinator.records.store import Commit, Ledger
 from coordinator.records.visit_columns import VisitColumns
-from costmodel.fleet.codec_costs import codec_seconds
-from costmodel.fleet.devices import devices
 from edge.protocol import serialization
 from edge.protocol.payload import BlockShape, Layout
 from edge.protocol.serialization import pack_description
@@ -24,8 +22,7 @@ from scenarios.cli import main
 from scenarios.report import stages
 from scenarios.report.run_reader import open_runs
 from scenarios.run.setup import RUN_ID_BYTES
-from scenarios.studies.audit import Means, audit, spent_by
-from tests import warm
+from scenarios.studies.audit import Means, audit
 from tests.edge.protocol.mutations import DESCRIPTION
 from tests.ledgers import visit_row
 from tests.scenarios.in_this_process import pool_in_this_process, run
@@ -52,26 +49,6 @@ def test_fedavg_sends_what_its_paper_counts_and_headers(tmp_path: Path) -> None:
     assert spent.joules == pytest.approx(spent.compute + spent.receive + spent.send + spent.idle)
     after_one = stages.totals(opened, 1)
     assert (after_one.nominal_bytes, after_one.virtual_seconds) == (4 * MODEL, opened.rounds[0].end_s)
-
-
-def test_four_bits_a_number_are_half_a_byte_beside_a_norm_per_bucket(tmp_path: Path) -> None:
-    alike = ("fleet.devices={raspberry-pi-4=1}", "fleet.networks={wifi-4=1}", "fleet.jitter=0")
-    chain = 'codec.up={kind="quantize",bits=4,bucket=512}'
-    words = ("run", "digits", "method=fedavg", *PAIR, *alike, "rounds.max=2", chain)
-    warm.run([*words, "--workers", "1", "--quiet", "--out", str(tmp_path), "--run-id", "coded"]).check_returncode()
-    (opened,) = open_runs([tmp_path / "digits" / "coded"])
-    spent = spent_by(opened)
-    # blocks of 160, 4640, 9248 and 1290 numbers, whose last buckets are not full
-    packed = sum(count // 2 + 4 * -(-count // 512) for count in (160, 4640, 9248, 1290))
-    assert packed == 7801
-    assert spent.by_slot["model", "up"] == stages.SlotBytes(4 * MODEL, 4 * packed)
-    assert spent.by_slot["model", "down"] == stages.SlotBytes(4 * MODEL, 4 * MODEL)
-    assert spent.payload_bytes == spent.nominal_bytes == 8 * MODEL
-    # Both clients encode at the same time, in each of two rounds.
-    reference = codec_seconds([("quantize", 4.0 * count) for count in (160, 4640, 9248, 1290)], "encode")
-    assert spent.encoding_seconds == pytest.approx(2 * reference * devices()["raspberry-pi-4"].codec_slowdown)
-    assert spent.encoding_joules is not None
-    assert 0 < spent.encoding_joules < spent.compute
 
 
 # --- pairs, of runs that are made by hand -----------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,9 +116,6 @@ def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch
     assert made.step_seconds == 0.001236
     assert made.operations_per_second == {"conv.w16": 40e9, "calls": 1141.0}
     assert made.codec_slowdown == pytest.approx(4.0, rel=1e-3)
-    few = {kind: {way: figures[:1] for way, figures in both.items()} for kind, both in MEASURED.codecs.items()}
-    quick = doctor.profile(replace(MEASURED, codecs=few), LIKE).codecs["zstd"]["encode"]
-    assert quick == made.codecs["zstd"]["encode"][:1] * 3
     assert (made.train_watts, made.idle_watts, made.clock_hz) == (25.0, 6.0, 2.5e9)
     assert made.source == (
         "rates by kind of operation, throughputs and step overhead: CPU time of one core (a processor) "
@@ -128,7 +124,6 @@ def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch
         "of a-laptop: throughput of depthwise (conv times its ratio), both powers"
     )
     assert made.assumed == ["flops_per_second.depthwise", "train_watts", "idle_watts", "clock_hz"]
-    assert set(made.__struct_fields__) == set(asdict(LIKE)) - {"name", "inference", "derived", "measurements"}
     monkeypatch.setattr("psutil.cpu_freq", lambda: SimpleNamespace(max=3100.0))  # which the system tells
     made = doctor.profile(MEASURED, LIKE)
     assert made.assumed == ["flops_per_second.depthwise", "train_watts", "idle_watts"]

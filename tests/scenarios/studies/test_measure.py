@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from coordinator.records.schema import EvaluationRow
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import ScenarioError
@@ -64,20 +63,6 @@ def test_hessians_of_a_checkpoint_are_those_of_the_runs_evaluation(tmp_path: Pat
     assert -1 <= (found.over_clients["hessian/H_D"] or 0) < 1, "local models differ"
     again = measured(folder, "hessian", "eval.metric_options.hessian.diag=per_parameter", clients="evaluated")
     assert again.over_clients == {"hessian/H_N": 0.0, "hessian/H_D": pytest.approx(1)}, "the global model's"
-
-
-@pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
-def test_parts_of_the_model_are_those_of_the_runs_evaluation(tmp_path: Path, method: str) -> None:
-    parts = (f"method={method}", "submodel.rate=0.5", "eval.on=both", "data.clients=3", "rounds.participants=1")
-    folder = run(tmp_path, *SMALL, *parts)
-    sql = "SELECT * FROM evaluations WHERE round = (SELECT MAX(round) FROM evaluations)"
-    of_run: dict[int, dict[str, float | None]] = {}
-    for row in map(EvaluationRow._make, read(folder / "ledger.sqlite", sql)):
-        of_run.setdefault(row.client, {})[row.quantity.name] = row.value
-    found = measured(folder, clients="evaluated")
-    assert found.by_client == {str(client): of_run[client] for client in range(3)}
-    assert {name: found.models["global"][name] for name in of_run[-1]} == of_run[-1]
-    assert {*measured(folder).by_client} == {"0", "1", "2"}  # local models of parts have the size of their parts
 
 
 def test_personalised_models_are_measured_with_their_states(tmp_path: Path) -> None:

@@ -54,15 +54,6 @@ def test_another_fleet_has_other_times_and_the_same_models(
     assert (printed["same"], printed["first_round"], printed["keys"]["fleet.seed"]) == (False, 1, [0, 1])
 
 
-def test_a_longer_run_differs_from_the_round_on_at_which_the_other_ended(recorded: Path, tmp_path: Path) -> None:
-    longer = run(tmp_path, "rounds.max=3")
-    found = difference(str(recorded), str(longer))
-    assert (list(found.keys), found.rounds, found.first_round, found.columns) == (["rounds.max"], (2, 3), 3, ())
-    assert verdict(found) == (
-        "the scenarios differ in rounds.max; the first 2 rounds are the same to the bit, and then one run has ended"
-    )
-
-
 def test_other_training_differs_in_its_models(recorded: Path, tmp_path: Path) -> None:
     found = difference(str(recorded), str(run(tmp_path, "rounds.max=2", "train.lr=0.05")))
     assert (list(found.keys), found.first_round, found.first_model) == (["train.lr"], 1, 1)

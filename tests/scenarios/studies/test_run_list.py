@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -134,17 +133,8 @@ def no_database(folder: Path) -> None:
     (folder / "ledger.sqlite").write_bytes(b"no database" * 1000)
 
 
-def pipe(folder: Path) -> None:
-    (folder / "ledger.sqlite").unlink()
-    os.mkfifo(folder / "ledger.sqlite")
-
-
 def device(folder: Path) -> None:
     (folder / "ledger.sqlite-wal").symlink_to("/dev/zero")
-
-
-def foreign_summary(folder: Path) -> None:
-    summary(folder, rounds="many")
 
 
 def large_log(folder: Path) -> None:
@@ -160,9 +150,7 @@ def terminal_codes(folder: Path) -> None:
     ("spoil", "problem"),
     [
         (no_database, "ledger.sqlite: file is not a database"),
-        (pipe, "ledger.sqlite: ledger.sqlite is not a regular file"),
         (device, "ledger.sqlite: ledger.sqlite-wal is not a regular file"),
-        (foreign_summary, "ledger.sqlite: rounds: Input should be a valid integer"),
         (large_log, "ledger.sqlite: its write-ahead log is too large to be read for a list"),
         (terminal_codes, "scenario.toml: method: has control characters"),
     ],

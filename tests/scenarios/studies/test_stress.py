@@ -28,7 +28,7 @@ from scenarios.studies.stress import (
 )
 from tests.crossed import every
 from tests.edge.protocol.mutations import DESCRIPTION
-from tests.scenarios.runs import check_message, never, refused
+from tests.scenarios.runs import never
 
 CODEC = 'codec.up={kind="quantize", bits=4}'
 NEEDS = {"stochdepth": ("model.name=tests.plugins.residual:ROW",)}
@@ -128,20 +128,3 @@ def test_the_command_prints_flat_numbers_and_a_page_and_leaves_no_process(
     assert printed.err.splitlines()[-1].startswith("fedavg 2/2")
     assert "open descriptors" in (tmp_path / "out" / "stress.html").read_text()
     assert set(psutil.Process().children(recursive=True)) <= before
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("digits", "--participants", "11"), "--participants: must be at most the number of clients, 10, not 11"),
-        (("digit",), "no scenario 'digit': did you mean 'digits'? (or name a TOML file)"),
-        (("digits", "rounds.polcy=sync"), "command line: unknown key rounds.polcy, did you mean 'rounds.policy'?"),
-        (("digits", "--clients", "2000000"), "command line: data.clients = 2000000: input .."),
-        (("digits", "--out", "."), "--out: .: is not empty; name a new folder"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_bad_usage_is_refused(
-    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], warm_workers: None
-) -> None:
-    check_message(refused(capsys, "stress", *words), message)

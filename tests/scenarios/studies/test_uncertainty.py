@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -140,28 +139,6 @@ def test_the_interval_for_another_model_of_a_family_holds_those_that_its_row_was
     # Of 90 %: 1.645 sigma. The sigma of the model that the row was made from holds two of nine.
     for names, inside in ((("resnet34", "conv"), 8), (("conv", "conv"), 2)):
         assert np.sum(np.abs(errors) < 1.645 * throughput_sigma(row, names, SIGMAS)) == inside
-
-
-@pytest.mark.parametrize(
-    ("figures", "model", "sigma"),
-    [
-        ({}, "toy", math.hypot(0.1, 0.36)),
-        # The very model, and a device that was measured by kind of operation.
-        ({"flops_per_second": {"conv": 1e9, "depthwise": 1e9, "toy": 2e9}}, "toy", 0.1),
-        ({"operations_per_second": {"elementwise": 1e9}, "derived": ()}, "toy", 0.1),
-        (
-            {"operations_per_second": {"elementwise": 1e9}, "derived": ("operations_per_second.elementwise",)},
-            "toy",
-            0.3,
-        ),
-        ({"derived": ("flops_per_second.conv",)}, "toy", math.hypot(0.3, 0.36)),
-    ],
-)
-def test_a_throughput_is_as_uncertain_as_its_basis_and_the_model_that_it_was_measured_with(
-    figures: dict[str, Any], model: str, sigma: float
-) -> None:
-    row = replace(device.devices()["raspberry-pi-5"], **({"operations_per_second": {}} | figures))
-    assert throughput_sigma(row, (model, "conv"), SIGMAS) == sigma
 
 
 def test_draws_that_would_train_other_visits_are_left_out_and_too_many_of_them_refused(alone: Path) -> None:
@@ -356,29 +333,6 @@ def test_the_command_keeps_the_times_for_reports_and_tables(
     assert "<td>given this training</td>" in page
     assert drawn_times.read(alone, "the hash of a later model") is None
     (alone / "uncertainty.json").unlink()
-
-
-def test_tables_of_several_runs_have_intervals_and_the_probability_that_the_fastest_is(
-    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    summary = json.loads(read(alone / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")[0][0])
-    # The second is before the first in two of three draws.
-    to_target = {"fedavg": [120.0, 130.0, 160.0], "fedmlb": [130.0, 100.0, 90.0]}
-    runs = []
-    for method, values in to_target.items():
-        shutil.copytree(alone, tmp_path / method)
-        drawn_times.write(tmp_path / method, drawn(values, [180.0] * 3, model_sha256=summary["model_sha256"]))
-        changed = {"run_dir": str(tmp_path / method), "method": method, "time_to_target_s": min(values)}
-        runs.append(summary | changed | {"target_accuracy": 0.8, "virtual_seconds": 180.0})
-    rows = dict(terminal.run_rows(runs))
-    assert rows["P(fedmlb is faster)"] == ["67 %", "-"]
-    assert rows["virtual time to 80 %"] == ["2.00 min\n(2.02 to 2.62)", "1.50 min\n(1.52 to 2.12)"]
-    assert rows["virtual time"][0] == "3 min\n(3 to 3)"
-    (tmp_path / "fedavg" / "uncertainty.json").write_text("{")
-    rows = dict(terminal.run_rows(runs))
-    assert "P(fedmlb is faster)" not in rows
-    assert rows["virtual time to 80 %"][0] == "2.00 min"
-    assert "fedavg/uncertainty.json is damaged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

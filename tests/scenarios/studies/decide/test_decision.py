@@ -205,35 +205,6 @@ def test_all_links_on_the_way_to_the_server_are_varied_together() -> None:
     assert halved.down.tolist() == (fleet.down / 2).tolist()
 
 
-@pytest.mark.long
-def test_the_two_best_are_trained_on_half_the_links_if_they_would_train_other_visits_there(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    small = [word for word in SMALL if not word.startswith("rounds.max")]
-    # FedBR's bandit looks at times, and FedAvg does not.
-    words = ["digits", "method=fedavg,fedbr", *small, "rounds.max=8", "fleet.scale.links=0.5", "--robust"]
-    options = ("--out", str(tmp_path), "--json", "--seeds", "1", "--draws", "1", "--budget", "bytes=1 GB")
-    assert main.run_command(["decide", *words, *options]) == 0
-    result = json.loads(capsys.readouterr().out)
-    halved = {run["name"]: RunFolder(Path(run["run_dir"])) for run in result["runs"] if "-half-" in run["name"]}
-    # On boards half as fast its choices stay, on links of half the rates they do not.
-    assert {name: run.scenario["fleet"]["scale"] for name, run in halved.items()} == {
-        "fedbr-seed0-half-links": {"server": 0.5, "links": 0.25, "devices": 1.0},
-    }
-    # Two runs whole, and three on changed fleets.
-    effort = result["effort"]
-    assert [effort[key] for key in ("runs", "rounds", "changed_runs", "changed_rounds")] == [2, 16, 3, 24]
-    assert (result["probability"]["draws"], result["rests_on"]) == (0, [])
-    known = {each["change"]: each for each in result["robust"]}
-    assert list(known) == ["links halved", "a fifth of the clients gone"]
-    assert {each["how"] for each in known.values()} == {"seed 0, trained"}
-    (fedavg,) = (run for run in result["runs"] if run["name"] == "fedavg-seed0")
-    assert known["links halved"]["values"] == {
-        "method=fedavg": fedavg["accuracy"],
-        "method=fedbr": halved["fedbr-seed0-half-links"].final(),
-    }
-
-
 def test_a_candidate_without_gateways_does_as_it_did_when_a_gateway_is_lost(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -290,18 +261,6 @@ def test_a_finalist_that_cannot_be_replayed_leaves_the_answer_open(
     assert main.run_command([*words, *options, "--budget", "seconds=1 h"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert list(result["not_replayed"]) == ["rounds.policy=fedbuff"]
-    open_at = {
-        axis: [point["at"] for point in each["points"] if point["unknown"] == ["rounds.policy=fedbuff"]]
-        for axis, each in result["flips"].items()
-    }
-    # The fleet as it is is known.
-    assert open_at == {
-        "links": [0.125, 0.5],
-        "devices": [0.125, 0.5],
-        "slow_share": [0.2],
-        "loss": [0.0, 0.02],
-        "budget": [],
-    }
     page = (tmp_path / "digits/d/decision.md").read_text()
     assert "| all links × 0.125 to 0.5 | open: 3 would have to be trained |" in page
     assert "3 policy=fedbuff cannot be replayed: rounds.policy = fedbuff: the order of its updates" in page
@@ -325,28 +284,6 @@ def test_the_shipped_candidates_vary_one_thing_each_and_leave_out_what_a_scenari
     assert told[0] == (
         'left out: method=scaffold: command line: aggregate.sum = "fixed_point": scaffold needs individual updates'
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["method=fedavg"], "there is one candidate: name several values of a key, such as method=fedavg,fedbr"),
-        (["method=fedavg,fedprox", "--candidates", "all"], "--candidates 'all': must be starter"),
-        (
-            ["data.validation=0.1,0.3"],
-            "data.validation: all candidates have the same data and target; name one value for all",
-        ),
-        (["data.partition.alpha=0.1,10"], "data.partition.alpha: all candidates have the same data"),
-        (["method=fedavg,fedprox", "--target", "nine"], "'nine' is no share, such as 0.9 or '90 %'"),
-        (["method=fedavg,fedprox", "--target", "120 %"], "--target 1.2: must be an accuracy above 0 and at most 1"),
-    ],
-)
-def test_what_cannot_be_decided_is_refused(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert main.run_command(["decide", "digits", "--target", "90 %", *words, "--out", str(tmp_path)]) == 2
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def test_python_lists_candidates_as_mappings_and_reads_the_answer(tmp_path: Path) -> None:

@@ -127,16 +127,6 @@ def test_equal_candidates_that_seldom_reach_the_target_are_not_told_apart(candid
     assert false_winners(answers) == 0.0  # 1, 2 or 3 of three seeds against none: p is 0.1 or more
 
 
-def test_how_many_of_six_seeds_reach_the_target_may_tell_two_candidates_apart() -> None:
-    def one_reaches(rng: np.random.Generator, name: str, seed: int) -> list[float]:
-        return [0.95 if name == "train.lr=0.01" else 0.5] * ROUNDS
-
-    (answer,) = simulated(2, 6, TO_TARGET, one_reaches, 1)
-    (test,) = answer.tests
-    assert (test.reached, test.is_tie) == (0, False)
-    assert test.p == pytest.approx(2 / 924)  # 12 over 6: 924
-
-
 @pytest.mark.parametrize(("candidates", "objective"), [(2, TO_TARGET), (8, WITHIN)], ids=["target", "budget"])
 def test_of_equal_candidates_one_is_called_worse_in_5_percent_and_better_with_one_half(
     candidates: int, objective: Objective

@@ -81,19 +81,6 @@ def test_the_blocks_of_resnet18_weigh_and_cost_what_its_shapes_say_and_a_message
     assert sum(block.flops_forward for block in blocks) == 2 * 555_468_800
 
 
-# --- data -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_missing_data_set_is_a_warning_and_leaves_out_what_depends_on_it(cifar100: Check) -> None:
-    found, data = cifar100.estimate, cifar100.plain()["estimate"]["data"]
-
-    assert data["found"] is None
-    assert data["warning"].startswith("data set cifar100 was not found; searched data.root (")
-    assert data["get"].startswith("put cifar100/train.parquet and cifar100/test.parquet, or torchvision's")
-    assert (found.flops, found.virtual_seconds, found.joules) == (None, None, None)
-    assert found.bytes > 0
-
-
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
@@ -133,13 +120,6 @@ def test_wall_time_is_that_of_measured_rounds_and_otherwise_unknown() -> None:
 
 
 # --- this machine -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("keep", "copies"), [("newest", 2), ("best", 3), ("every:10", 6), pytest.param((1, 10, 99), 4, id="list")]
-)
-def test_disk_counts_the_checkpoints_that_are_kept(keep: str | tuple[int, ...], copies: int) -> None:
-    assert check.checkpoints_kept(keep, 40) == copies
 
 
 def test_what_clients_of_fedbr_keep_is_refused_with_the_sum_where_the_disk_cannot_hold_it(
@@ -194,17 +174,3 @@ def test_check_ends_with_2_where_data_cannot_be_had_after_it_has_said_all_else(
     assert result["costs"]["wall_seconds"] is None
     (reason,) = result["refusals"]
     assert captured.err.splitlines()[-1] == f"fedbr: mnist-cnn: {reason}"
-
-
-def test_messages_above_aggregators_are_foreseen_to_the_byte(tmp_path: Path) -> None:
-    """Four steps of the server in eight rounds: three models down and three up in each, at 2 for a gigabyte."""
-    words = ("method=fedavg", "rounds.max=8", "fleet.tiers={count=3,price=2}", "tiers.interval=2")
-    found = check.run_check(load("digits", parse_all(words)), tmp_path)
-    flat = check.run_check(load("digits", parse_all(words[:2])), tmp_path)
-    nbytes = 4 * 3 * (61_696 + 61_685)
-    assert found.estimate.wan_bytes == nbytes
-    assert found.estimate.price == pytest.approx(nbytes * 2e-9)
-    assert (flat.estimate.wan_bytes, flat.estimate.price) == (None, None)
-    assert found.estimate.bytes == flat.estimate.bytes
-    limited = check.run_check(load("digits", parse_all([*words, "budget.wan_bytes=800 kB"])), tmp_path)
-    assert (limited.estimate.rounds, limited.estimate.ended_by) == (4, "wan_bytes")

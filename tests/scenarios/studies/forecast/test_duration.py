@@ -1,4 +1,4 @@
-"""How long a study takes on this machine, and studies in pieces."""
+"""How long a study takes on this machine, by its pace in earlier runs, and studies in pieces."""
 
 from __future__ import annotations
 
@@ -10,18 +10,25 @@ from typing import Any
 import pytest
 
 from coordinator.records.store import read
-from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
-from scenarios.experiment.grid import grid_of
-from scenarios.papers import reproduce
+from scenarios.config.load import load
+from scenarios.config.overrides import parse_all
 from scenarios.report import html
 from scenarios.report.run_reader import open_runs
-from scenarios.run.host import Host, Piece
-from scenarios.run.setup import Setup
+from scenarios.run.host import Piece
 from scenarios.studies.forecast import duration
 from scenarios.studies.forecast.duration import rounds_needed
-from scenarios.studies.forecast.forecast import PlayedRounds
-from scenarios.studies.forecast.profiles import Profiles
+from scenarios.studies.forecast.pace import (
+    MeasuredRound,
+    Pace,
+    RoundWork,
+    busiest,
+    earlier_run,
+    read_rounds,
+    seconds_per_round,
+)
+from tests.scenarios import in_this_process
+from tests.scenarios.in_this_process import SMALL
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import never
 
@@ -48,21 +55,6 @@ def test_a_run_needs_as_many_rounds_as_its_last_budget_and_all_of_them_for_an_ac
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
-
-
-def test_a_short_run_has_whole_rounds_unless_they_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (run,) = reproduce.plan("fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=FedAvg", "panel=a"]), 1).run_set.runs
-    host = Host(tmp_path, 2, "cpu")
-    profile = Profiles("cpu", WorkerLauncher(), never).of(run.loaded)
-    played = PlayedRounds(Setup.of(run.loaded, profile))
-    setup, work = played.setup, duration.round_work(played)
-
-    assert duration.expected_rounds(run, played) == 5  # until 4 virtual seconds are over
-    whole = duration.short_scenario(setup, work, host).scenario
-    assert (whole.train, whole.rounds.participants, whole.eval.subset) == (setup.scenario.train, 5, None)
-    monkeypatch.setitem(duration.LONG_FLOPS, "cpu", 1.0)
-    cut = duration.short_scenario(setup, work, host).scenario
-    assert (cut.train.local_steps, cut.rounds.participants, cut.eval.subset, cut.eval.batch) == (2, 2, 100, 50)
 
 
 @pytest.fixture
@@ -105,15 +97,6 @@ def test_a_piece_is_over_at_the_end_of_the_first_round_after_its_time() -> None:
     assert Piece(None, lambda: True)()
 
 
-def test_a_piece_without_a_unit_is_refused_before_the_duration_is_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(duration, "forecast")
-    words = ["reproduce", "fedmlb:2", "--scale", "paper", "row=FedAvg", "setting=cifar100-dir0.3-100"]
-    assert main.run_command([*words, "--for", "2", "--out", str(tmp_path)]) == 2
-    assert "--for: '2' is a duration without a unit" in capsys.readouterr().err
-
-
 def chains(folder: Path) -> list[str]:
     return [
         read(path, "SELECT chain FROM rounds ORDER BY round DESC LIMIT 1")[0]["chain"]
@@ -152,3 +135,41 @@ def test_a_comparison_in_pieces_ends_as_one_that_was_made_at_once(
     assert open_runs([tmp_path / "digits" / "one"])[0].stopped_by() == "stopped at its time limit"
     assert main.run_command(["resume", str(tmp_path / "digits" / "one"), "--workers", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stopped_by"] == "rounds"
+
+
+def test_the_worker_with_most_to_do_takes_the_longest_visits_as_it_comes_free() -> None:
+    assert busiest([1.0] * 5, 2) == 3.0
+    assert busiest([3.0, 5.0, 4.0, 3.0], 2) == 8.0  # 5 and 4 first, then 3 on 4, then 3 on 5
+    assert busiest([3.0, 5.0], 4) == 5.0
+
+
+def test_rounds_with_and_without_an_evaluation_give_the_pace_of_both() -> None:
+    # Three visits of 10 FLOPs keep one of two workers busy for 20: 3 s without, 5 s with an evaluation of 4 FLOPs.
+    visits = [10.0, 10.0, 10.0]
+    rounds = [MeasuredRound(3.0, False, visits), MeasuredRound(5.0, True, visits)]
+    pace = Pace.of(rounds, 2, 4.0)
+
+    assert seconds_per_round(rounds) == 4.0
+    assert [pace.training, pace.evaluation] == pytest.approx([0.15, 0.5])
+    # Typical rounds of 40 and 20 FLOPs: 4.5 s; every second one is evaluated, with 8 FLOPs: 4 s / 2.
+    work = RoundWork([[10.0] * 7, [20.0]], 8.0, 2)
+    assert Pace(0.15, 0.5).round_seconds(work, 2) == pytest.approx(4.5 + 2.0)
+
+
+def test_an_earlier_run_of_the_same_kind_says_how_long_a_round_takes(tmp_path: Path) -> None:
+    folder = in_this_process.run(tmp_path)
+    rounds = read_rounds(folder, with_flops=True)
+    assert [(each.is_evaluated, len(each.flops)) for each in rounds] == [(True, 5)] * 4
+    same = load("digits", parse_all(["method=fedavg", *SMALL, "rounds.max=100", "seed=5", "train.lr=0.3"]))
+    found = earlier_run(same, tmp_path, "cpu")
+    assert found is not None
+    assert (found.folder, found.rounds, found.workers) == (folder, 4, 1)
+    assert found.seconds_per_round == seconds_per_round(rounds)
+    assert 0 < found.seconds_per_round < 60
+    assert earlier_run(load("digits", parse_all(["method=fedavg", *SMALL, "train.batch=7"])), tmp_path, "cpu") is None
+    environment = json.loads((folder / "environment.json").read_bytes())
+    environment["computes"]["processor"] = "another"
+    (folder / "environment.json").write_text(json.dumps(environment))
+    assert earlier_run(same, tmp_path, "cpu") is None
+    (folder / "environment.json").write_text("no json")
+    assert earlier_run(same, tmp_path, "cpu") is None

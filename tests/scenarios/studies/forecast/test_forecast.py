@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from edge.protocol.config import ModelProfile
@@ -44,20 +42,6 @@ def test_the_costs_of_fedavg_by_hand_and_of_fedgkd_whose_teacher_is_silent_at_fi
     assert fedgkd.flops == 2 * 32 * (15 * 2600 + 10 * 1200)  # in the second round and the third
 
 
-@pytest.mark.parametrize(("policy", "counted"), [("sync", 15), ("fedasync", 15), ("fedbuff", 30)])
-def test_visits_in_flight_at_the_end_of_an_asynchronous_run_cost_what_they_have_taken(
-    policy: str, counted: int
-) -> None:
-    found = foreseen("rounds.max=3", "rounds.participants=5", f"rounds.policy={policy}")
-
-    # The run ends with the last update; the four others of the five visits in flight do not count, but cost.
-    begun = counted if policy == "sync" else counted + 4
-    assert (found.message_down_nbytes, found.message_up_nbytes) == ((1811, 1811), 1865)
-    assert counted * (1811 + 1865) <= found.bytes <= begun * (1811 + 1865)
-    assert (found.bytes == counted * (1811 + 1865)) is (policy == "sync")
-    assert found.nominal_bytes == counted * 2 * 1600
-
-
 def test_rounds_behind_those_that_are_played_go_on_at_the_pace_of_the_later_half() -> None:
     played, longer = foreseen("rounds.max=20"), foreseen("rounds.max=1000")
 
@@ -67,14 +51,6 @@ def test_rounds_behind_those_that_are_played_go_on_at_the_pace_of_the_later_half
     rest = longer.per_round["virtual_seconds"] * 980
     assert longer.virtual_seconds == pytest.approx(played.virtual_seconds + rest)
     assert longer.bytes == 50 * played.bytes
-    # 300 clients a round: a cohort tells enough of their mean.
-    many = foreseen("rounds.participants=300", "data.clients=400", "rounds.max=50", description=_of_clients(400))
-    assert many.rounds_played == 2
-
-
-def _of_clients(count: int) -> ModelProfile:
-    ones = np.ones((count, 10), np.int64)
-    return replace(profile(samples=32), samples=np.full(count, 32), histogram=ones)
 
 
 # A round of five visits: 5 x (1,811 + 1,865) B, and 5 x 2 x 32 x 2,600 FLOPs.
@@ -114,36 +90,6 @@ def test_seconds_and_joules_end_a_run_too_and_a_client_after_its_own_visits() ->
     # Three visits each: no five clients are left when most of the ten have had them.
     own = foreseen(*settings, "budget.client.bytes=12 kB")
     assert (own.rounds, own.ended_by) == (5, "clients")
-
-
-def test_evaluations_that_are_charged_are_in_the_costs() -> None:
-    settings = ["rounds.max=5", "eval.on=both", "eval.every=2"]
-    description = replace(profile(samples=32), test_samples=np.array([8] * 9 + [0]))
-    free, charged = (foreseen(*settings, f"eval.charged={flag}", description=description) for flag in ("false", "true"))
-
-    assert free.evaluation_visits is None
-    visits = charged.evaluation_visits
-    assert visits is not None
-    # After rounds 2, 4 and the last; of the nine clients with examples. The model goes down as for training.
-    assert (visits.evaluations, visits.clients) == (3, 9)
-    assert (visits.message_down_nbytes,) * 2 == charged.message_down_nbytes == free.message_down_nbytes
-    assert visits.bytes == 27 * (visits.message_down_nbytes + visits.message_up_nbytes)
-    assert charged.bytes == free.bytes + visits.bytes
-    pairs = [[getattr(each, name) for each in (free, charged)] for name in ("flops", "virtual_seconds", "joules")]
-    flops, seconds, joules = (after - before for before, after in pairs)
-    assert flops == 27 * 8 * 1200
-    assert min(seconds, joules) > 0
-
-
-def test_clients_that_only_download_are_priced_too() -> None:
-    options = 'method_options={broadcast="everyone"}'
-    found = foreseen("model.blocks=balanced:2", "rounds.max=3", method="fedbr", options=options)
-    (one_block, whole), up = found.message_down_nbytes, found.message_up_nbytes
-
-    # In the first round five clients train and the five others listen; in the two others five train on one block.
-    assert found.bytes == 15 * up + 10 * whole + 10 * one_block
-    # What five such clients keep is one file.
-    assert found.state_disk_nbytes == (10 + 5 + 1) * 400
 
 
 @pytest.fixture
