@@ -133,19 +133,21 @@ def virtual(result: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def known() -> dict[str, Made]:
+def experiments() -> dict[str, Made]:
     """The experiments that have been made, by their kinds."""
     return {}
 
 
 @pytest.fixture(params=KINDS)
-def made(request: pytest.FixtureRequest, known: dict[str, Made], tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(
+    request: pytest.FixtureRequest, experiments: dict[str, Made], tmp_path_factory: pytest.TempPathFactory
+) -> Made:
     kind = str(request.param)
-    if kind not in known:
-        known[kind] = Made(kind, tmp_path_factory.mktemp(kind))
+    if kind not in experiments:
+        experiments[kind] = Made(kind, tmp_path_factory.mktemp(kind))
         with brief_figures():
-            assert known[kind].command(known[kind].out, "--report") == 0
-    return known[kind]
+            assert experiments[kind].command(experiments[kind].out, "--report") == 0
+    return experiments[kind]
 
 
 @pytest.fixture

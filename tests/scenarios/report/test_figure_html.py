@@ -1,4 +1,4 @@
-"""A figure within a page: its layouts, long labels, its colours, and the numbers for hover values and files."""
+"""A figure within a page: its layouts, its colours, and the numbers for hover values and files."""
 
 from __future__ import annotations
 

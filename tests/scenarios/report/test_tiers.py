@@ -1,4 +1,4 @@
-"""Reports of runs with tiers: the tree, tables, timelines, and accuracies against WAN bytes and price."""
+"""Reports of runs with tiers: the tree, tables, times of rounds, and messages of aggregators in files."""
 
 from __future__ import annotations
 

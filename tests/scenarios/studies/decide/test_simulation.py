@@ -120,7 +120,7 @@ def ahead_by(deviations: float) -> Draw:
     return draw
 
 
-@pytest.mark.parametrize(("candidates", "probability"), [(2, 0.3), (8, 0.3)])
+@pytest.mark.parametrize(("candidates", "probability"), [(2, 0.15), (2, 0.7), (8, 0.3)])
 def test_equal_candidates_that_seldom_reach_the_target_are_not_told_apart(candidates: int, probability: float) -> None:
     answers = simulated(candidates, 3, TO_TARGET, reaching(probability), 60)
     assert len(answers) == 60
