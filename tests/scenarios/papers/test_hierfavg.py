@@ -1,4 +1,4 @@
-"""HierFAVG's table: the constants of its cost model, the clock that takes as long, and what stands for its settings."""
+"""HierFAVG's table: the constants of its cost model, and the clock that takes as long."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from costmodel.fleet.inputs import FleetInputs
 from costmodel.visits.timeline import solve
 from costmodel.visits.work import Work, Works
 from scenarios.config.load import load
-from scenarios.experiment.grid import Grid
-from scenarios.papers import hierfavg, reproduce
+from scenarios.papers import hierfavg
 from scenarios.papers.published import INTERVAL_JOULES, INTERVAL_SECONDS
-from scenarios.papers.spec import SCALES
 from tests.costmodel.worlds import ends, streams
 
 FIGURE = hierfavg.FIGURES["hierfavg:2"]
@@ -63,12 +61,3 @@ def test_a_visit_takes_as_long_on_the_clock_as_by_the_cost_model() -> None:
         assert computed - down == pytest.approx(steps[0], rel=1e-6)
         assert up - computed == pytest.approx(upload[0], rel=6e-4)  # the last of 61 frames is not full
         assert timeline.joules_spent[visit] == pytest.approx(steps[1] + upload[1], rel=6e-4)
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_row_makes_as_many_local_steps(scale: str) -> None:
-    runs = reproduce.plan("hierfavg:2", scale, Grid("hierfavg:2"), 1).run_set.runs
-    assert len(runs) == 2 * 4
-    steps = [run.loaded.scenario.rounds.max * (run.loaded.scenario.train.local_steps or 0) for run in runs]
-    assert steps == [hierfavg.LOCAL_STEPS[scale] * hierfavg.CLOUD_STEPS[scale]] * 8
-    assert all(run.needs == {"accuracy": hierfavg.TARGETS[scale], "rounds": 1.0} for run in runs)
