@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import sqlite3
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from coordinator.rounds.amounts import BYTES, DEVICE_ENERGY, NOMINAL_BYTES, PRICE, VIRTUAL_SECONDS, WAN_BYTES
+from coordinator.rounds.amounts import BYTES, NOMINAL_BYTES, VIRTUAL_SECONDS
 from edge.protocol.better import Better
 from scenarios.cli import main
 from scenarios.experiment.at_amounts import at_of
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import plan
-from scenarios.report import bands
-from scenarios.run.progress import ProgressPoint, Spread, Trail, reached
+from scenarios.run.progress import ProgressPoint, Trail
 from scenarios.run.run_folder import RunFolder
 from tests.brief import brief_figures
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -56,44 +53,6 @@ def test_a_target_is_reached_by_the_first_round_within_the_limits_that_is_as_goo
     assert RUN.until(None) is None
 
 
-def test_an_amount_that_runs_do_not_have_is_nothing_but_all_bytes_are_wan_bytes_without_aggregators() -> None:
-    assert [math.isnan(amount.at(RUN[0])) for amount in (WAN_BYTES, PRICE, DEVICE_ENERGY)] == [True] * 3
-    assert [amount.spent(RUN[0]) for amount in (WAN_BYTES, PRICE, DEVICE_ENERGY)] == [100.0, 0.0, 0.0]
-    assert RUN.within({WAN_BYTES: 200}) == RUN[:2]
-
-
-def test_a_run_is_long_enough_once_all_its_needs_are_met() -> None:
-    assert reached(RUN, {"bytes": 300, "time": 5.0, "accuracy": 0.6})
-    assert not reached(RUN, {"bytes": 300, "time": 5.1})
-    assert not reached(Trail(RUN[:1]), {"bytes": 300})
-    assert not reached(Trail(), {"rounds": 0})
-    assert not reached(RUN, {})
-
-
-def test_a_mean_is_over_all_seeds_or_none() -> None:
-    # Sample deviation of 0.5 and 0.7: sqrt(2 * 0.1^2 / 1).
-    found = Spread.of([0.5, 0.7])
-    assert (found.mean, found.values) == (0.6, [0.5, 0.7])
-    assert found.deviation == pytest.approx(0.02**0.5)
-    assert Spread.of([0.5]) == Spread(0.5, None, [0.5])
-    assert Spread.of([0.5, None]).mean is None
-    assert Spread.of([]).mean is None
-
-
-def test_a_band_steps_from_evaluation_to_evaluation_and_ends_with_its_shortest_run() -> None:
-    shorter = Trail([ProgressPoint(1, 2.0, 100, 90.0, 0.8, 0.8), ProgressPoint(2, 4.0, 200, 160.0, 0.9, 0.9)])
-    drawn = bands.band("fedavg", "bytes", [RUN, shorter])
-
-    assert drawn.amounts[[0, -1]].tolist() == [0.0, 200.0]
-    assert np.isnan(drawn.mean[:100]).all()  # up to 99 bytes
-    assert drawn.mean[100] == pytest.approx(0.7)
-    assert drawn.mean[199] == pytest.approx(0.7)
-    assert drawn.mean[200] == pytest.approx(0.75)
-    assert drawn.deviation[200] == pytest.approx(0.3 / 2**0.5)
-    assert bands.band("fedavg", "bytes", [RUN], 150.0).amounts[-1] == 150.0
-    assert bands.band("fedavg", "time", [RUN]).deviation[-1] == 0.0
-
-
 # --- the words --------------------------------------------------------------------------------------------------------
 
 
@@ -113,11 +72,11 @@ def study(out: Path, *more: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> Path:
     """The folder of a study of two methods and two seeds."""
     out = tmp_path_factory.mktemp("runs")
     with brief_figures():
-        assert study(out, "train.local_epochs=1", "--json") == 0
+        assert study(out, "train.local_steps=2", "--json") == 0
     return out / "digits" / "a"
 
 
@@ -169,7 +128,7 @@ def test_the_tables_hold_every_reading_and_a_curve_per_method_and_axis_and_fit_a
         ("1 fedavg", "bytes"), ("2 fedbr", "bytes"), ("1 fedavg", "time"), ("2 fedbr", "time"),
     }  # fmt: skip
     assert "<svg" in (made / "report.html").read_text()
-    grid = grid_of("digits", ["method=fedavg,fedbr", "train.local_epochs=1"])
+    grid = grid_of("digits", ["method=fedavg,fedbr", "train.local_steps=2"])
     plan(grid, 2, at={"bytes": [7e5, 1.5e6]}).show(result_of(made), made / "report.html")
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines if line.startswith(("700 kB", "1.5 MB"))] == ["700 kB", "1.5 MB"]

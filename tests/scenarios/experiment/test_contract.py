@@ -24,7 +24,6 @@ from scenarios.experiment.grid import grid_of
 from scenarios.experiment.run_set import NamedSummary
 from scenarios.papers import reproduce
 from scenarios.run.run_folder import RunFolder
-from scenarios.run.setup import RunInputs
 from tests.brief import brief_figures
 from tests.scenarios.experiment import recorded_process
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -77,25 +76,6 @@ KINDS = {
         # a pair in two accuracies, and in three amounts to a target; two methods at three amounts
         {"sweep.csv": 2, "pairs.csv": 5, "runs.csv": 2, "at.csv": 2 * 3},
         ("report.html", "sweep.md", "sweep.tex", "curves.csv"),
-    ),
-    "judged": Kind(
-        (
-            "sweep",
-            "digits",
-            "method=fedavg",
-            *HELD_OUT,
-            "train.lr=0.05,0.1",
-            *SHORT,
-            "--judge",
-            "validation",
-            "--seeds",
-            "1",
-        ),
-        ("fedavg-lr-0.05-seed0", "fedavg-lr-0.1-seed0"),
-        SWEPT | {"judge", "settings", "chosen"},
-        {"sweep.csv": 2, "pairs.csv": 6, "runs.csv": 2},
-        ("report.html", "sweep.md", "sweep.tex"),
-        study="sweep",
     ),
     "reproduce": Kind(
         ("reproduce", "fedbr:fig3", "row=FedAvg,FedBR", "panel=c", *SHORT),
@@ -152,12 +132,22 @@ def virtual(result: Any) -> Any:
     return [virtual(each) for each in result] if isinstance(result, list) else result
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> Made:
-    made = Made(request.param, tmp_path_factory.mktemp(request.param))
-    with brief_figures():
-        assert made.command(made.out, "--report") == 0
-    return made
+@pytest.fixture(scope="module")
+def experiments() -> dict[str, Made]:
+    """The experiments that have been made, by their kinds."""
+    return {}
+
+
+@pytest.fixture(params=KINDS)
+def made(
+    request: pytest.FixtureRequest, experiments: dict[str, Made], tmp_path_factory: pytest.TempPathFactory
+) -> Made:
+    kind = str(request.param)
+    if kind not in experiments:
+        experiments[kind] = Made(kind, tmp_path_factory.mktemp(kind))
+        with brief_figures():
+            assert experiments[kind].command(experiments[kind].out, "--report") == 0
+    return experiments[kind]
 
 
 @pytest.fixture
@@ -253,22 +243,8 @@ def test_a_run_that_fails_is_named_and_costs_the_others_nothing(
     assert list((tmp_path / made.kind.place).glob("*.html"))
 
 
-PROCESSES, CLUSTER = "--parallel 2", "--on auto --workers 1"
-PAIRS = (("compare", PROCESSES), ("sweep", CLUSTER), ("reproduce", PROCESSES))
-
-
 @pytest.mark.parametrize(
-    ("made", "place"),
-    [
-        *PAIRS,
-        *(
-            pytest.param(kind, place, marks=pytest.mark.long)
-            for kind in KINDS
-            for place in (PROCESSES, CLUSTER)
-            if (kind, place) not in PAIRS
-        ),
-    ],
-    indirect=["made"],
+    ("made", "place"), [("compare", "--parallel 2"), ("sweep", "--on auto --workers 1")], indirect=["made"]
 )
 def test_runs_that_are_made_at_the_same_time_have_the_scenarios_of_the_plan(
     place: str, made: Made, copies: pytest.MonkeyPatch, tmp_path: Path
@@ -314,15 +290,3 @@ def test_seeds_have_partitions_and_fleets_of_their_own_unless_a_key_fixes_one(co
     assert seeds("fleet.seed=0") == [(0, 0, 0), (1, 1, 0), (2, 2, 0)]
     with pytest.raises(ScenarioError, match=r"unknown key train\.batsh"):
         PLANS[command](["train.batsh=2"])
-
-
-def test_a_sweep_over_seeds_with_a_fleet_of_its_own_has_the_same_devices_and_links_in_every_run() -> None:
-    def rates(*words: str) -> list[tuple[list[float], list[float]]]:
-        varied = ["fleet.compute_spread=8", "fleet.rates=['1 Mbit/s', '9 Mbit/s']", *words]
-        fleets = [RunInputs(run.loaded).drawn_fleet for run in PLANS["sweep"](varied).run_set.runs]
-        return [(each.flops_per_second.tolist(), each.up.tolist()) for each in fleets]
-
-    first, second, third = rates("fleet.seed=5")
-    assert first == second == third
-    first, second, third = rates()
-    assert first != second and second != third

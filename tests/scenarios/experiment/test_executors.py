@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from scenarios.experiment.executors import (
     RunExecutor,
     RunPlaces,
     RunProcesses,
-    choose_executor,
     make_runs,
 )
 from scenarios.experiment.run_set import PlannedRun, RunSet
@@ -41,21 +39,14 @@ IN_TURN, PROCESSES, CLUSTER = "in turn", "processes", "cluster"
 Chosen = Callable[[str], RunExecutor]
 
 
-@contextmanager
-def fake_cluster(module: str = run_process.__name__) -> Iterator[RayRuns]:
-    """Two nodes without Ray, whose run processes are of this module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray_engine, "DRIVER", "tests.scenarios.cluster.fake_ray_driver")
-        patch.setenv("FAKE_RUN_PROCESS", module)
-        with RayRuns("auto", 1, None, lambda note: None) as cluster:
-            yield cluster
-
-
 @pytest.fixture(scope="module")
 def fakes() -> Iterator[RayRuns]:
-    """A cluster whose runs train nothing."""
-    with fake_cluster(fake_runs.__name__) as cluster:
-        yield cluster
+    """A cluster of two nodes without Ray, whose runs train nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray_engine, "DRIVER", "tests.scenarios.cluster.fake_ray_driver")
+        patch.setenv("FAKE_RUN_PROCESS", fake_runs.__name__)
+        with RayRuns("auto", 1, None, lambda note: None) as cluster:
+            yield cluster
 
 
 @pytest.fixture
@@ -87,14 +78,7 @@ def made(
     return make_runs(runs, host, executor, stopped, about)
 
 
-@pytest.mark.parametrize(
-    ("kind", "processes", "workers"),
-    [
-        (IN_TURN, 1, [3, 3, 3, 3]),
-        (PROCESSES, 2, [2, 1]),
-        pytest.param(CLUSTER, 4, [1, 1, 1, 1], marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("kind", "processes", "workers"), [(IN_TURN, 1, [3, 3, 3, 3]), (PROCESSES, 2, [2, 1])])
 def test_results_are_in_the_order_of_the_plan_whoever_makes_the_runs(
     kind: str, processes: int, workers: list[int], tmp_path: Path, choose: Chosen
 ) -> None:
@@ -109,13 +93,6 @@ def test_results_are_in_the_order_of_the_plan_whoever_makes_the_runs(
         about, began, end = (events.index(f"{event} {name}") for event in ("about", "began", "end of"))
         assert about < began < end
     assert set(result) == {"folder", "runs", "warnings"}
-
-
-def test_no_more_processes_at_a_time_than_workers(tmp_path: Path, choose: Chosen) -> None:
-    events: list[str] = []
-    result = made(choose(PROCESSES), tmp_path, "a", "b", "c", workers=1, tell=events.append)
-    assert len({run["pid"] for run in result["runs"]}) == 1
-    assert events[0] == "1 workers: at most as many runs at a time, not 2"
 
 
 def folders(out: Path) -> list[str]:
@@ -148,22 +125,15 @@ def test_a_run_that_fails_or_whose_process_is_killed_costs_the_others_nothing(
     assert ended == sorted([*failures, "a", "b", "broken", "lost", "wrong"])
 
 
-@pytest.mark.parametrize(
-    "kind", [IN_TURN, *(pytest.param(kind, marks=pytest.mark.long) for kind in (PROCESSES, CLUSTER))]
-)
-def test_if_no_run_is_made_the_reason_is_the_users_error_or_the_failures(
-    kind: str, tmp_path: Path, choose: Chosen
-) -> None:
+def test_if_no_run_is_made_the_reason_is_the_users_error_or_the_failures(tmp_path: Path, choose: Chosen) -> None:
     with pytest.raises(ScenarioError, match="no data for wrong"):
-        made(choose(kind), tmp_path, "wrong-1", "wrong-2")
+        made(choose(IN_TURN), tmp_path, "wrong-1", "wrong-2")
     assert folders(tmp_path) == []
     with pytest.raises(RunFailed, match="broken failed: KeyError: 'no such column'"):
-        made(choose(kind), tmp_path, "wrong", "broken")
+        made(choose(IN_TURN), tmp_path, "wrong", "broken")
 
 
-@pytest.mark.parametrize(
-    ("kind", "at_work"), [(IN_TURN, 1), (PROCESSES, 2), pytest.param(CLUSTER, 2, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("kind", "at_work"), [(IN_TURN, 1), (PROCESSES, 2)])
 def test_when_the_user_stops_the_runs_at_work_end_and_no_other_begins(
     kind: str, at_work: int, tmp_path: Path, choose: Chosen
 ) -> None:
@@ -180,20 +150,15 @@ def test_when_the_user_stops_the_runs_at_work_end_and_no_other_begins(
     assert folders(tmp_path / "none") == []
 
 
-@pytest.mark.parametrize(
-    "kind", [IN_TURN, *(pytest.param(kind, marks=pytest.mark.long) for kind in (PROCESSES, CLUSTER))]
-)
 def test_a_run_that_is_interrupted_goes_on_to_the_same_result(
-    kind: str, tmp_path: Path, trainers: WorkerLauncher, whole: dict[str, Any]
+    tmp_path: Path, trainers: WorkerLauncher, whole: dict[str, Any]
 ) -> None:
     rounds: list[int] = []
     watch = Listener(on_round=lambda progress: rounds.append(progress.rounds))
     host = Host(tmp_path, 2, "cpu", observers=[watch])
-    with nullcontext() if kind != CLUSTER else fake_cluster() as cluster:
-        first, second = (choose_executor(trainers, 1 if kind == IN_TURN else 2, cluster) for _ in range(2))
-        interrupted = make_runs(tiny_run(), host, first, lambda: bool(rounds))
-        assert (interrupted["runs"][0]["stopped_by"], rounds) == ("user", [1])
-        again = make_runs(tiny_run(), host, second, never)
+    interrupted = make_runs(tiny_run(), host, InTurn(trainers), lambda: bool(rounds))
+    assert (interrupted["runs"][0]["stopped_by"], rounds) == ("user", [1])
+    again = make_runs(tiny_run(), host, InTurn(trainers), never)
     assert rounds == [1, 2, 3, 4, 5]
     assert again["runs"][0] | DIFFERS == whole | DIFFERS
 

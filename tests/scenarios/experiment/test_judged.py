@@ -29,23 +29,6 @@ def tuned(*words: str, seeds: int = 1) -> Sweep:
     return plan(grid_of("digits", [HELD_OUT, *words]), seeds, judge="validation")
 
 
-def test_an_option_of_a_method_varies_for_the_methods_that_have_it() -> None:
-    planned = tuned("method=fedavg,fedprox", "train.lr=0.1,1", "method_options.mu=0.1,2", seeds=2)
-    assert [run.name for run in planned.run_set.runs[:6]] == [
-        "fedavg-lr-0.1-seed0",
-        "fedavg-lr-1-seed0",
-        "fedprox-mu-0.1-lr-0.1-seed0",
-        "fedprox-mu-2-lr-0.1-seed0",
-        "fedprox-mu-0.1-lr-1-seed0",
-        "fedprox-mu-2-lr-1-seed0",
-    ]
-    assert len(planned.run_set.runs) == 12
-    assert {run.loaded.scenario.eval.split for run in planned.run_set.runs} == {"validation"}
-    adapted = tuned("eval.adapt.epochs=2", "train.lr=0.1,1")
-    assert adapted.run_set.runs[0].loaded.scenario.eval.adapt.epochs == 2
-    assert adapted.overrides == {"data.validation": 0.2, "eval.adapt.epochs": 2}
-
-
 def test_what_a_scenario_evaluates_otherwise_is_left_out() -> None:
     planned = plan(grid_of("pfedmb-cifar10", ["method=pfedmb", "method_options.branches=2,5"]), 1, judge="validation")
     found = {
@@ -56,7 +39,7 @@ def test_what_a_scenario_evaluates_otherwise_is_left_out() -> None:
     assert {run.loaded.scenario.eval.adapt.epochs for run in planned.run_set.runs} == {5}
 
 
-@pytest.mark.usefixtures("pool_in_this_process")
+@pytest.mark.usefixtures("brief_figures", "pool_in_this_process")
 def test_the_best_validation_accuracy_chooses_and_no_test_example_is_evaluated(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -115,14 +98,6 @@ def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
     assert not is_interrupted({**result, "runs": [{"stopped_by": "rounds"}] * 3}, planned.run_set)
 
 
-def test_a_method_without_a_setting_that_may_be_chosen_is_named() -> None:
-    planned = tuned("method=fedavg", "train.lr=10,20", seeds=2)
-    ended = [{"name": "fedavg-lr-10-seed0", "best_round": {"accuracy": 0.75, "rounds": 3}}]
-    result = chosen(planned, {"fedavg-lr-10-seed1": "loss = inf (training diverged?)"}, ended)
-    assert result["chosen"] == []
-    assert tables_of(result)[0].notes == ["fedavg: no setting is free of runs that diverged"]
-
-
 @pytest.mark.usefixtures("pool_in_this_process")
 @pytest.mark.parametrize(("values", "code"), [("0.1,100000", 0), ("90000,100000", 3)])
 def test_a_study_fails_only_if_every_value_diverges(
@@ -133,8 +108,3 @@ def test_a_study_fails_only_if_every_value_diverges(
     said = capsys.readouterr()
     assert ("training diverged?" in said.err) == (code == 3)
     assert ("train.lr=100000 diverged" in " ".join(said.out.split())) == (code == 0)
-
-
-def test_the_words_of_a_chosen_setting_give_each_key_once() -> None:
-    words = judged.run_words(["train.lr=1", "seed=2"], "fedavg", {"train.lr": "0.1"})
-    assert words == ["seed=2", "method=fedavg", "train.lr=0.1"]

@@ -12,12 +12,6 @@ from scenarios.config.errors import ScenarioError
 from scenarios.experiment.measured import read
 
 
-def test_a_file_of_excels_is_read_as_any_other(tmp_path: Path) -> None:
-    for mark in ("", "\ufeff"):
-        (tmp_path / "log.csv").write_bytes(f"{mark}round,seconds\r\n1,2.5\r\n2,3\r\n".encode())
-        assert read(tmp_path / "log.csv") == {1: 2.5, 2: 3.0}
-
-
 def endless(file: Path) -> None:
     file.write_text("round,seconds\n")
     os.truncate(file, 10**12)

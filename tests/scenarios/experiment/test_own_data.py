@@ -54,11 +54,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ("command", "more"),
     [
         (["decide"], ["--target", "0.5", "--seeds", "2", "--draws", "2"]),
-        (["compare"], []),
-        (["sweep"], ["--seeds", "2"]),
         (["sweep"], ["data.validation=0.2", "--seeds", "1", "--judge", "validation", "--at", "bytes=100 kB"]),
     ],
-    ids=["decide", "compare", "sweep", "judged"],
+    ids=["decide", "judged"],
 )
 def test_every_experiment_answers_on_data_of_the_current_folder(
     folder: Path, command: list[str], more: list[str], capsys: pytest.CaptureFixture[str]

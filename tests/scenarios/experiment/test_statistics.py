@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import csv
 import math
-import re
-from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -17,8 +15,7 @@ from scenarios.experiment import statistics
 from scenarios.experiment import sweep_tables as tables
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import plan
-from scenarios.report import terminal
-from scenarios.report.tables import amounts, numbers
+from scenarios.report.tables import numbers
 from scenarios.run import progress
 from scenarios.run.progress import ProgressPoint, Trail
 from scenarios.run.run_folder import RunFolder
@@ -55,12 +52,6 @@ def test_a_paired_test_follows_students_t_and_counts_signs() -> None:
     assert mixed.seeds_needed is None
 
 
-def test_one_seed_and_the_same_difference_in_all_are_not_tested() -> None:
-    one = statistics.tested([0.1])
-    same = statistics.tested([0.1, 0.1 + 1e-17])
-    assert [(found.p, found.seeds_needed) for found in (one, same)] == [(None, None), (None, None)]
-
-
 def test_holm_multiplies_the_smallest_p_by_all_tests_and_never_falls_below_one_before() -> None:
     # Sorted 0.01, 0.03, 0.04: 3 * 0.01, then 2 * 0.03, then 0.04, which is not below 0.06; None is no test.
     assert statistics.holm([0.01, 0.04, None, 0.03]) == pytest.approx([0.03, 0.06, None, 0.06])
@@ -72,11 +63,6 @@ def test_seeds_needed_are_those_of_gpower(effect: float, seeds: int) -> None:
     # G*Power 3.1: difference between two dependent means, two tails, alpha 0.05, power 0.8.
     assert statistics.seeds_needed(-effect, 1.0) == seeds
     assert statistics.power(effect, seeds - 1) < 0.8 <= statistics.power(effect, seeds)
-
-
-def test_a_huge_difference_takes_two_seeds_and_a_tiny_one_more_than_anybody_runs() -> None:
-    assert statistics.seeds_needed(1.0, 1e-9) == 2
-    assert statistics.seeds_needed(1e-4, 1.0) is None
 
 
 # --- of a sweep's rows, and their tables ------------------------------------------------------------------------------
@@ -111,91 +97,12 @@ def read() -> tables.SweepResult:
     return tables.read(found())
 
 
-def test_a_row_has_mean_deviation_and_interval_over_seeds() -> None:
-    row = found()["rows"][0]
-    # 0.80, 0.82, 0.84: the mean is 0.82, the deviation 0.02, half the interval 4.3027 * 0.02 / sqrt(3).
-    assert row["accuracy"]["mean"] == pytest.approx(0.82)
-    assert row["accuracy"]["deviation"] == pytest.approx(0.02)
-    assert row["accuracy"]["half_width"] == pytest.approx(0.04968, abs=1e-5)
-    assert row["virtual_seconds"]["mean"] == 12.0
-    assert [row[key]["values"] for key in ("bytes", "joules", "rounds")] == [[200.0] * 3, [6.0] * 3, [2.0] * 3]
-
-
-def test_there_is_no_mean_until_a_target_that_a_run_missed_and_the_count_says_so() -> None:
-    fedavg, fedbr = (row["to_target"][0] for row in found()["rows"])
-    assert (fedavg["reached"], fedavg["runs"], fedavg["virtual_seconds"]["mean"]) == (3, 3, 6.0)
-    assert (fedbr["reached"], fedbr["runs"], fedbr["virtual_seconds"]["mean"]) == (2, 3, None)
-    assert fedbr["bytes"]["values"] == [None, 100.0, 100.0]
-
-
-def test_what_aggregators_spent_is_in_rows_and_tables_only_where_a_row_has_tiers() -> None:
-    tiered = {
-        seed: Trail(replace(point, wan_nbytes=50 * point.rounds, price=0.0) for point in run(0.8, 0.82))
-        for seed in (0, 1)
-    }
-    plain = {seed: run(0.8, 0.82) for seed in (0, 1)}
-    rows: list[dict[str, Any]] = [
-        {"name": name, "method": "fedavg", "settings": {"method": name}, "runs": ["r0", "r1"]}
-        | statistics.over_seeds(runs, (0.82,)).plain()
-        for name, runs in (("tiered", tiered), ("direct", plain))
-    ]
-    assert [row.get("wan_bytes", {}).get("values") for row in rows] == [[100.0, 100.0], None]
-    assert not any("price" in row for row in rows)  # nothing was to be paid
-    result = {
-        "rows": rows,
-        "targets": [0.82],
-        "tests": [],
-        "runs": [{"name": name, "stopped_by": "rounds"} for name in ("r0", "r1")],
-    }
-    _, until = tables.short(tables.read(result))
-    assert [row[until.header.index("WAN bytes")] for row in until.texts] == ["50 ± 0 B", "-"]
-    head, cells = amounts(tables.numbers(result))
-    first = head.index("wan_bytes_to_0.82_mean")
-    assert [row[first] for row in cells] == [50.0, None]
-    head, cells = tables.runs(result)
-    assert [row[head.index("wan_bytes_to_0.82")] for row in cells] == [50.0, 50.0, None, None]
-    assert [row[head.index("wan_bytes")] for row in cells] == [100.0, 100.0, None, None]
-    assert "wan_bytes" not in tables.runs(result | {"rows": rows[1:]})[0]
-
-
-def test_two_rows_are_tested_over_their_common_seeds() -> None:
-    by_measure = {(group["measure"], group["target"]): group["pairs"] for group in found()["tests"]}
-    (pair,) = by_measure["accuracy", None]
-    # 0.01, 0.02, 0.03: t = sqrt(12) with two degrees of freedom, so p = 1 - sqrt(12 / 14). One pair: no correction.
-    assert pair["values"] == pytest.approx([0.01, 0.02, 0.03])
-    assert pair["p"] == pair["p_holm"] == pytest.approx(1 - math.sqrt(12 / 14))
-    # Power 0.8 at an effect of 2: the noncentral t of 4 seeds gives 0.77, of 5 seeds 0.91.
-    assert (pair["higher"], pair["lower"], pair["seeds_needed"]) == (3, 0, 5)
-    (missed,) = by_measure["bytes", 0.82]
-    assert (missed["without"], missed["mean"], missed["p"]) == ([0], None, None)
-
-
-def test_rows_with_other_seeds_are_compared_in_those_they_share_and_holm_counts_all_pairs() -> None:
-    values = {
-        "a": {0: 0.5, 1: 0.6, 2: 0.8},
-        "b": {1: 0.5, 2: 0.5, 7: 0.1},
-        "c": {0: 0.1, 1: 0.3, 2: 0.2},
-        "d": {9: 0.5},
-    }
-    pairs = {(pair.a, pair.b): pair for pair in statistics.compared(values)}
-    assert len(pairs) == 6
-    assert pairs["a", "b"].seeds == [1, 2]
-    assert (pairs["a", "d"].seeds, pairs["a", "d"].p) == ([], None)
-    smallest = min((pair.p, names) for names, pair in pairs.items() if pair.p is not None)[1]
-    assert pairs[smallest].p_holm == pytest.approx(3 * (pairs[smallest].p or 1.0))  # three of the pairs are tested
-
-
 def test_accuracies_have_mean_interval_and_deviation_per_row() -> None:
     (table, *_) = tables.tables(read())
     assert table.texts == [
         ["1 fedavg lr=0.1", "82.0 ± 5.0 %", "2.00 %", "83.7 ± 3.8 %", "1.53 %", "3"],
         ["2 fedbr lr=0.1", "80.0 ± 2.5 %", "1.00 %", "85.0 ± 13.8 %", "5.57 %", "3"],
     ]
-
-
-def test_the_pairs_of_a_table_are_named_by_the_numbers_of_its_rows() -> None:
-    pairs = next(table for table in tables.tables(read()) if table.title.startswith("differences of accuracy, last"))
-    assert pairs.texts == [["1 - 2", "2.0 ± 2.5 pp", "3", "3 / 0", "0.074", "0.074", "5"]]
 
 
 def test_the_numbers_for_csv_have_a_column_per_setting_and_ends_of_intervals() -> None:
@@ -206,42 +113,6 @@ def test_the_numbers_for_csv_have_a_column_per_setting_and_ends_of_intervals() -
     names, pairs = tables.pair_numbers(read().tests)
     assert dict(zip(names, pairs[0], strict=True))["seeds_needed"] == 5
     assert len(pairs) == 5
-
-
-@pytest.mark.parametrize(
-    ("width", "accuracies", "pairs"),
-    [
-        (80, ["accuracy, last", "sd", "accuracy, best", "sd", "seeds"],
-         ["difference", "seeds", "+ / -", "p", "Holm", "seeds needed"]),
-        (60, ["accuracy, last", "accuracy, best", "seeds"], ["difference", "seeds", "p", "Holm", "seeds needed"]),
-        (40, ["accuracy, last", "seeds"], ["difference", "seeds", "p", "Holm"]),
-    ],
-)  # fmt: skip
-def test_a_narrow_terminal_keeps_p_and_seeds_and_leaves_out_what_matters_less(
-    monkeypatch: pytest.MonkeyPatch, width: int, accuracies: list[str], pairs: list[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    for table, headings in (
-        (tables.short(read())[0], accuracies),
-        (tables.short(read())[-1], pairs),
-    ):
-        stream = StringIO()
-        terminal.print_table(table, stream=stream)
-        _, title, header, *_ = stream.getvalue().splitlines()
-        assert title == table.title
-        assert re.split(r"  +", header.strip())[-len(headings) :] == headings
-
-
-def test_one_seed_has_no_interval_and_the_table_says_so() -> None:
-    alone = {name: {0: runs[0]} for name, runs in CURVES.items()}
-    rows = [
-        {"name": name, "method": name, "settings": {"method": name}, **statistics.over_seeds(runs, ()).plain()}
-        for name, runs in alone.items()
-    ]
-    shown = tables.short(tables.read({"rows": rows, "targets": [], "tests": to_builtins(statistics.tests(alone, ()))}))
-    assert shown[0].texts[0][1:] == ["80.00 %", "-", "82.00 %", "-", "1"]
-    assert tables.ONE_SEED in shown[0].notes
-    assert [table.title for table in shown] == ["accuracy", "whole runs"]
 
 
 def test_a_last_row_that_is_no_round_counts_as_the_round_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,13 +53,6 @@ def test_a_file_asks_for_what_the_command_line_asks_for(tmp_path: Path) -> None:
     )
 
 
-def test_accuracies_may_be_in_percent(tmp_path: Path) -> None:
-    asked = requested(
-        written(tmp_path, 'scenario = "digits"\ntargets = ["80 %", 0.9]\n[decide]\ntarget = "85 %"\n'), []
-    )
-    assert (asked.targets, asked.decide) == ((0.8, 0.9), {"target": 0.85})
-
-
 def test_words_replace_what_the_file_says_of_their_keys(tmp_path: Path) -> None:
     asked = requested(written(tmp_path, FILE), ["train.lr=0.2", "rounds.max=3,4"])
     assert [axis.key for axis in asked.grid.axes] == ["method", "rounds.max"]
@@ -91,18 +84,6 @@ def test_a_decision_has_its_candidates_and_what_it_looks_for_in_a_table(tmp_path
     ]
 
 
-def test_an_empty_table_empties_that_of_the_scenario(tmp_path: Path) -> None:
-    file = tmp_path / "which.toml"
-    file.write_text(
-        'scenario = "campus"\n[decide]\n'
-        "candidates = [{ tiers.interval = 1 }, { fleet.gateways = {}, fleet.tiers = { count = 4 } }]\n"
-    )
-    grid = requested(str(file), []).grid
-    direct, tiers = (grid.load(point).scenario.fleet for point in grid.points)
-    assert (direct.gateways.count, direct.tiers.count) == (4, 0)
-    assert (tiers.gateways.count, tiers.tiers.count) == (0, 4)
-
-
 @pytest.mark.parametrize(
     ("table", "message"),
     [
@@ -120,18 +101,7 @@ def test_a_table_that_no_decision_has_is_refused(table: str, message: str, tmp_p
     assert str(refused.value) == message
 
 
-TRIAL = sorted((Path(__file__).parents[3] / "examples" / "fedbr-on-trial").glob("*.toml"))
-RUNS = {"bandit": 6, "calibrated": 23, "details": 23, "map": 10, "skew": 32, "skew-dirichlet": 8}
 """Sweep of the example -> its runs with one seed"""
-
-
-@pytest.mark.parametrize("file", TRIAL, ids=[file.stem for file in TRIAL])
-def test_the_lists_of_the_trial_of_fedbr_are_sweeps(file: Path) -> None:
-    asked = requested(str(file), [])
-    planned = plan(asked.grid, 1, targets=asked.targets, at=asked.at)
-    assert (len(planned.run_set.runs), planned.targets) == (RUNS[file.stem], (0.25, 0.3, 0.35, 0.4))
-    assert {run.loaded.scenario.rounds.max for run in planned.run_set.runs} == {40}
-    assert len(RUNS) == len(TRIAL)
 
 
 def test_rows_may_be_listed_and_are_combined_with_the_grid(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The page of a sweep: which row is best, each against a baseline, and the report of the runs of all rows."""
+"""The page of a sweep: its answer, clients over seeds, each row against a baseline, and the report of the runs of all
+rows."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from scenarios.experiment import sweep_tables
 from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import Sweep, plan
 from tests.ledgers import made_run
+from tests.scenarios.sweeps import result_of_sweep
 
 METHODS = {"fedprox": 4, "fedavg": 0}
 """Method -> the place of its colour"""
@@ -49,13 +51,13 @@ def test_a_sweep_answers_first_and_reports_its_runs_by_row(tmp_path: Path) -> No
     assert "from 1 fedprox lr=0.05" in answer
 
 
-@pytest.mark.parametrize("name", ["4", "fedavg lr=0.1", "method=fedavg train.lr=0.1"])
-def test_rows_are_compared_with_the_one_that_is_named(name: str, tmp_path: Path) -> None:
+def test_rows_are_compared_with_the_one_that_is_named(tmp_path: Path) -> None:
     experiment, result = swept(tmp_path)
-    chosen = experiment.with_baseline(name)
-    assert chosen.baseline is not None
-    table = next(each for each in chosen.page(result).tables if "accuracy, last" in each.title)
-    assert table.header[1] == "from 4 fedavg lr=0.1"
+    for name in ("4", "fedavg lr=0.1", "method=fedavg train.lr=0.1"):
+        chosen = experiment.with_baseline(name)
+        assert chosen.baseline is not None
+        table = next(each for each in chosen.page(result).tables if "accuracy, last" in each.title)
+        assert table.header[1] == "from 4 fedavg lr=0.1"
     # -0.40 and -0.39: mean -0.395, half width 12.706 x 0.00707 / sqrt(2) = 0.0635; -0.30 in both seeds of the last.
     assert [row[:2] for row in table.texts] == [
         ["1 fedprox lr=0.05", "-39.5 ± 6.4 pp"],
@@ -64,42 +66,30 @@ def test_rows_are_compared_with_the_one_that_is_named(name: str, tmp_path: Path)
     ]
 
 
-@pytest.mark.parametrize(("baseline", "heading"), [(None, "a - b"), ("4", "from 4 fedavg lr=0.1")])
-def test_the_terminal_compares_the_last_accuracy_alone(
-    baseline: str | None, heading: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_terminal_compares_the_last_accuracy_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment, result = swept(tmp_path)
-    experiment.with_baseline(baseline).show(result, tmp_path)
+    experiment.show(result, tmp_path)
     shown = capsys.readouterr().out
-    assert heading in shown
+    assert "a - b" in shown
     assert "accuracy, last" in shown
     assert "differences of accuracy, best" not in shown
     assert "whole runs" in shown  # since no row reaches the target
 
 
-def test_a_sweep_has_the_means_of_kinds_of_devices_over_seeds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A row of two has them: 50 and 60 % on phones; 70 and 40 % on watches."""
-    experiment, result = swept(tmp_path)
-    runs = result["runs"]
-    for run, phone, watch in zip(runs[:2], (0.5, 0.6), (0.7, 0.4), strict=True):
-        run["evaluation"] = {"by_device": {"phone": {"mean": phone}, "watch": {"mean": watch}}}
-    result = experiment.result({"runs": runs})
-    assert result["rows"][0]["by_device"] == [{"phone": 0.5, "watch": 0.7}, {"phone": 0.6, "watch": 0.4}]
-    assert "by_device" not in result["rows"][1]
-    experiment.show(result, tmp_path)
-    assert "worst device: in each seed, the lowest of the means" in capsys.readouterr().out
-    table = next(
-        each
-        for each in sweep_tables.tables(sweep_tables.read(result))
-        if each.title == "mean accuracy of clients by device"
+def test_the_answer_is_about_what_was_asked_and_says_what_the_seeds_carry() -> None:
+    time, nbytes = sweep_tables.answer(sweep_tables.read(result_of_sweep()))
+    assert time == (
+        "2 fast has the lowest virtual time to 90 %: 20.8 ± 2.6 s. The paired tests tell it from the other row."
     )
-    assert table.header == ["", "seeds", "worst device", "phone", "watch"]
-    assert table.texts == [["1 fedprox lr=0.05", "2", "45 (0 to 100) %", "55 (0 to 100) %", "55 (0 to 100) %"]]
+    assert nbytes.startswith("2 fast has the lowest bytes to 90 %: ")
 
 
-def test_a_sweep_without_a_run_has_its_words_alone(tmp_path: Path) -> None:
-    experiment = plan(grid_of("digits", GRID), seeds=2)
-    page = experiment.write_page(experiment.result({"runs": []}), tmp_path).read_text()
-    assert 'id="results"' not in page
+def test_clients_are_compared_over_seeds_in_tables_and_files() -> None:
+    result = result_of_sweep(fairness=True)
+    (table,) = [each for each in sweep_tables.tables(sweep_tables.read(result)) if each.title == "accuracy of clients"]
+    assert table.texts == [
+        ["1 slow", "80.00 ± 0.00 %", "51.0 ± 2.5 %", "10.00 ± 0.00 %"],
+        ["2 fast", "80.00 ± 0.00 %", "61.0 ± 4.3 %", "10.00 ± 0.00 %"],
+    ]
+    numbers = sweep_tables.numbers(result)
+    assert numbers.header[3:6] == ["clients_accuracy", "worst_decile", "spread"]

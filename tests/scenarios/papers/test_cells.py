@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.experiment.grid import Grid, grid_of
 from scenarios.papers import cells, reproduce, tables
-from scenarios.papers.cells import measured, measured_row
+from scenarios.papers.cells import measured
 from scenarios.papers.spec import CORRECTED, FIRST, Smoothing, ema, smoothed
 from scenarios.run.progress import ProgressPoint, Trail
 from tests.brief import brief_figures
+from tests.scenarios.in_this_process import training_here
 
 
 def planned(*words: str, scale: str = "tiny", ema: str | None = None) -> reproduce.Reproduction:
@@ -64,19 +64,6 @@ def test_targets_are_reached_by_the_average_and_not_by_one_lucky_round() -> None
     assert measured([lucky], "accuracy at rounds", 2)["ours"]["mean"] == pytest.approx(0.24)
 
 
-def test_a_row_over_several_settings_is_the_mean_of_their_means() -> None:
-    # Two settings of two seeds each: means 0.3 and 0.5, whose sample deviation is 0.2 / sqrt 2.
-    each = [[learning(0.2), learning(0.4)], [learning(0.5), learning(0.5)]]
-    cell = measured_row(each, "accuracy at rounds", 1)
-
-    assert cell["ours"]["values"] == pytest.approx([0.3, 0.5])
-    assert cell["ours"]["mean"] == pytest.approx(0.4)
-    assert cell["ours"]["deviation"] == pytest.approx(0.2 / 2**0.5)
-    assert cell["complete"] == [True] * 4
-    missed = measured_row(each, "rounds to accuracy", 0.45)
-    assert (missed["ours"]["mean"], missed["at_least"]) == (None, 1.0)
-
-
 def test_the_beginning_of_the_average_can_be_chosen_where_there_is_one() -> None:
     assert planned().selection.smoothing == Smoothing(0.9, "corrected")
     assert planned(ema="first").selection.smoothing == Smoothing(0.9, "first")
@@ -97,10 +84,7 @@ LOSSLESS, JPEGS = "Parquet (lossless images) in /data/cifar100", "Parquet (JPEG 
     [
         ("cifar100", LOSSLESS, [500] * 100, 0, 10_000, []),
         ("cifar100", LOSSLESS, [400] * 100, 100, 10_000, []),  # 40,000 to train on, and 10,000 to validate
-        ("cifar100", LOSSLESS, [300] * 100, 100, 10_000, ["data: 40,000 of 50,000 training images"]),
         ("cifar100", LOSSLESS, [166] * 300, 0, 10_000, []),  # equal shares for 300 clients leave 200 images to nobody
-        ("tinyimagenet", JPEGS, [1000] * 100, 0, 10_000, []),  # as its authors published them
-        ("digits", "scikit-learn", [70] * 20, 0, 360, []),
         ("cifar100", JPEGS, [500] * 100, 0, 10_000, ["data: images compressed again as JPEG"]),
         (
             *("tinyimagenet", JPEGS, [100] * 100, 0, 2_400),
@@ -129,7 +113,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("runs")
     words = ["fedmlb:8", "rounds.max=2", "train.local_steps=1", "row=tau=1.5", "setting=cifar100-dir0.3-100"]
     words += ["--seeds", "2"]
-    with brief_figures():
+    with brief_figures(), training_here():
         assert main.run_command(["reproduce", *words, "-q", "--report", "--out", str(out), "--run-id", "a"]) == 0
     return dict(json.loads((out / "fedmlb-8-tiny" / "a" / "study.json").read_text()))
 
@@ -155,19 +139,6 @@ def test_a_cell_that_was_made_is_the_average_over_its_runs_rounds_and_bears_its_
         assert part in page
 
 
-def test_real_images_that_were_compressed_again_bear_a_mark_at_the_papers_scale(tmp_path: Path) -> None:
-    if not os.environ.get("FEDBR_DATA"):
-        pytest.skip("FEDBR_DATA names no folder with data sets")
-    short = ["rounds.max=1", "train.local_steps=1", "train.batch=2", "model.width=2", "eval.subset=10"]
-    words = ["fedmlb:4", *short, "--scale", "paper", "row=FedAvg", "panel=cifar100-dir0.3-100@1000R", "--quiet"]
-    assert main.run_command(["reproduce", *words, "--out", str(tmp_path), "--run-id", "a"]) == 0
-    (cell,) = json.loads((tmp_path / "fedmlb-4-paper" / "a" / "study.json").read_text())["cells"]
-
-    assert cell["marks"] == ["data", "asked"]
-    assert "data: images compressed again as JPEG" in cell["changed"]
-    assert not cell["scaled"]
-
-
 # --- moving averages --------------------------------------------------------------------------------------------------
 
 
@@ -177,33 +148,3 @@ def test_an_average_weighs_the_rounds_so_far_or_hardly_leaves_the_first_or_is_no
     # 0.9 x 0.5 + 0.07;  0.9 x 0.52 + 0.06
     assert ema([0.5, 0.7, 0.6], Smoothing(0.9, FIRST)) == pytest.approx([0.5, 0.52, 0.528])
     assert ema([0.5, 0.7, 0.6], Smoothing(0.0)) == [0.5, 0.7, 0.6]
-
-
-@pytest.mark.parametrize("start", [CORRECTED, FIRST])
-def test_a_constant_is_its_own_average_and_no_rounds_have_none(start: str) -> None:
-    assert ema([0.25] * 50, Smoothing(0.9, start)) == pytest.approx([0.25] * 50)
-    assert ema([], Smoothing(0.9, start)) == []
-
-
-def test_after_a_hundred_rounds_the_beginning_is_forgotten() -> None:
-    values = [0.01, *([0.4] * 99)]
-    corrected, first = (ema(values, Smoothing(0.9, start))[-1] for start in (CORRECTED, FIRST))
-
-    assert corrected != first
-    assert corrected == pytest.approx(first, rel=3e-5)
-
-
-def test_a_trail_keeps_what_was_spent_and_rounds_that_were_not_evaluated_stay_so() -> None:
-    points = Trail(
-        (
-            ProgressPoint(1, 10.0, 100, 80.0, 0.5, 0.5),
-            ProgressPoint(2, 20.0, 200, 160.0, None, 0.5),
-            ProgressPoint(3, 30.0, 300, 240.0, 0.1, 0.5),
-        )
-    )
-    first, second, third = smoothed(points, Smoothing(0.9, CORRECTED))
-
-    assert [first.accuracy, third.accuracy] == pytest.approx([0.5, 0.055 / 0.19])
-    assert second.accuracy is None
-    assert (third.rounds, third.nbytes) == (3, 300)
-    assert third.best == pytest.approx(0.5)

@@ -7,11 +7,9 @@ from collections import Counter
 
 import pytest
 
-from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.experiment.grid import grid_of
-from scenarios.papers import fedmlb, published, reproduce, tables
-from scenarios.papers.spec import PaperRow
+from scenarios.papers import published, reproduce, tables
 
 VALUES = {
     "1a": 64, "1b": 64, "2": 56, "3": 56, "4": 24, "5": 9, "6": 5, "7": 16, "8": 12, "9": 20,
@@ -55,27 +53,6 @@ def test_every_printed_value_stands_in_exactly_one_cell(table: str) -> None:
     assert len(tables.catalogue(f"fedmlb:{table}")) == VALUES[table]
 
 
-def test_the_figures_are_the_papers_tables_and_rows_of_the_file_are_theirs() -> None:
-    assert [name for name in tables.FIGURES if name.startswith("fedmlb:")] == [f"fedmlb:{table}" for table in VALUES]
-    for table, (_, rows, _) in fedmlb.TABLES.items():
-        assert {value.row for value in published.printed("fedmlb", table)} == set(rows)
-
-
-def test_headline_values_are_those_of_the_paper() -> None:
-    hundred, many = "CIFAR-100, Dir(0.3) 100 clients 5%", "CIFAR-100, Dir(0.3) 500 clients 2%"
-    two = cells_of("2")
-
-    assert [two[hundred, "FedAvg", at]["published"] for at in ("500R", "1000R", "40%")] == [0.4188, 0.4783, 428]
-    assert [two[hundred, "FedMLB", at]["published"] for at in ("500R", "1000R", "48%")] == [0.4739, 0.5458, 523]
-    assert [two[many, "FedMLB", at]["published"] for at in ("500R", "1000R", "36%")] == [0.3203, 0.4261, 642]
-    bound = two[hundred, "FedAvg", "48%"]
-    assert (bound["published"], bound["published_is_bound"]) == (1000, True)
-    assert cells_of("1a")[hundred, "FedDyn+FedMLB", "1000R"]["published"] == 0.6181
-    assert cells_of("7")[hundred, "lambda1=1 lambda2=3", "1000R"]["published"] == 0.5632
-    single = cells_of("6")[hundred, "1 pathway", "1000R"]
-    assert (single["published"], single["published_deviation"]) == (0.4789, 0.0399)
-
-
 # --- what stands for it -----------------------------------------------------------------------------------------------
 
 
@@ -95,40 +72,6 @@ def test_at_the_papers_scale_the_profile_is_the_papers() -> None:
     assert (many.data.clients, many.rounds.participants, many.train.batch) == (500, 10, 10)
 
 
-@pytest.mark.parametrize(
-    ("table", "setting", "examples", "batch", "steps"),
-    [
-        ("1a", "cifar100-dir0.3-100", 50_000, 50, 50),
-        ("1b", "cifar100-dir0.3-500", 50_000, 10, 50),
-        ("1a", "tinyimagenet-dir0.3-100", 100_000, 100, 50),
-        ("1b", "tinyimagenet-dir0.3-500", 100_000, 20, 50),
-        ("3", "cifar100-dir0.3-100-k=100", 50_000, 50, 100),
-        ("3", "cifar100-dir0.3-100-k=200", 50_000, 50, 200),
-    ],
-)
-def test_epochs_and_batches_make_the_papers_local_steps(
-    table: str, setting: str, examples: int, batch: int, steps: int
-) -> None:
-    own = tables.FIGURES[f"fedmlb:{table}"].settings[setting]["paper"]
-    said = dict(override.split("=", 1) for override in own.overrides)
-    clients = int(said.get("data.clients", 100))
-
-    assert int(said.get("train.batch", {"fedmlb-cifar100": 50, "fedmlb-tinyimagenet": 100}[own.scenario])) == batch
-    assert int(said["train.local_epochs"]) * examples / clients / batch == steps
-    assert own.changed == ""
-    assert ("epochs" in own.inferred) == (steps > 50)
-
-
-def test_fedadam_rows_have_their_own_local_learning_rate() -> None:
-    rows = tables.FIGURES["fedmlb:1a"].rows
-
-    assert rows["FedADAM+FedMLB"] == PaperRow(
-        "fedmlb", ("server=fedadam", "train.lr=0.01"), note="beta1, beta2 and v_0 are not printed"
-    )
-    assert rows["FedDyn+FedMLB"].method == "fedmlb+feddyn"
-    assert [name for name, row in rows.items() if "train.lr=0.01" in row.overrides] == ["FedADAM", "FedADAM+FedMLB"]
-
-
 def test_accuracies_are_read_at_half_and_at_all_of_the_rounds() -> None:
     made = planned("4", "tiny", "setting=cifar100-dir0.3-100")
 
@@ -136,21 +79,6 @@ def test_accuracies_are_read_at_half_and_at_all_of_the_rounds() -> None:
     assert {part.loaded.scenario.rounds.max for part in made.run_set.runs} == {30}
     assert [part.needs for part in made.run_set.runs] == [{"rounds": 30}] * len(made.run_set.runs)
     assert {part.loaded.scenario.model.width for part in made.run_set.runs} == {8}
-    for table in "5678":
-        made = planned(table, "small")
-        rounds, cells = made.run_set.runs[0].loaded.scenario.rounds.max, made.selection
-        assert [cells.limit(panel) for panel in cells.panels] == [rounds * panel.limit / 1000 for panel in cells.panels]
-
-
-def test_settings_that_are_made_alike_share_their_runs() -> None:
-    made = planned("1a", "tiny", "row=FedAvg,FedMLB")
-
-    assert made.selection.groups == {
-        "cifar100-dir0.3-100": "cifar100-dir0.3-100", "tinyimagenet-dir0.3-100": "cifar100-dir0.3-100",
-    }  # fmt: skip
-    assert [part.name for part in made.run_set.runs] == [
-        "cifar100-dir0.3-100-fedavg-seed0", "cifar100-dir0.3-100-fedmlb-seed0",
-    ]  # fmt: skip
 
 
 def test_means_over_pathways_take_every_subset_once() -> None:
@@ -162,15 +90,6 @@ def test_means_over_pathways_take_every_subset_once() -> None:
     assert len(set(subsets)) == 31
     assert Counter(map(len, subsets)) == {1: 5, 2: 10, 3: 10, 4: 5, 5: 1}
     assert {option["norm"] for option in options} == {"all"}
-
-
-def test_inferred_settings_say_so() -> None:
-    rows = tables.FIGURES["fedmlb:5"].rows
-
-    assert rows["row 1"].note == ""
-    assert rows["row 3"].overrides[1] == "method_options.pathways=[1, 2, 3]"
-    assert "divided by five, as in the published code, is inferred" in rows["row 3"].note
-    assert "pathways are [1, 2, 3] too" in rows["row 3"].note
 
 
 # --- settings that are lost -------------------------------------------------------------------------------------------
@@ -188,18 +107,3 @@ def test_rows_whose_setting_is_lost_are_not_run_and_say_so() -> None:
     ]
     with pytest.raises(ScenarioError, match=r"^command line: row: row 6: setting unknown: the table's marks are lost$"):
         planned("5", "tiny", "row=row 6")
-
-
-# --- the list ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_list_prints_the_papers_table_and_what_stands_for_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_command(["reproduce", "fedmlb:2", "--list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-
-    assert "CIFAR-100, Dir(0.3) 100 clients 5% (cifar100-dir0.3-100)" in lines
-    fedavg = next(line for line in lines if line.startswith("FedAvg "))
-    assert fedavg.split() == ["FedAvg", "41.88", "47.83", "428", "1000+"]
-    assert any(line.startswith("paper: fedmlb-cifar100 ") for line in lines)
-    assert "FedProx: fedprox; which mu of 0.1, 0.01 and 0.001 was used is not printed" in lines
-    assert max(map(len, lines[:-2])) <= 100

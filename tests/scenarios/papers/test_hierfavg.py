@@ -1,20 +1,16 @@
-"""HierFAVG's table: the constants of its cost model, the clock that takes as long, and what stands for its settings."""
+"""HierFAVG's table: the constants of its cost model, and the clock that takes as long."""
 
 from __future__ import annotations
 
 import pytest
 
-from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.inputs import FleetInputs
 from costmodel.visits.timeline import solve
 from costmodel.visits.work import Work, Works
 from scenarios.config.load import load
-from scenarios.config.overrides import parse_all
-from scenarios.experiment.grid import Grid
-from scenarios.papers import hierfavg, reproduce, tables
+from scenarios.papers import hierfavg
 from scenarios.papers.published import INTERVAL_JOULES, INTERVAL_SECONDS
-from scenarios.papers.spec import SCALES
 from tests.costmodel.worlds import ends, streams
 
 FIGURE = hierfavg.FIGURES["hierfavg:2"]
@@ -51,14 +47,6 @@ def test_averages_at_the_edge_cost_messages_there_and_spare_none_to_the_cloud() 
     }
 
 
-def test_the_rows_of_device_and_networks_are_the_cost_model() -> None:
-    edge, cloud, client = networks()["hierfavg-edge"], networks()["hierfavg-cloud"], devices()["hierfavg-client"]
-    assert edge.up_bits_per_second == pytest.approx(hierfavg.UPLINK_BITS_PER_SECOND)
-    assert cloud.up_bits_per_second == pytest.approx(hierfavg.UPLINK_BITS_PER_SECOND / hierfavg.CLOUD_TIMES)
-    assert edge.transmit_watts == hierfavg.TRANSMIT_WATTS
-    assert client.train_watts == pytest.approx(hierfavg.COMPUTE_WATTS)
-
-
 def test_a_visit_takes_as_long_on_the_clock_as_by_the_cost_model() -> None:
     # 60 steps of 20 images at 2,595,000 FLOPs; both messages have 21,840 float32, and the link's rates are goodput.
     config = load("hierfavg-mnist").scenario.fleet
@@ -73,35 +61,3 @@ def test_a_visit_takes_as_long_on_the_clock_as_by_the_cost_model() -> None:
         assert computed - down == pytest.approx(steps[0], rel=1e-6)
         assert up - computed == pytest.approx(upload[0], rel=6e-4)  # the last of 61 frames is not full
         assert timeline.joules_spent[visit] == pytest.approx(steps[1] + upload[1], rel=6e-4)
-
-
-@pytest.mark.parametrize("edges", ["edge-iid", "edge-niid"])
-def test_the_papers_scale_is_the_authors_code(edges: str) -> None:
-    setting = FIGURE.settings[edges]["paper"]
-    for row, (local_steps, edge_rounds) in zip(FIGURE.rows.values(), hierfavg.KAPPAS, strict=True):
-        words = (*setting.overrides, *row.at("paper").overrides)
-        scenario = load(setting.scenario, parse_all(words), row.method).scenario
-        train, data, rounds = scenario.train, scenario.data, scenario.rounds
-        assert (data.name, data.clients, rounds.participants, scenario.fleet.tiers.count) == ("mnist", 50, 50, 5)
-        assert (data.partition.kind, data.partition.classes_per_client) == ("classes", 1)
-        assert (train.batch, train.local_steps, scenario.tiers.interval) == (20, local_steps, edge_rounds)
-        assert (rounds.max, scenario.eval.every) == (100 * edge_rounds, edge_rounds)
-        assert [train.lr_in(round) for round in (0, 1, 10)] == pytest.approx([0.01, 0.00995, 0.01 * 0.995**10])
-        assert scenario.fleet.tiers.assign == {"edge-iid": "mixed", "edge-niid": "alike"}[edges]
-        assert scenario.aggregate.weights == "size"
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_row_makes_as_many_local_steps(scale: str) -> None:
-    runs = reproduce.plan("hierfavg:2", scale, Grid("hierfavg:2"), 1).run_set.runs
-    assert len(runs) == 2 * 4
-    steps = [run.loaded.scenario.rounds.max * (run.loaded.scenario.train.local_steps or 0) for run in runs]
-    assert steps == [hierfavg.LOCAL_STEPS[scale] * hierfavg.CLOUD_STEPS[scale]] * 8
-    assert all(run.needs == {"accuracy": hierfavg.TARGETS[scale], "rounds": 1.0} for run in runs)
-
-
-def test_the_list_says_that_the_printed_values_are_lost() -> None:
-    cells = tables.catalogue("hierfavg:2")
-    lost = {cell["measure"] for cell in cells if cell["published_is_lost"]}
-    assert lost == {"time to accuracy", "joules to accuracy"}
-    assert all(cell["published"] is None for cell in cells)

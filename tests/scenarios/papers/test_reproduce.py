@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.experiment.grid import Grid, grid_of
 from scenarios.papers import reproduce, tables
-from scenarios.papers.cells import measured
 from scenarios.papers.published import TABLE_AMOUNTS
 from scenarios.papers.spec import (
     ACCURACY_AT,
@@ -24,11 +18,7 @@ from scenarios.papers.spec import (
     PaperRow,
     PaperSetting,
 )
-from scenarios.run.progress import ProgressPoint, Trail
-from tests.brief import brief_figures
-
-SLOW = Trail([ProgressPoint(1, 10.0, 100, 80.0, 0.4, 0.4), ProgressPoint(2, 20.0, 200, 160.0, 0.6, 0.6)])
-FAST = Trail([ProgressPoint(1, 6.0, 100, 80.0, 0.5, 0.5), ProgressPoint(2, 12.0, 200, 160.0, 0.7, 0.7)])
+from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 
 def refusal(name: str, scale: str = "tiny", *words: str) -> str:
@@ -53,18 +43,6 @@ def test_fedbr_fig_3_holds_what_the_text_prints() -> None:
     assert {value for (panel, _), value in cells.items() if panel in "bd"} == {None}
 
 
-def test_fedbr_fig_4_holds_what_the_text_prints_and_its_savings_follow_but_one() -> None:
-    cells = printed("fedbr:fig4")
-    seconds = {row: cells["left-cifar100", row] for row in ("FedBR", "FedAvg", "FedProx", "FedMLB")}
-    gigabytes = {row: (cells["right-cifar100", row] or 0) / 1e9 for row in seconds}
-
-    assert seconds == {"FedBR": 954, "FedAvg": 1104, "FedProx": 1189, "FedMLB": 1245}
-    assert gigabytes == {"FedBR": 72.8, "FedAvg": 105.4, "FedProx": 100.4, "FedMLB": 93.7}
-    saved = [round(100 * (1 - 72.8 / gigabytes[row]), 1) for row in ("FedAvg", "FedProx", "FedMLB")]
-    assert saved == [30.9, 27.5, 22.3]  # the text: 31, 27.5 and 22.3 %
-    assert round(100 * (1 - 954 / 1104), 1) == 13.6  # the text: 14.6 %
-
-
 @pytest.mark.parametrize("name", tables.FIGURES)
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_figure_can_be_planned_at_every_scale(name: str, scale: str) -> None:
@@ -87,12 +65,6 @@ def test_the_papers_scale_is_the_shipped_scenario_with_the_papers_budgets() -> N
     assert part.needs == {"time": 900.0, "bytes": 50e9, "nominal": 50e9}
 
 
-def test_small_budgets_are_the_papers_in_the_ratio_of_the_models_bytes() -> None:
-    made = reproduce.plan("fedbr:fig3", "small", grid_of("fedbr:fig3", ["panel=c"]), 1)
-
-    assert made.selection.limit(made.selection.panels[0]) == pytest.approx(50e9 * 0.005552, rel=1e-3)
-
-
 # --- the words --------------------------------------------------------------------------------------------------------
 
 
@@ -108,37 +80,11 @@ def test_unknown_names_get_the_nearest() -> None:
     )
 
 
-def test_cells_name_rows_and_panels_in_any_case() -> None:
-    rows = reproduce.plan("fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=fedavg,FedBR"]), 1)
-    panel = reproduce.plan("fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["panel=a"]), 1)
-
-    assert (rows.selection.rows, [one.name for one in rows.selection.panels]) == (
-        ["FedAvg", "FedBR"],
-        ["a", "b", "c", "d"],
-    )
-    assert (len(panel.selection.rows), [one.name for one in panel.selection.panels]) == (4, ["a"])
-
-
 def test_panels_with_one_scenario_share_its_runs() -> None:
     made = reproduce.plan("fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=FedAvg"]), 2)
 
     assert [part.name for part in made.run_set.runs] == ["cifar10-fedavg-seed0", "cifar10-fedavg-seed1"]
     assert made.selection.groups == {"cifar10": "cifar10", "cifar100": "cifar10"}
-
-
-def test_the_list_tells_cells_settings_and_what_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_command(["reproduce", "fedbr:fig4", "--list"]) == 0
-    text = capsys.readouterr().out
-
-    assert "published  1,104 s  1,189 s  1,245 s  954 s" in text
-    assert "105.4 GB" in text
-    assert "not printed" in text
-    assert "paper: fedbr-cifar100" in text
-    assert main.run_command(["reproduce", "--list", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == sum(
-        len(figure.panels) * len(figure.rows) for figure in tables.FIGURES.values()
-    )
-    assert main.run_command(["reproduce"]) == 2
 
 
 def test_another_papers_table_is_a_row_of_the_registry_whose_rows_win_over_the_settings(
@@ -159,70 +105,3 @@ def test_another_papers_table_is_a_row_of_the_registry_whose_rows_win_over_the_s
     assert tables.catalogue("other:1")[0]["published"] == 0.5
     rows["Wrong"] = PaperRow("fedprox", ("method_options.mue=0.1",))
     assert "unknown key method_options.mue" in refusal("other:1")
-
-
-# --- cells ------------------------------------------------------------------------------------------------------------
-
-
-def test_accuracies_at_an_amount_and_amounts_to_an_accuracy_are_read_off_each_run() -> None:
-    at_bytes = measured([SLOW, FAST], "accuracy at bytes", 199)  # by nominal bytes, too
-    assert at_bytes["nominal"] is not None
-    assert (at_bytes["ours"]["values"], at_bytes["nominal"]["values"]) == ([0.4, 0.5], [0.6, 0.7])
-    assert (at_bytes["bytes"], at_bytes["nominal_bytes"]) == (100, 80)
-    assert (at_bytes["virtual_seconds"], at_bytes["rounds"]) == (8, 1)
-    assert at_bytes["complete"] == [True, True]
-    at_time = measured([SLOW, FAST], "accuracy at time", 15)
-    assert (at_time["ours"]["values"], at_time["nominal"], at_time["complete"]) == ([0.4, 0.7], None, [True, False])
-    assert measured([SLOW, FAST], "time to accuracy", 0.6)["ours"]["mean"] == 16.0
-    to_bytes = measured([SLOW, FAST], "bytes to accuracy", 0.6)["nominal"]
-    assert to_bytes is not None and to_bytes["mean"] == 160.0
-    missed = measured([SLOW, FAST], "rounds to accuracy", 0.65)
-    assert (missed["ours"]["values"], missed["ours"]["mean"], missed["complete"]) == ([None, 2.0], None, [False, True])
-
-
-# --- a figure ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two cells of Fig. 3, cut short after two rounds."""
-    out = tmp_path_factory.mktemp("runs")
-    words = ["fedbr:fig3", "rounds.max=2", "row=FedAvg,FedBR", "panel=c", "--workers", "1", "--json", "--report"]
-    with brief_figures():
-        assert main.run_command(["reproduce", *words, "--out", str(out), "--run-id", "a"]) == 0
-    return out / "fedbr-fig3-tiny" / "a"
-
-
-def result_of(folder: Path) -> dict[str, Any]:
-    return dict(json.loads((folder / "study.json").read_text()))
-
-
-def test_every_number_says_that_it_is_scaled_and_what_was_changed(folder: Path) -> None:
-    cells = result_of(folder)["cells"]
-
-    assert [(cell["panel"], cell["row"], cell["published"]) for cell in cells] == [
-        ("c", "FedAvg", 0.708), ("c", "FedBR", 0.768),
-    ]  # fmt: skip
-    for cell in cells:
-        assert cell["scaled"]
-        assert "digits-cnn in place of CIFAR-10 and ResNet-18" in cell["changed"]
-        assert cell["changed"].endswith("override rounds.max=2")
-        assert cell["complete"] == [False]
-        assert cell["bytes"] > cell["nominal_bytes"] > 0
-
-
-def test_table_and_page_put_published_values_beside_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = reproduce.plan(
-        "fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=FedAvg,FedBR", "panel=c", "rounds.max=2"]), 1
-    )
-    made.show(result_of(folder), folder / "report.html")
-    lines = capsys.readouterr().out.splitlines()
-    fedavg = next(line for line in lines if line.startswith("FedAvg"))
-    page = (folder / "report.html").read_text()
-
-    assert "scale: tiny (scaled)" in lines
-    assert any("ours, scaled" in line for line in lines)
-    assert fedavg.split()[1:3] == ["70.8", "%"]
-    assert len(fedavg) <= 80 and "%*" in fedavg
-    assert "* not used up: a run ended before the budget" in lines
-    assert "tiny (scaled)" in page and "<svg" in page

@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
-from matplotlib.axes import Axes
 
-from scenarios.report import columns, html, readings, result_figures, result_tables, run_reader, terminal
-from scenarios.report.html import ExperimentAnswer, render, write_experiment
-from scenarios.report.plot_style import ShownRuns
+from scenarios.report import columns, html, readings, result_tables, run_reader
+from scenarios.report.html import ExperimentAnswer, write_experiment
 from scenarios.report.readings import Reading
-from scenarios.report.result_figures import DotPanel, GridMap
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.tables import of_texts
-from scenarios.run.progress import Mean, PairTest
+from scenarios.run.progress import Mean
 from tests.ledgers import made_run
 
 SCENARIO = 'method = "{}"\nseed = {}\n[train]\nlr = {}\n[data]\nname = "digits"\n'
@@ -77,14 +73,6 @@ def test_of_many_rows_some_are_drawn_and_all_are_in_tables(
     assert re.findall(r"<summary>Scenario: (.*?)</summary>", page) == ["other, seed 0"]
 
 
-def test_an_experiment_without_a_run_has_a_page_of_its_words_alone(tmp_path: Path) -> None:
-    answer = ExperimentAnswer("No run has ended.", warnings=["two runs failed"])
-    page = write_experiment(tmp_path / "report.html", "digits: lr", answer, []).read_text()
-    assert "No run has ended." in page
-    assert "two runs failed" in page
-    assert 'id="results"' not in page
-
-
 @pytest.mark.parametrize(
     ("means", "p_values", "sentence"),
     [
@@ -114,71 +102,6 @@ def test_the_answer_says_which_row_is_best_and_what_cannot_be_told_from_it(
     assert result_tables.best_row(readings.ACCURACY, means, p_values) == sentence
 
 
-def test_rows_are_compared_with_one_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    test = PairTest(
-        a="fast",
-        b="slow",
-        without=[],
-        seeds=[0, 1, 2],
-        mean=0.25,
-        deviation=0.0,
-        values=[0.25] * 3,
-        half_width=0.0,
-        higher=3,
-        lower=0,
-        p=0.0004,
-        seeds_needed=None,
-        p_holm=0.0312,
-    )
-    found = {"slow": None, "fast": test, "other": None}
-    table = result_tables.differences("accuracy", columns.POINTS, "slow", found, 1000)
-    assert table.texts == [
-        ["fast", "+25.00 ± 0.00 pp", "3", "3 / 0", "< 0.001", "0.031", "> 1,000"],
-        ["other", "not tested", "", "", "", "", ""],
-    ]
-    terminal.print_table(table)
-    assert "from slow" in capsys.readouterr().out
-
-
-def points(axes: Axes, marker: str) -> list[float]:
-    """x of all marks of a kind."""
-    return [float(x) for line in axes.get_lines() if line.get_marker() == marker for x in np.asarray(line.get_xdata())]
-
-
-def test_dots_have_intervals_and_seeds_and_zero_is_marked_in_differences() -> None:
-    differences = {"fast": Mean.of([0.30, 0.29]), "other": None}
-    figure = result_figures.dots(
-        ShownRuns([]),
-        list(MEANS),
-        [
-            DotPanel("Final", "test accuracy", columns.PERCENT, MEANS),
-            DotPanel("From slow", "difference", columns.POINTS, differences, is_difference=True),
-        ],
-    )
-    left, right = figure.axes
-    assert points(left, "o") == pytest.approx([51.0, 80.5, 80.0])
-    assert points(left, "|") == pytest.approx([50, 52, 80, 81, 81, 79])
-    assert len(left.collections) == 3  # the intervals
-    assert [text.get_text() for text in left.get_yticklabels()] == list(MEANS)
-    assert (left.get_xlabel(), right.get_xlabel()) == ("test accuracy (%)", "difference (pp)")
-    assert points(right, "o") == pytest.approx([29.5])
-    assert [text.get_text() for text in right.texts] == ["–", "–"]  # the row itself, and one that cannot be compared
-
-
-def test_a_map_has_a_cell_per_pair_of_values_with_its_interval_in_words() -> None:
-    means = {("0.01", "fedavg"): MEANS["slow"], ("0.1", "fedavg"): MEANS["fast"], ("0.1", "fedprox"): MEANS["other"]}
-    grid = GridMap(
-        "Final accuracy", ("train.lr", ["0.01", "0.1"]), ("method", ["fedavg", "fedprox"]), columns.PERCENT, means
-    )
-    (axes,) = result_figures.grid_maps(ShownRuns([]), [grid]).axes
-    assert [text.get_text() for text in axes.texts] == ["51\n± 13 %", "80\n± 6 %", "–", "80\n± 13 %"]
-    (image,) = axes.get_images()
-    assert np.ma.getmaskarray(np.ma.masked_invalid(np.ma.asarray(image.get_array()))).tolist() == [
-        [False, False],
-        [True, False],
-    ]
-
-
 # --- the page around them --------------------------------------------------------------------------------------------
 
 
@@ -193,23 +116,3 @@ def test_a_table_of_more_than_twelve_rows_is_folded_unless_it_is_the_first(tmp_p
     text = page(tmp_path, 13, 12, 13)
     assert text.count('<details class="fold">') == 1
     assert text.index("<h2>table 2</h2>") < text.index('<details class="fold">') < text.index("(13 rows)")
-
-
-def test_only_screens_are_dark_as_the_system_or_the_reader_says(tmp_path: Path) -> None:
-    text = page(tmp_path)
-    dark = [line for line in text.splitlines() if "color-scheme: dark;" in line]
-    assert [line.partition("{")[0].strip() for line in dark] == [
-        "@media screen and (prefers-color-scheme: dark)",
-        "@media screen",
-    ]
-    assert ':root:not([data-theme="light"])' in dark[0]
-    assert ':root[data-theme="dark"]' in dark[1]
-
-
-def test_the_footer_promises_equal_records_on_one_kind_of_processor_only(tmp_path: Path) -> None:
-    text = page(tmp_path)
-    assert "the same virtual record on the same kind of processor" in text
-    portable = render("base.html.j2", title="Runs", portable=True)
-    assert "the same virtual record and the same model on every x86-64 processor with AVX2" in portable
-    assert "kind of processor" not in portable
-    assert "on every host." not in text

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
-from PIL import Image
 
 import fedbr
 from scenarios.cli import main
 from scenarios.config.errors import ReportError
-from scenarios.report.figure_files import inches
 from tests.ledgers import made_run
 
 SCENARIO = 'method = "{}"\n[stop]\ntarget_accuracy = 0.6\n'
@@ -26,13 +24,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made_run(place / "fedavg", (0.2, 0.5, 0.6), SCENARIO.format("fedavg"))
     made_run(place / "fedprox", (0.1, 0.3, 0.4), SCENARIO.format("fedprox"))
     return place
-
-
-@pytest.mark.parametrize(
-    ("text", "width"), [("3.3in", 3.3), ("84 mm", 84 / 25.4), ("8.4cm", 8.4 / 2.54), (" 252pt", 252 / 72.27)]
-)
-def test_a_width_has_a_unit(text: str, width: float) -> None:
-    assert inches(text) == pytest.approx(width)
 
 
 def test_a_pdf_is_as_wide_as_asked_and_its_text_has_eight_points(folder: Path, tmp_path: Path) -> None:
@@ -54,18 +45,6 @@ def _inflated(stream: bytes) -> bytes:
         return zlib.decompress(stream)
     except zlib.error:
         return b""
-
-
-def test_panels_stand_side_by_side_where_there_is_room(folder: Path, tmp_path: Path) -> None:
-    sizes = {}
-    for width in ("3.3in", "7in"):
-        path = tmp_path / f"{width}.png"
-        words = ["report", str(folder), "--figure", "curves", "--pdf", str(path), "--width", width]
-        assert main.run_command(words) == 0
-        with Image.open(path) as image:
-            sizes[width] = image.size
-    assert [size[0] for size in sizes.values()] == [990, 2100]  # 300 dots per inch
-    assert sizes["3.3in"][1] > 2000 > 1000 > sizes["7in"][1]
 
 
 def test_an_svg_of_one_panel_is_drawn_alone(folder: Path, tmp_path: Path) -> None:
@@ -120,25 +99,6 @@ def test_a_run_is_drawn_onto_axes_of_the_reader_in_their_style(folder: Path) -> 
     assert not axes[1].has_data()
     run.plot("curves", axes)
     assert [each.get_xlabel() for each in axes] == ["rounds", "virtual time (s)"]
-
-
-def test_panels_that_share_the_names_of_rows_have_them_alone_too(folder: Path) -> None:
-    axes = Figure().subplots()
-    run = fedbr.open(folder / "fedavg")
-    run.plot("to_target", axes, panel=2)
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["fedavg"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"ax": 3}, "ax = 3: must be axes of matplotlib, or a list of them"),
-        ({"panel": 0}, "panel = 0: must be a number from 1 on"),
-    ],
-)
-def test_arguments_that_are_no_axes_are_refused(arguments: dict[str, int], message: str, folder: Path) -> None:
-    with pytest.raises(ReportError, match=f"^{message}$"):
-        fedbr.open(folder / "fedavg").plot("curves", **arguments)
 
 
 def test_a_drawn_figure_is_saved_as_a_page_or_a_paper_has_it(folder: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -10,15 +9,11 @@ from pathlib import Path
 import pytest
 
 from scenarios.cli import main
-from scenarios.cli.recorded import with_default_paths
 from scenarios.config.errors import ReportError, worded
-from scenarios.config.load import load
-from scenarios.config.quantities import scenario_text
 from scenarios.report import html, result_tables
 from scenarios.report.run_reader import differences, grouped, notices, open_runs
 from scenarios.run import run_finder
-from tests.brief import brief_figures
-from tests.ledgers import made_run, visit_row
+from tests.ledgers import made_run
 
 HEAD = 'method = "{method}"\nserver = "plain"\nseed = {seed}\n[data]\nname = "{data}"\nclients = 4\n'
 ACCURACIES = {
@@ -55,14 +50,6 @@ def test_a_run_that_is_named_twice_is_reported_once_and_a_damaged_one_that_is_na
     assert [folder.name for folder in twice.folders] == ["fedavg-2", "fedprox-2"]
     with pytest.raises(ReportError, match=r"foreign is not a run folder: it has no scenario\.toml"):
         html.from_folders([study / "fedavg-1", study / "foreign"])
-
-
-def test_a_search_for_runs_ends_before_it_takes_minutes(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_finder, "MOST_FOLDERS", 2)  # those that are no runs: the named one, and its sweep
-    assert len(run_finder.found([study]).folders) == 4
-    monkeypatch.setattr(run_finder, "MOST_FOLDERS", 1)
-    with pytest.raises(ReportError, match=r"more than 1 folders are below it.*name a folder that is nearer"):
-        run_finder.found([study])
 
 
 def test_a_path_that_is_empty_or_of_a_file_is_refused(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,98 +120,3 @@ def test_a_page_says_where_data_and_targets_differ_and_which_runs_repeat_a_seed(
         ("data.name", ["digits", "mnist"]),
         ("stop.target_accuracy", ["0.8", "–"]),
     ]
-
-
-def test_a_page_says_which_keys_differ_beside_those_that_name_the_groups(tmp_path: Path) -> None:
-    def run(name: str, method: str, lr: float, rounds: int, *options: str) -> Path:
-        table = "".join(f"{each}\n" for each in options)
-        text = HEAD.format(method=method, seed=1, data="digits")
-        return made_run(tmp_path / name, (0.1,), f"{text}[train]\nlr = {lr}\n[rounds]\nmax = {rounds}\n{table}")
-
-    own = ("[method_options]", "mu = 0.1")
-    by_group = grouped(open_runs([run("a", "fedavg", 0.1, 5), run("b", "fedprox", 0.05, 9, *own)]))
-    assert [group.label for group in by_group] == ["fedavg", "fedprox"]
-    assert notices(by_group) == [
-        "These differ, too, which the names of groups do not say: train.lr (0.1, 0.05), rounds.max (5, 9)."
-    ]
-    named = grouped(open_runs([run("c", "fedavg", 0.1, 5), run("d", "fedavg", 0.1, 9)]))
-    assert [group.label for group in named] == ["fedavg, rounds.max=5", "fedavg, rounds.max=9"]
-    assert notices(named) == []
-
-
-def test_a_table_needs_no_path_before_an_option_a_folder_or_the_end(tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    assert with_default_paths([]) == []
-    assert with_default_paths([folder, "--csv"]) == [folder, "--csv", "."]
-    assert with_default_paths(["--csv", folder]) == ["--csv", ".", folder]
-    assert with_default_paths([folder, "--csv", "--parquet", "a.parquet"]) == [
-        *(folder, "--csv", ".", "--parquet", "a.parquet")
-    ]
-
-
-def test_runs_of_an_earlier_version_are_in_the_group_of_new_ones_with_equal_scenarios(tmp_path: Path) -> None:
-    now = scenario_text(load("digits").scenario.model_dump())
-    before = re.sub('= "1 Gbit/s"', "= 1000000000.0", now).replace('on_late = "stop"\n', "")
-    assert "1000000000.0" in before
-    assert "on_late" in now
-    assert "on_late" not in before
-    texts = [now, before.replace("seed = 0", "seed = 1"), now.replace('down = "1 Gbit/s"', 'down = "1 Mbit/s"', 1)]
-    runs = open_runs([made_run(tmp_path / str(number), (0.5,), text) for number, text in enumerate(texts)])
-    first, second = grouped(runs)
-    assert ([run.folder.name for run in first.runs], [run.folder.name for run in second.runs]) == (["0", "1"], ["2"])
-    assert differences([first, second]) == [("fleet.server.down", ["1 Gbit/s", "1 Mbit/s"])]
-
-
-def test_a_scenario_that_cannot_be_resolved_any_more_is_compared_as_it_is_written(tmp_path: Path) -> None:
-    text = scenario_text(load("digits").scenario.model_dump())
-    gone = text.replace('method = "fedbr"', 'method = "no_such_module:SPEC"')
-    runs = open_runs([made_run(tmp_path / str(number), (0.5,), each) for number, each in enumerate((text, gone))])
-    assert runs[1].settings["method"] == "no_such_module:SPEC"
-    assert [key for key, _ in differences(grouped(runs))] == ["method"]
-
-
-def bars(page: Path, figure: str, panel: int) -> dict[str, float]:
-    """Name of a bar -> its length, in a panel of a page's figure."""
-    scripts = re.findall(r'<script type="application/json">(.*?)</script>', page.read_text())
-    (chart,) = (chart for chart in map(json.loads, scripts) if chart["name"] == figure)
-    lengths: dict[str, float] = {}
-    for series in chart["panels"][panel]["series"]:
-        for name, length in zip(series["names"], series["x"], strict=True):
-            lengths[name] = lengths.get(name, 0.0) + length
-    return lengths
-
-
-def test_bars_show_the_means_of_the_table_above_them_with_their_intervals(tmp_path: Path) -> None:
-    # The target is reached after 10 and after 20 s: 15 s, and 12.706 x 7.07 / sqrt(2) = 63.5 s around it.
-    accuracies = {("fedavg", 1): (0.8, 0.8), ("fedavg", 2): (0.4, 0.8), ("fedprox", 1): (0.5, 0.7)}
-    for (method, seed), values in accuracies.items():
-        scenario = HEAD.format(method=method, seed=seed, data="digits") + "[stop]\ntarget_accuracy = 0.8\n"
-        visits = [visit_row(seed, 0, 0, 0.0, 1.0, 2.0, 3.0 + seed)]
-        made_run(tmp_path / f"{method}-{seed}", values, scenario, visits)
-    with brief_figures("to_target", "energy", "energy_parts"):
-        page = html.from_folders([tmp_path])
-    cells = dict(re.findall(r"</svg>(fed\w+)</th><td>\d</td>(.*?)</tr>", page.read_text()))
-    assert "<td>15\u00a0(0\u00a0to\u00a079)\u00a0s</td>" in cells["fedavg"]
-    assert bars(page, "to_target", 0) == {"fedavg": 15.0}
-    assert "15 (0 to 79) s" in page.read_text() and "not reached, best 70.0 %" in page.read_text()
-    assert bars(page, "energy_parts", 0) == {"fedavg": 5.0, "fedprox": 5.0}  # 0.5 + 3 + 0.25 + 1.25 J in each seed
-
-
-def test_the_energy_of_groups_is_divided_by_what_their_clients_did_and_by_client(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        pi, phone = (visit_row(client - 3, 0, client, 0.0, 1.0, 2.0, 4.0) for client in (3, 4))
-        phone = phone._replace(device="phone", compute_joules=3.0 + seed, joules=5.0 + seed)
-        made_run(tmp_path / str(seed), (0.5,), HEAD.format(method="fedavg", seed=seed, data="digits"), [pi, phone])
-    (group,) = grouped(open_runs([tmp_path / "1", tmp_path / "2"]))
-    # 11 and 12 J in all, of which 7 and 8 J computing: a half width of 12.706 x 0.707 / sqrt(2) = 6.4 J.
-    table = result_tables.energy([group], "group")
-    assert table.header == ["group", "energy", "idle", "compute", "receive", "send"]
-    assert table.texts == [["fedavg", "11.5 ± 6.4 J", "1.0 ± 0.0 J", "7.5 ± 6.4 J", "0.5 ± 0.0 J", "2.5 ± 0.0 J"]]
-    assert result_tables.energy_of_clients(group.first).texts == [
-        ["client 4", "phone", "lte", "1", "6.00 J", "0.50 J", "4.00 J", "0.25 J", "1.25 J"],
-        ["client 3", "pi", "lte", "1", "5.00 J", "0.50 J", "3.00 J", "0.25 J", "1.25 J"],
-    ]
-    with brief_figures("energy", "energy_parts"):
-        page = html.from_folders([tmp_path])
-    assert bars(page, "energy_parts", 0) == {"fedavg, phone": 6.5, "fedavg, pi": 5.0}
-    assert page.read_text().count("<summary>Energy of clients") == 1

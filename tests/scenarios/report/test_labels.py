@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from scenarios.config.overrides import KeyValues
 from scenarios.report.labels import differing, identities, labels, short, value_text
 
 PLAIN: dict[str, Any] = {
@@ -43,15 +42,6 @@ def test_the_policy_comes_before_other_keys_which_are_named_only_where_labels_wo
     ]
 
 
-def test_a_mix_of_devices_is_one_value_and_comes_before_other_keys() -> None:
-    (one,) = identities([{"method": "fedavg", "rounds.max": 9, "fleet.devices.phone": 1.0}])
-    (other,) = identities([PLAIN])
-    assert labels([{**other, "fleet.devices": one["fleet.devices"]}, {**other, "rounds.max": 9}]) == [
-        "fedavg, devices=phone",
-        "fedavg, devices=pi 0.5 + nano 0.5",
-    ]
-
-
 @pytest.mark.parametrize("key", ["data.partition.seed", "fleet.seed"])
 def test_seeds_make_no_group_of_their_own_nor_does_a_partition_or_fleet_that_follows_them(key: str) -> None:
     first, second = identities([PLAIN, PLAIN | {"seed": 1, "data.partition.seed": 1, "fleet.seed": 1}])
@@ -77,12 +67,3 @@ def test_a_key_is_as_short_as_it_is_clear() -> None:
     ]
     chain = [{"kind": "topk", "ratio": 0.01}, {"kind": "quantize", "bits": 4, "norm": "max"}, {"kind": "sign"}]
     assert value_text(chain) == "topk(0.01)+quantize(4,max)+sign"
-
-
-def test_values_that_are_written_alike_still_have_labels_of_their_own() -> None:
-    long = {"a": 1.0, "b": 1.0, "c": 1.0}
-    mixes: list[KeyValues] = [{"method": "fedavg", "fleet.devices": long | {last: 1.0}} for last in ("d", "e")]
-    assert labels(mixes) == [
-        "fedavg, devices=a 1 + b 1 + c 1 + 1 more #1",
-        "fedavg, devices=a 1 + b 1 + c 1 + 1 more #2",
-    ]

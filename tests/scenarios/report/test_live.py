@@ -15,10 +15,8 @@ from coordinator.records.schema import HostEvent, RoundRow
 from coordinator.rounds.run import RoundFinished
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all, parsed
-from scenarios.report import terminal
-from scenarios.report.columns import column_groups, fitting, widths
-from scenarios.report.live import LiveTable, ParallelTable, counts, spark
-from scenarios.report.tables import of_texts
+from scenarios.report.columns import column_groups, widths
+from scenarios.report.live import LiveTable, ParallelTable
 
 FOLDER = Path("runs/digits/x")
 
@@ -52,34 +50,6 @@ def begun(rounds: int = 3, label: str = "fedbr", method: str = "fedbr") -> tuple
     return show, stream
 
 
-def test_the_training_visits_of_each_rate_are_counted() -> None:
-    stream = io.StringIO()
-    show = LiveTable(["heterofl"], stream=stream)
-    words = ["rounds.max=3", "submodel.rate=round", "submodel.rates=[0.25,1.0,0.5]"]
-    show.on_start(FOLDER, load("digits", parsed(words), method="heterofl"))
-    show.on_round(replace(progress(1, 0.5), chosen={0.25: 3, 1.0: 1}))
-    assert stream.getvalue().splitlines()[-1].endswith("  rate 1/0/3")
-    assert "rate 1.." in shown(show)[2]
-
-
-def test_a_cut_round_that_makes_a_step_is_shown_as_cut_too() -> None:
-    show, stream = begun()
-    last = progress(2, 0.5)
-    show.on_round(replace(last, row=last.row._replace(cut_by="bytes")))
-    assert stream.getvalue().splitlines()[-1].startswith("fedbr 2/3 cut  accuracy 50.00 %")
-
-
-def test_of_many_runs_those_around_the_current_one_are_shown() -> None:
-    show = LiveTable([f"run{number}" for number in range(40)], stream=io.StringIO(), quiet=True)
-    for _ in range(21):
-        show.on_start(FOLDER, load("digits", parsed(["rounds.max=1"]), method="fedavg"))
-        show.on_round(progress(1, 0.5))
-    lines = [line.split()[0:3] for line in shown(show)[:14]]
-    assert lines[0] == ["14", "earlier", "runs"]
-    assert [line[0] for line in lines[1:13]] == [f"run{number}" for number in range(14, 26)]
-    assert lines[13] == ["14", "more", "runs"]
-
-
 def test_the_address_for_remote_workers_and_those_that_came_and_went_are_shown() -> None:
     stream = io.StringIO()
     show = LiveTable(["fedavg"], stream=stream, names={"KEY": "alice"}, first_wait_seconds=600.0)
@@ -100,15 +70,6 @@ def test_the_address_for_remote_workers_and_those_that_came_and_went_are_shown()
     ]
 
 
-def test_the_address_is_not_shown_where_nobody_types_it() -> None:
-    stream = io.StringIO()
-    show = LiveTable(["fedavg"], stream=stream, names={"KEY": "node 10.0.0.2"}, shows_address=False)
-    show.on_event(HostEvent("listening", "", "tcp://127.0.0.1:5555", 0.0))
-    show.on_event(HostEvent("worker_joined", "1", "a remote worker, key KEY", 0.0))
-    assert stream.getvalue() == "node 10.0.0.2 joined; remote workers: node 10.0.0.2\n"
-    assert shown(show)[-1].startswith("remote workers: node 10.0.0.2") and "listening" not in shown(show)
-
-
 def test_the_table_shows_every_method_and_the_last_rounds_of_the_one_at_work() -> None:
     show = LiveTable(["fedavg", "fedmlb+fedprox"], stream=io.StringIO(), quiet=True)
     show.on_start(FOLDER, load("digits", parsed(["rounds.max=40"]), method="fedbr"))
@@ -125,14 +86,6 @@ def test_the_table_shows_every_method_and_the_last_rounds_of_the_one_at_work() -
     assert lines[-1].split()[1:8] == ["75.00", "%", "45", "min", "36.9", "MB", "137"]
     assert lines[-1].rstrip().endswith("2/0/3")
     assert max(map(len, lines)) <= 80
-
-
-def test_methods_that_choose_no_alpha_have_no_such_column() -> None:
-    show, _ = begun(method="fedavg")
-    show.on_round(progress(1, None))
-
-    assert "alpha" not in " ".join(shown(show))
-    assert shown(show)[-1].split()[:2] == ["1", "-"]
 
 
 def test_where_there_is_no_terminal_each_round_is_one_plain_line() -> None:
@@ -168,36 +121,6 @@ def test_a_round_that_a_budget_cuts_is_shown_as_cut_even_if_it_is_the_first() ->
     assert [line.split()[0] for line in shown(again)[3:]] == ["1", "2"]
 
 
-def test_a_round_in_which_nobody_counted_is_a_round_but_a_score_after_the_last_is_none() -> None:
-    show, stream = begun()
-    nobody = progress(1, None, bottleneck="waiting")
-    show.on_round(replace(nobody, row=nobody.row._replace(participants=0)))
-
-    only = stream.getvalue().splitlines()[-1]
-    assert only.startswith("fedbr 1/3  accuracy -")
-    assert "clients 0  bottleneck waiting" in only
-    assert "1/3" in shown(show)[0]
-    late = progress(2, 0.75, bottleneck="")
-    show.on_round(replace(late, rounds=1, row=late.row._replace(participants=0, busy_s=0.0)))
-    last = stream.getvalue().splitlines()[-1]
-    assert last.startswith("fedbr end  accuracy 75.00 %")
-    assert "bottleneck -" in last
-    assert "1/3  75.00 %" in shown(show)[0]
-    assert [line.split()[0] for line in shown(show)[3:]] == ["1", "end"]
-
-
-def test_the_widest_rows_fit_a_terminal() -> None:
-    show, _ = begun(4000, "fedmlb+fedprox")
-    show.on_round(progress(3999, 1.0, {1: 10, 2: 10, 3: 10}, "server link"))
-    show.on_round(replace(progress(4000, 0.8125, {1: 10, 2: 10, 3: 10}, "compute"), rounds=3999))
-    lines = shown(show)
-
-    assert lines[-2].rstrip().endswith("10/10/10")
-    assert " server " in lines[-2]
-    assert lines[-1].startswith("4000 cut")
-    assert max(map(len, map(str.rstrip, lines))) <= 80
-
-
 def test_the_time_left_is_that_of_rounds_after_the_first_which_began_with_the_start_of_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -219,23 +142,6 @@ def test_the_time_left_is_that_of_rounds_after_the_first_which_began_with_the_st
         "16 s  ETA at most 10 s",
         "18 s  ETA at most 8 s",
     ]
-
-
-def test_quiet_writes_nothing() -> None:
-    stream = io.StringIO()
-    show = LiveTable(["fedbr"], stream=stream, quiet=True)
-    with show:
-        show.on_start(FOLDER, load("digits"))
-        show.on_round(progress(1, 0.5))
-
-    assert stream.getvalue() == ""
-
-
-def test_a_histogram_counts_each_alpha_and_a_spark_line_runs_from_0_to_1() -> None:
-    assert counts({3: 6, 1: 4}, range(1, 6)) == "4/0/6/0/0"
-    assert (spark([]), spark([0.0, 0.5, 1.0])) == ("", "▁▅█")
-    assert len(spark([0.0] * 99 + [1.0])) == 20
-    assert spark([0.0] * 99 + [1.0])[-1] == "█"
 
 
 def test_runs_at_the_same_time_go_on_side_by_side() -> None:
@@ -267,48 +173,3 @@ def test_columns_that_do_not_fit_stand_in_a_table_below_with_the_first_again() -
     assert column_groups([5, 10, 10, 10], width=41, gap=2) == [[0, 1, 2, 3]]
     assert column_groups([5, 50, 10], width=20, gap=2) == [[0, 1], [0, 2]]
     assert column_groups([5], width=2, gap=2) == [[0]]
-
-
-def test_the_least_needed_columns_go_first_and_no_more_than_must() -> None:
-    assert fitting([5, 5, 5], width=17, gap=1, dispensable=(2, 1)) == [0, 1, 2]
-    assert fitting([5, 5, 5], width=16, gap=1, dispensable=(1, 2)) == [0, 2]
-    assert fitting([5, 5, 5], width=3, gap=1, dispensable=(1, 2)) == [0]
-
-
-@pytest.mark.parametrize(
-    ("width", "columns"),
-    [
-        (60, "round accuracy virtual down up clients wall"),
-        (40, "round accuracy virtual down wall"),
-        (25, "round accuracy virtual"),
-    ],
-)
-def test_the_live_table_keeps_units_on_narrow_terminals(
-    width: int, columns: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    stream = io.StringIO()
-    show = LiveTable(["fedbr"], stream=stream, quiet=True)
-    show.on_start(Path(), load("digits", parsed(["rounds.max=40"]), method="fedbr"))
-    spent: dict[str, Any] = dict.fromkeys(RoundRow._fields, 0) | {"busy_s": 450.0, "model_sha256": ""}
-    spent |= {"end_s": 222.6, "participants": 5, "accuracy": 0.75, "bottleneck": "server link"}
-    show.on_round(RoundFinished(RoundRow(**spent), 1, 1_230_000, 4_560_000, {1: 2, 3: 3}))
-    console = show._console
-    with console.capture() as capture:
-        console.print(show.render())
-    lines = capture.get().splitlines()
-    assert "…" not in capture.get()
-    assert max(map(len, lines)) <= width
-    assert lines[2].split() == columns.split()
-    assert "3.71 min" in lines[3]
-
-
-def test_a_table_of_runs_is_printed_in_parts_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    stream = io.StringIO()
-    rows = [["fedavg", "123.4 MB", "12.5 min", "450 kJ"], ["fedbr", "23.4 MB", "2.5 min", "45 kJ"]]
-    terminal.print_table(of_texts("costs", ["method", "bytes, real", "virtual time", "energy"], rows), stream=stream)
-    lines = [line.split("  ") for line in stream.getvalue().splitlines()]
-    assert [line[0].strip() for line in lines if line[0].strip()] == ["costs", "method", "fedavg", "fedbr"] * 2
-    assert "450 kJ" in stream.getvalue()
-    assert "…" not in stream.getvalue()

@@ -11,7 +11,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -22,12 +21,9 @@ from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, Visit
 from coordinator.records.store import Commit, Ledger
 from coordinator.records.visit_columns import VisitColumns
 from scenarios.config.errors import ReportError
-from scenarios.report import curves, figures, html, plot_style, round_figures, terminal
-from scenarios.report.plot_style import ShownRuns
-from scenarios.report.run_reader import BlockTraffic, grouped, open_runs
-from scenarios.report.theme import DASHES
-from scenarios.run import client_values, visits
-from scenarios.run.environment import Environment
+from scenarios.report import html, terminal
+from scenarios.report.run_reader import BlockTraffic, open_runs
+from scenarios.run import client_values
 from scenarios.run.run_finder import found
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import SummaryRecord
@@ -225,17 +221,6 @@ def test_the_page_says_in_reading_order_what_each_method_reached_and_cost_and_wh
     assert [name for name in page.ids if name.endswith("-caption")] == [f"{name}-caption" for name in captions]
 
 
-def test_the_page_says_of_what_data_its_figures_are(runs: list[Path], tmp_path: Path) -> None:
-    source = "Parquet (JPEG images; a subset: 5 of 9 training and 2 of 3 test examples) in /data/tinyimagenet"
-    file = runs[0] / "environment.json"
-    environment = json.loads(file.read_text()) | {"data": {"name": "tinyimagenet", "source": source}}
-    file.write_text(json.dumps(environment))
-    with brief_figures():
-        page = html.build(runs[:1], tmp_path / "report.html", "A subset").read_text()
-    head = page.partition("</header>")[0]
-    assert f"<dt>data from</dt><dd>{source}</dd>" in head
-
-
 def test_the_page_is_one_file_that_refers_to_nothing_outside_itself(page: Page, reported: Reported) -> None:
     text = reported.report.read_text()
     assert "http" not in text
@@ -249,8 +234,9 @@ def test_the_page_is_one_file_that_refers_to_nothing_outside_itself(page: Page, 
 
 
 def test_the_same_runs_give_the_same_bytes_and_are_left_as_they_are(reported: Reported, tmp_path: Path) -> None:
-    again = html.build(reported.runs, tmp_path / "again.html", "Two methods")
-    assert again.read_bytes() == reported.report.read_bytes()
+    with brief_figures():
+        first, again = (html.build(reported.runs, tmp_path / name, "Two methods") for name in ("a.html", "b.html"))
+    assert again.read_bytes() == first.read_bytes()
     assert {file: file.read_bytes() for file in reported.before} == reported.before
 
 
@@ -261,26 +247,6 @@ def test_a_block_is_charged_its_real_bytes_beside_an_equal_share_of_the_model(ru
     head = BlockTraffic("head", down=4 * 1200, up=4 * 1200, nominal_down=4 * 800, nominal_up=4 * 800)
     header = BlockTraffic("header", down=4 * 50, up=4 * 50, nominal_down=0, nominal_up=0)
     assert fedbr.traffic() == [stem, head, header]
-
-
-def test_the_bytes_of_a_client_are_those_of_all_its_visits(runs: list[Path]) -> None:
-    """Three visits of 1,650 bytes each way."""
-    assert client_values.nbytes(open_runs(runs)[0].query) == {0: 9900, 1: 9900}
-
-
-def test_the_visit_that_was_waited_for_last_sets_the_time_of_a_round_and_the_others_wait(runs: list[Path]) -> None:
-    fedavg = open_runs(runs)[0]
-    first = fedavg.query(round_figures.CRITICAL)[0]
-    assert [first[key] for key in ("start_s", "down_end_s", "compute_end_s", "up_end_s")] == [0, 2, 6, 10]
-    assert first["others_wait_s"] == 4.0  # client 0 was done after 6 s of 10
-
-
-def test_rounds_without_an_evaluation_are_passed_over(tmp_path: Path) -> None:
-    rows = [Commit(round_row(number, 10.0 * number + 10, known)) for number, known in enumerate((None, 0.7, None))]
-    (run,) = open_runs([make_run(tmp_path / "run", "fedavg", rows)])
-    assert (run.final(), run.best()) == (0.7, 0.7)
-    assert run.trail.until(0.5) == run.trail[1]
-    assert run.trail[1].virtual_seconds == 20.0
 
 
 def test_the_accuracies_of_clients_have_columns_figures_and_files(tmp_path: Path) -> None:
@@ -355,49 +321,6 @@ def test_the_accuracies_of_clients_are_shown_by_kind_of_device(tmp_path: Path) -
     assert texts == ["fedavg", "2", "38 (0 to 100) %", "50.00 ± 0.00 %", "44 (0 to 100) %"]
     assert "worst device" in next(row for row in page.rows if row[:2] == ["group", "seeds"])
     assert "client_devices-caption" in page.ids
-    # More runs of one method than there are dashes of lines.
-    methods = ["fedprox", *["fedavg"] * (len(DASHES) + 1)]
-    many = [make_run(tmp_path / f"m{n}", each, commits(0.5, 0.5), **classes) for n, each in enumerate(methods)]
-    for number, run in enumerate(many):
-        with (run / "scenario.toml").open("a") as file:
-            file.write(f"[train]\nlr = 0.0{number + 1}\n")
-    assert "client_devices-caption" in page_of(tmp_path, many, "client_values", "client_devices").ids
-    alone = page_of(
-        tmp_path, [make_run(tmp_path / "c", "fedavg", commits(0.5, 0.5))], "client_values", "client_devices"
-    )
-    assert "client_devices-caption" not in alone.ids and "device" not in [cell for row in alone.rows for cell in row]
-
-
-def test_visits_and_accuracies_are_shown_by_the_rate_of_parts(tmp_path: Path) -> None:
-    """Client 0 has half of the model, and its second visit is late; what is left of it is no visit of a rate."""
-    first, second = fedavg_rounds()[:2]
-    halves = [
-        visit(0, 0, 0.0, 2, 3, 1),
-        visit(0, 1, 0.0, 2, 4, 4),
-        visit(1, 0, 10.0, 2, 3, 1),
-        visit(1, 1, 10.0, 2, 4, 4),
-    ]
-    rates: list[dict[str, Any]] = [{"rate": 0.5}, {}, {"rate": 0.5, "kind": "late"}, {"rate": None, "kind": "leftover"}]
-    made = [row._replace(**changes) for row, changes in zip(halves, rates, strict=True)]
-    parts = [EvaluationRow(n, -1, "accuracy", 0.25, 360, rate=0.5) for n in (0, 1)]
-    rounds = [
-        replace(first, visits=VisitColumns.of(made[:2]), evaluations=parts[:1]),
-        replace(second, visits=VisitColumns.of(made[2:]), evaluations=parts[1:]),
-    ]
-    runs = [make_run(tmp_path / "a", "heterofl", rounds), make_run(tmp_path / "b", "fedavg", rounds[:0])]
-    page = page_of(tmp_path, runs, "rates", "metrics")
-    header = page.rows.index(
-        ["method", "rate", "clients", "visits", "wasted", "seconds", "bytes", "device FLOPs", "joules"]
-    )
-    assert page.rows[header + 1 : header + 4] == [
-        ["heterofl", "1", "1", "1", "0", "10 s", "3.3 kB", "500 MFLOP", "25 J"],
-        ["heterofl", "0.5", "1", "2", "1", "12 s", "6.6 kB", "1,000 MFLOP", "50 J"],
-        ["heterofl", "leftover", "1", "1", "1", "10 s", "3.3 kB", "500 MFLOP", "25 J"],
-    ]
-    assert "rates-caption" in page.ids and "metrics-caption" not in page.ids
-    query = open_runs([tmp_path / "a"])[0].query
-    assert visits.rates_by_round(query) == {1: {0: 1}, 0.5: {0: 1, 1: 1}}
-    assert "rates" not in page_of(tmp_path, runs[1:], "rates").ids
 
 
 def test_the_best_validation_round_is_in_the_report_and_in_the_final_table(tmp_path: Path) -> None:
@@ -470,18 +393,8 @@ def troubled(tmp_path: Path) -> Path:
     return make_run(tmp_path / "troubled", "fedavg", trouble(), ended)
 
 
-def test_a_round_in_which_nobody_counted_is_a_round_and_all_are_put_down_to_what_held_them_up(troubled: Path) -> None:
-    (run,) = open_runs([troubled])
-    assert [row.participants for row in run.rounds] == [1, 0, 0]
-    assert run.completed == 2
-    # The rounds take 10, 9 and 8 s; the first and the last, which was cut, were held up by computing.
-    held = {name: (count.rounds, count.seconds) for name, count in visits.bottlenecks(run.query).items()}
-    assert held == {"own link": (0, 0.0), "server link": (0, 0.0), "compute": (2, 18.0), "waiting": (1, 9.0)}
-    assert [one.client for one in visits.critical_clients(run.query, 1)] == [1]
-
-
 def test_the_page_names_who_was_waited_for_and_what_was_spent_in_vain(troubled: Path, tmp_path: Path) -> None:
-    page = Page(html.build([troubled], tmp_path / "report.html", "Runs").read_text())
+    page = page_of(tmp_path, [troubled], "bottlenecks")
     assert page.row("client 1") == ["client 1", "pi", "lte", "2", "3", "18 s", "compute 2"]
     assert page.row("client 0") == ["client 0", "pi", "lte", "1", "3", "9 s", "waiting 1"]
     row = next(row for row in page.rows if row[:1] == ["fedavg"] and len(row) == 9)
@@ -513,19 +426,6 @@ def test_clients_whose_updates_could_not_be_used_are_named_and_counted(troubled:
 BASES = {"devices": {"pi": {"compute": "derived"}}, "networks": {"lte": {"down": "assumed", "up": "read"}}}
 
 
-def test_seconds_count_under_the_basis_of_what_they_rest_on(tmp_path: Path) -> None:
-    # Three rounds of two visits: 2 + 3 + 1 and 2 + 4 + 4 s of download, computing and upload.
-    run = make_run(tmp_path / "a", "fedavg", fedavg_rounds())
-    query = open_runs([run])[0].query
-    seconds = visits.seconds_by_basis(query, Environment(bases=BASES))
-    assert seconds == pytest.approx({"assumed": 3 * 4.0, "derived": 3 * 7.0, "inference": 0.0, "read": 3 * 5.0})
-    assert visits.shares(seconds) == pytest.approx(
-        {"assumed": 0.25, "derived": 0.4375, "inference": 0.0, "read": 0.3125}
-    )
-    assert visits.seconds_by_basis(query, Environment()) is None
-    assert visits.shares(None) is visits.shares(dict.fromkeys(visits.BASES, 0.0)) is None
-
-
 def test_the_page_shows_the_shares_and_leaves_out_runs_that_do_not_know_them(tmp_path: Path) -> None:
     knows = make_run(tmp_path / "a", "fedavg", fedavg_rounds(), bases=BASES)
     older = make_run(tmp_path / "b", "fedprox", fedavg_rounds())
@@ -535,87 +435,12 @@ def test_the_page_shows_the_shares_and_leaves_out_runs_that_do_not_know_them(tmp
     assert "bases" in page.ids and "bases" not in alone.ids
 
 
-def test_only_runs_that_wait_for_nobody_show_how_stale_updates_were(runs: list[Path], tmp_path: Path) -> None:
-    rounds = [
-        Commit(
-            round_row(n, 10.0 * n + 10, 0.4),
-            VisitColumns.of(visit(n, k, 10.0 * n, 2, 3, 1)._replace(staleness=n) for k in (0, 1)),
-        )
-        for n in range(3)
-    ]
-    streamed = make_run(tmp_path / "stream", "fedprox", rounds)
-    with (streamed / "scenario.toml").open("a") as file:
-        file.write('[rounds]\npolicy = "fedbuff"\n')
-    page = page_of(tmp_path, [*runs, streamed], "staleness", "client_staleness")
-    alone = page_of(tmp_path, [streamed], "timing")
-
-    assert visits.staleness(open_runs([streamed])[0].query) == {0: 2, 1: 2, 2: 2}
-    assert "staleness" in page.ids
-    assert "fedprox, fedbuff: mean 1.0" in page.text
-    assert "fedavg: mean" not in page.text
-    assert "timing" not in alone.ids  # there is no visit that the others waited for
-
-
-def test_a_score_after_the_last_round_stands_at_that_round(tmp_path: Path) -> None:
-    late = round_row(2, 20.0, 0.8, participants=0, bytes_down=0, bytes_up=0, busy_s=0.0, critical=None, bottleneck="")
-    rounds = [*fedavg_rounds()[:2], Commit(late)]
-    (run,) = open_runs([make_run(tmp_path / "run", "fedavg", rounds, {"stopped_by": "bytes", "rounds": 2})])
-    assert (run.completed, run.final()) == (2, 0.8)
-    assert visits.bottlenecks(run.query)["own link"].rounds == 2
-    with matplotlib.rc_context(plot_style.STYLE):
-        drawn = curves.accuracy(ShownRuns(grouped([run])))
-    assert drawn is not None
-    assert np.array_equal(drawn.axes[0].lines[0].get_xdata(), [1, 2, 2])
-
-
-def test_a_calibrated_device_is_shown_as_it_predicts_beside_what_was_measured(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", "fedavg", fedavg_rounds())
-    environment = json.loads((run / "environment.json").read_text())
-    steps = [
-        {"model": "plain", "fitted": True, "batch": 8, "width": 6, **TIMES},
-        {"model": "resnet18", "fitted": False, "batch": 16, "width": 16, **TIMES, "predicted_seconds": 0.9e-3},
-    ]
-    (run / "environment.json").write_text(json.dumps(environment | {"calibrations": {"my-board": steps}}))
-    page = page_of(tmp_path, [run])
-
-    assert page.row("my-board: model") == ["my-board: model", "batch", "work", "CPU time", "predicted", "error"]
-    assert page.row("plain") == ["plain", "8", "80 MFLOP", "1.00 ms", "1.05 ms", "+5.0%"]
-    assert page.row("resnet18, width 16")[1:] == ["16", "160 MFLOP", "1.00 ms", "0.90 ms", "-10.0%"]
-
-
-TIMES = {"flops_per_example": 1e7, "measured_seconds": 1e-3, "predicted_seconds": 1.05e-3}
-
-
 def test_a_run_that_has_not_finished_a_round_still_has_a_report(tmp_path: Path) -> None:
     path = html.build([make_run(tmp_path / "run", "fedbr", [])], tmp_path / "report.html", "Just begun")
     page = Page(path.read_text())
     assert page.row("fedbr")[1:7] == ["–", "–", "0", "not reached", "not reached", "not reached"]
     assert "No run has reached 50 %." in page.text
     assert "accuracy" not in page.ids
-
-
-def test_runs_of_one_method_are_told_apart_and_a_large_partition_is_cut(tmp_path: Path) -> None:
-    seeds = [make_run(tmp_path / f"run-{seed}-{n}", "fedavg", [], seed=seed) for seed, n in ((0, 1), (1, 1), (1, 2))]
-    labels = [run.label for run in open_runs(seeds)]
-    assert labels == ["fedavg, seed 0", "fedavg, seed 1, run-1-1", "fedavg, seed 1, run-1-2"]
-    run = make_run(tmp_path / "run", "fedavg", [], clients=101)
-    page = page_of(tmp_path, [run], "partition")
-    assert "the first 100 of 101 clients are shown" in page.text
-
-
-def test_a_partition_is_drawn_with_the_examples_of_each_split(tmp_path: Path) -> None:
-    partition = {"clients": 3, "classes": 2, "histogram": [[20, 0], [0, 5], [3, 4]]}
-    for name, more, splits in (
-        ("old", {}, ["training"]),
-        ("new", {"validation": [5, 1, 1], "test": [4, 0, 2]}, ["training", "validation", "test"]),
-    ):
-        folder = make_run(tmp_path / name, "fedavg", [], partition=partition | more)
-        drawn = figures.draw(ShownRuns(grouped(open_runs([folder]))), ["partition"])["partition"]
-        assert [split for split in ("training", "validation", "test") if f">{split}</text>" in drawn] == splits
-        page = page_of(tmp_path, [folder], "partition")
-        assert ("Clients without test examples: 1 of 3." in page.text) == (name == "new")
-    run = open_runs([folder])[0]
-    assert (run.examples("train"), run.examples("test"), run.left_out) == ([20, 5, 7], [4, 0, 2], 1)
 
 
 def test_names_from_outside_are_text_and_never_markup(runs: list[Path], tmp_path: Path) -> None:

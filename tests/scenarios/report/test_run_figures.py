@@ -11,19 +11,18 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
-from matplotlib.patches import Rectangle, StepPatch
+from matplotlib.patches import StepPatch
 
 from coordinator.methods.spec import MethodMap
-from coordinator.records.schema import BOTTLENECKS
 from coordinator.rounds.amounts import BYTES
 from scenarios.config.fleet_files import read_inputs
 from scenarios.config.load import load
 from scenarios.config.overrides import parsed
-from scenarios.report import bar_figures, curves, result_tables, round_figures
+from scenarios.report import curves, result_tables, round_figures
 from scenarios.report.method_figures import draw_maps
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.round_figures import TimelineRow, recorded_link
-from scenarios.report.run_reader import RecordedRun, RunGroup, grouped, open_runs
+from scenarios.report.run_reader import RecordedRun, RunGroup, open_runs
 from scenarios.run import visits
 from scenarios.run.environment import Environment
 from scenarios.run.progress import Trail
@@ -45,21 +44,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
     return open_runs([made_run(folder, (0.5, 0.4), SCENARIO.format(method="fedavg", seed=0), visits)])[0]
 
 
-def test_axes_of_accuracy_name_the_split_of_the_runs(tmp_path: Path) -> None:
-    test = SCENARIO.format(method="fedavg", seed=0)
-    paths = [
-        made_run(tmp_path / str(number), (0.5, 0.4), f"{test}{more}")
-        for number, more in enumerate(("", '[eval]\nsplit = "validation"\n'))
-    ]
-    both = open_runs(paths)
-    labels = []
-    for runs in ([both[0]], [both[1]], both):
-        figure = curves.accuracy(ShownRuns(grouped(runs)))
-        assert figure is not None
-        labels.append(figure.axes[0].get_ylabel())
-    assert labels == ["test accuracy (%)", "validation accuracy (%)", "accuracy (%)"]
-
-
 def test_a_timeline_has_each_client_s_phases_and_its_wait_for_the_end_of_the_round(run: RecordedRun) -> None:
     timeline = round_figures.timeline(run, 0)
     assert (timeline.round, timeline.seconds, timeline.visits) == (1, 10.0, 3)
@@ -70,29 +54,6 @@ def test_a_timeline_has_each_client_s_phases_and_its_wait_for_the_end_of_the_rou
     ]
 
 
-def test_a_visit_that_did_not_count_is_told_from_others_without_colours(run: RecordedRun) -> None:
-    figure = round_figures.round_timeline(ShownRuns(grouped([run])))
-    assert figure is not None
-    first = figure.axes[0]
-    drawn = [patch for patch in first.patches if isinstance(patch, Rectangle) and patch.get_hatch()]
-    places = [(bar.get_x(), bar.get_width(), bar.get_y() + bar.get_height() / 2) for bar in drawn if bar.get_width()]
-    assert places == [(0, 12, 2)]
-    assert "did not count" in [text.get_text() for text in figure.legends[0].get_texts()]
-
-
-def test_the_first_the_median_and_the_slowest_round_are_shown_once_each(run: RecordedRun) -> None:
-    def rounds(*lengths: float) -> dict[int, str]:
-        row = run.rounds[0]
-        return round_figures.chosen_rounds(
-            [row._replace(round=number, start_s=0.0, end_s=length) for number, length in enumerate(lengths)]
-        )
-
-    assert rounds(2, 9, 1, 3, 4) == {0: "first", 3: "median length", 1: "slowest"}
-    assert rounds(5, 5) == {0: "first, median length, slowest"}
-    assert rounds(0, 1) == {1: "first, median length, slowest"}
-    assert rounds(0) == {}
-
-
 def test_visits_are_counted_per_client_and_clients_without_any_are_said(run: RecordedRun) -> None:
     found = visits.participation(run.query, run.scenario)
     assert (found.counted, found.wasted, found.never) == ({0: 2, 1: 1}, {2: 1}, 1)
@@ -101,21 +62,9 @@ def test_visits_are_counted_per_client_and_clients_without_any_are_said(run: Rec
     assert result_tables.participants([run]).texts == [[run.label, "4", "1", "0", "0.5", "2", "66.7 %", "1"]]
 
 
-def test_a_visit_that_only_downloads_is_no_training_visit(tmp_path: Path) -> None:
-    kinds = ("train", "listen", "zeroed", "late", "listen", "evaluate")
-    rows = [visit_row(place, 0, place % 4, 0, 1, 2, 3, kind=kind) for place, kind in enumerate(kinds)]
-    (listened,) = open_runs([made_run(tmp_path / "run", (0.5,), SCENARIO.format(method="fedbr", seed=0), rows)])
-    found = visits.participation(listened.query, listened.scenario)
-    assert (found.counted, found.wasted, found.never) == ({0: 1, 2: 1}, {3: 1}, 1)
-
-
 def test_no_point_of_the_front_is_beaten_by_a_cheaper_one() -> None:
     points = [(3.0, 0.5), (1.0, 0.2), (2.0, 0.5), (2.0, 0.1), (4.0, 0.4), (5.0, 0.9)]
     assert curves.front(points) == [(1.0, 0.2), (2.0, 0.5), (5.0, 0.9)]
-
-
-def test_energy_adds_up_by_round(run: RecordedRun) -> None:
-    assert curves.joules_by_round(run) == {1.0: 10.0, 2.0: 20.0}
 
 
 def test_a_mean_over_seeds_is_where_all_seeds_have_a_value(run: RecordedRun) -> None:
@@ -127,34 +76,6 @@ def test_a_mean_over_seeds_is_where_all_seeds_have_a_value(run: RecordedRun) -> 
     assert (alone.x.tolist(), alone.mean.tolist(), alone.deviation.tolist()) == ([1000, 2000], [0.5, 0.5], [0, 0])
     falls = curves.over_amounts([run.trail, Trail(run.trail[:1])], BYTES)
     assert (falls.x.tolist(), falls.mean.tolist()) == ([1000], [0.5])
-
-
-def test_a_front_is_drawn_of_two_runs_and_not_of_one(run: RecordedRun, tmp_path: Path) -> None:
-    stream = SCENARIO.format(method="fedprox", seed=0) + '[rounds]\npolicy = "fedbuff"\n'
-    rows = [visit_row(0, 0, 1, 0, 1, 2, 3), visit_row(1, 1, 1, 3, 4, 5, 16, staleness=1)]
-    both = grouped(open_runs([run.folder, made_run(tmp_path / "stream", (0.2, 0.6), stream, rows, joules=0)]))
-    assert curves.pareto(ShownRuns(both[:1])) is None
-    drawn = curves.pareto(ShownRuns(both))
-    assert drawn is not None
-    titles = [axes.get_title() for axes in drawn.axes]
-    assert titles == ["Against bytes moved", "Against virtual time"]  # one of them has no energy
-    stale = round_figures.client_staleness(ShownRuns(both))
-    assert stale is not None
-    assert [axes.get_title() for axes in stale.axes] == ["fedprox, fedbuff"]
-    assert np.asarray(stale.axes[0].collections[0].get_offsets()).tolist() == [
-        [8.0, 0.5]
-    ]  # visits of 3 and 13 s, 0 and 1 steps
-
-
-def test_seeds_of_which_one_ended_before_another_was_evaluated_have_no_line(tmp_path: Path) -> None:
-    late, short = (None, None, 0.5), (0.4,)
-    folders = [
-        made_run(tmp_path / str(seed), accuracies, SCENARIO.format(method="fedavg", seed=seed))
-        for seed, accuracies in enumerate((late, short))
-    ]
-    drawn = curves.accuracy(ShownRuns(grouped(open_runs(folders))))
-    assert drawn is not None
-    assert [np.size(line.get_xdata()) for axes in drawn.axes for line in axes.get_lines()] == [0, 0, 0]
 
 
 # --- a recorded link --------------------------------------------------------------------------------------------------
@@ -196,20 +117,10 @@ def test_a_recorded_link_is_drawn_beside_the_rates_of_messages(shown: ShownRuns)
     assert segments == [[[[1, 4], [3, 4]]], [[[4, 0.5], [8, 0.5]]]]
 
 
-def test_a_recording_that_has_changed_or_is_gone_is_not_drawn(shown: ShownRuns, tmp_path: Path) -> None:
-    (tmp_path / "days.csv").write_text(DAYS.replace("4e6", "5e6"))
-    assert recorded_link(shown) is None
-    (tmp_path / "days.csv").unlink()
-    assert recorded_link(shown) is None
-    shown.runs[0].scenario["fleet"].pop("trace")
-    assert recorded_link(shown) is None
-
-
 # --- maps of clients --------------------------------------------------------------------------------------------------
 
 
 PEERS = MethodMap("peers", "", ("peer",), "peer", "weight", "mean weight", periods=2)
-CLUSTERS = MethodMap("clusters", "", ("round",), "round", "cluster", "cluster", periods=1, is_kind=True)
 
 
 @dataclass
@@ -255,15 +166,6 @@ def test_a_cell_is_the_mean_of_a_period_and_empty_without_rows() -> None:
     }
 
 
-def test_a_kind_is_not_averaged_and_a_short_run_has_fewer_periods() -> None:
-    assert panels(CLUSTERS, (0, 1, 0, 0.0, 2), (1, 1, 0, 0.0, 0), (1, 1, 0, 0.0, 1)) == {"run": [[2, 1]]}
-    assert panels(PEERS, (0, 4, 7, 0.2, 0)) == {"run: round 1": [[0.2]]}
-
-
-def test_without_rows_there_is_no_figure() -> None:
-    assert draw_maps("own", PEERS, [cast(RecordedRun, Run([]))], ShownRuns([])) is None
-
-
 def test_the_mean_of_runs_that_their_target_ended_ends_at_the_target_or_above() -> None:
     # The first seed has 50 % after its second round and ends; the other one has 60 % in its third.
     first, other = {1.0: 0.2, 2.0: 0.5}, {1.0: 0.1, 2.0: 0.3, 3.0: 0.6}
@@ -272,7 +174,3 @@ def test_the_mean_of_runs_that_their_target_ended_ends_at_the_target_or_above() 
     assert held.mean.tolist() == pytest.approx([0.15, 0.4, 0.55])
     # One that ended for another reason has no value beyond its end.
     assert curves.over_seeds([first, other], [False, True]).x.tolist() == [1.0, 2.0]
-
-
-def test_every_bottleneck_has_a_colour_in_its_figure() -> None:
-    assert sorted(bar_figures.BLAMED) == sorted(BOTTLENECKS)

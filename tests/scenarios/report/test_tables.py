@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-import re
-import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from coordinator.rounds import amounts
 from edge.protocol.better import HIGHER, LOWER
-from scenarios.report import bands, readings, tables, terminal
-from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, PERCENT, POINTS, SECONDS, Quantity, cells
+from scenarios.report import readings, tables, terminal
+from scenarios.report.columns import BYTES, COUNT, FLOPS, PERCENT, POINTS, SECONDS, Quantity, cells
 from scenarios.report.html import ExperimentAnswer, write_experiment
 from scenarios.report.readings import Reading, until, within
-from scenarios.report.result_tables import costs, results
-from scenarios.report.run_reader import open_runs
 from scenarios.report.tables import Number, Table, TableColumn, csv_text
 from scenarios.run.progress import ProgressPoint, Trail
-from tests.ledgers import made_run
 
 COSTS = Table(
     "costs",
@@ -63,23 +56,6 @@ def test_the_best_of_a_column_is_marked_and_so_is_a_cell_that_reads_as_it() -> N
     alone = replace(table, rows=table.rows[:1])
     assert alone.cells == [[("a", False), ("77.22 %", False)]]
     assert [best for *_, (_, best) in (row[:3] for row in COSTS.cells)] == [False, False, True]
-
-
-def test_a_number_has_the_sign_and_the_text_of_its_column_unless_it_has_its_own() -> None:
-    columns = [TableColumn(""), TableColumn("difference", POINTS, sign="+", missing="not tested")]
-    table = Table("", columns, [["a", 0.031], ["b", Number(0.02, mark=" *")], ["c", None]])
-    assert [row[1] for row in table.texts] == ["+3.10 pp", "+2.00 pp *", "not tested"]
-
-
-def test_readings_make_a_table_with_their_headings_and_units() -> None:
-    shown = [readings.total_of(amounts.VIRTUAL_SECONDS), readings.BEST]
-    table = tables.of_readings(
-        "run", [reading.of(lambda trails: trails) for reading in shown], {"a": Trail(), "b": Trail()}
-    )
-    assert (table.header, table.texts) == (
-        ["run", "virtual time", "accuracy, best"],
-        [["a", "0 s", "–"], ["b", "0 s", "–"]],
-    )
 
 
 def test_markdown_latex_and_pages_have_the_same_texts(tmp_path: Path) -> None:
@@ -120,13 +96,6 @@ def test_markdown_latex_and_pages_have_the_same_texts(tmp_path: Path) -> None:
     assert '<p class="note">a_note</p>' in text
 
 
-def test_latex_has_a_label_for_each_table_and_one_column_for_a_narrow_one() -> None:
-    narrow = tables.of_texts("Runs at 1 %", ["run", "method"], [["a", "fedavg"]])
-    lines = tables.latex([narrow, narrow]).splitlines()
-    assert [line for line in lines if "label" in line] == [r"\label{tab:runs-at-1}", r"\label{tab:runs-at-1-2}"]
-    assert [line for line in lines if "begin{table" in line] == [r"\begin{table}"] * 2
-
-
 def test_csv_has_numbers_in_si_units_and_the_ends_of_intervals() -> None:
     table = Table(
         "",
@@ -156,43 +125,6 @@ def test_a_narrow_terminal_is_printed_without_dispensable_columns(
     assert lines[-1] == "a_note"
 
 
-# --- results of runs -------------------------------------------------------------------------------------------------
-
-
-def test_results_of_runs_have_a_row_each_with_the_best_of_what_can_be_compared_marked(tmp_path: Path) -> None:
-    folders = [
-        made_run(tmp_path / method, accuracies, f'method = "{method}"\n')
-        for method, accuracies in {"fedavg": (0.5, 0.6), "fedprox": (0.8, 0.7)}.items()
-    ]
-    table = results(open_runs(folders), 0.7, {}, nominal=False)
-    assert table.spans == [
-        *(("", 1), ("Accuracy", 2), ("Length", 1), ("To 70 %", 2)),
-        *(("Device work", 1), ("Energy", 1), ("This machine", 1), ("", 1)),
-    ]
-    assert [row[:6] for row in table.cells] == [
-        [
-            *(("fedavg", False), ("60.00 %", False), ("60.00 %", False), ("2", False)),
-            *(("not reached", False), ("not reached", False)),
-        ],
-        [("fedprox", False), ("70.00 %", True), ("80.00 %", True), ("2", False), ("10 s", True), ("1 kB", True)],
-    ]
-
-
-def test_costs_are_compared_with_those_of_fedavg_by_round(tmp_path: Path) -> None:
-    folders = [
-        made_run(tmp_path / "fedavg", (0.5,), 'method = "fedavg"\n'),
-        made_run(tmp_path / "fedprox", (0.5, 0.5), 'method = "fedprox"\n'),
-    ]
-    table, base = costs(open_runs(folders), nominal=True)
-    assert base is not None
-    assert base.method == "fedavg"
-    # A round has 1000 bytes, real and nominal, and 1 MFLOP.
-    assert table.texts == [
-        ["fedavg", "1 kB", "1 kB", "1.000", "1 MFLOP", "1 MFLOP", "1.000", "0", "0", "0", "0"],
-        ["fedprox", "2 kB", "2 kB", "1.000", "2 MFLOP", "2 MFLOP", "1.000", "+0.0 %", "+0.0 %", "+0.0 %", "+0.0 %"],
-    ]
-
-
 # --- spreadsheets: a name is text there, whatever it begins with -----------------------------------------------------
 
 
@@ -200,15 +132,6 @@ def test_costs_are_compared_with_those_of_fedavg_by_round(tmp_path: Path) -> Non
 def test_text_that_a_spreadsheet_would_run_is_marked_as_text(text: str) -> None:
     table = csv_text(["run", "loss"], [[text, -0.5], ["plain=1", None]])
     assert list(csv.reader(StringIO(table, newline=""))) == [["run", "loss"], [f"'{text}", "-0.5"], ["plain=1", ""]]
-
-
-def test_a_band_of_a_method_with_such_a_name_is_written_so_too() -> None:
-    band = bands.Band("=x", "fedavg", "bytes", np.array([0.0, 1.0]), np.array([np.nan, 0.5]), np.array([np.nan, 0.0]))
-    assert bands.csv([band]).splitlines() == [
-        "method,kind,amount,mean,deviation",
-        "'=x,bytes,0.0,,",
-        "'=x,bytes,1.0,0.5,0.0",
-    ]
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -219,13 +142,10 @@ def test_a_band_of_a_method_with_such_a_name_is_written_so_too() -> None:
     [
         (SECONDS, [53.7, 83.4], ["53.7 s", "83.4 s"]),
         (SECONDS, [0.0, 83.4, None], ["0.00 min", "1.39 min", "–"]),
-        (SECONDS, [10.0, 20.0], ["10 s", "20 s"]),
         (BYTES, [7.8e6, 8.64e6], ["7.80 MB", "8.64 MB"]),
         (BYTES, [5e5, 1e6, 2e6], ["0.5 MB", "1.0 MB", "2.0 MB"]),
-        (BYTES, [999_999], ["1 MB"]),
         (BYTES, [20, 5e6, 44.88e6], ["< 0.01 MB", "5.00 MB", "44.88 MB"]),
         (SECONDS, [2e-6, 3600.0], ["< 1 s", "3,600 s"]),
-        (JOULES, [0.0, 0.0], ["0 J", "0 J"]),
         (FLOPS, [2.5e15, 3e12], ["2,500 TFLOP", "3 TFLOP"]),
         (PERCENT, [0.7713, 0.7, None], ["77.13 %", "70.00 %", "–"]),
         (COUNT, [12, 1400], ["12", "1,400"]),
@@ -250,9 +170,6 @@ def test_amounts_of_a_column_have_the_unit_of_their_median_and_equal_decimals(
         (PERCENT, [0.8713, 0.8898, None], [0.0695, 0.0174, None], ["87.1 ± 7.0 %", "89.0 ± 1.7 %", "–"]),
         # A group of one seed has no interval, and the decimals of the others'.
         (PERCENT, [0.8713, 0.8898], [0.0037, None], ["87.13 ± 0.37 %", "88.98 %"]),
-        (COUNT, [12, 12], [0.0, 0.0], ["12 ± 0", "12 ± 0"]),
-        (BYTES, [7.41e6, 6.33e6], [0.0, 333e3], ["7.41 ± 0.00 MB", "6.33 ± 0.33 MB"]),
-        (POINTS, [-0.0028], [0.9], ["0 ± 90 pp"]),
         # The interval of equal seeds is rounding.
         (PERCENT, [0.814286, 0.830357], [1e-15, 0.113], ["81 ± 0 %", "83 ± 11 %"]),
     ],
@@ -284,10 +201,6 @@ RUN = trail(0.2, 0.6, None, 0.5)
         (readings.ACCURACY, "accuracy, final", 0.5),
         (readings.BEST, "accuracy, best", 0.6),
         (readings.total_of(amounts.VIRTUAL_SECONDS), "virtual time", 40.0),
-        (readings.total_of(amounts.BYTES), "bytes", 4000.0),
-        (readings.total_of(amounts.NOMINAL_BYTES), "nominal", 4800.0),
-        (readings.total_of(amounts.ENERGY), "energy", 8.0),
-        (readings.total_of(amounts.ROUNDS), "rounds", 4.0),
         (until(amounts.BYTES, 0.55), "bytes to 55 %", 2000.0),
         (until(amounts.ENERGY, 0.1), "energy to 10 %", 2.0),
         (until(amounts.ROUNDS, 0.7), "rounds to 70 %", None),
@@ -299,67 +212,3 @@ RUN = trail(0.2, 0.6, None, 0.5)
 )
 def test_a_reading_is_a_number_of_a_run(reading: Reading[Any], heading: str, value: float | None) -> None:
     assert (reading.heading, reading.value(RUN)) == (heading, value)
-
-
-def test_a_run_without_rounds_has_spent_nothing_and_has_no_accuracy() -> None:
-    assert readings.total_of(amounts.BYTES).value(Trail()) == 0.0
-    assert readings.BEST.value(Trail()) is None
-
-
-def test_over_seeds_a_mean_needs_the_value_of_every_seed() -> None:
-    # 40 s and 20 s: mean 30, deviation 14.14, half width 12.706 x 14.14 / sqrt(2) = 127.06.
-    found = readings.total_of(amounts.VIRTUAL_SECONDS).over_seeds([RUN, trail(0.1, 0.2)])
-    assert (found.mean, found.values) == (30.0, [40.0, 20.0])
-    assert found.half_width == pytest.approx(127.06, abs=0.01)
-    found = until(amounts.BYTES, 0.6).over_seeds([RUN, trail(0.1, 0.2)])
-    assert (found.mean, found.half_width, found.values) == (None, None, [2000.0, None])
-
-
-def test_a_reading_of_a_part_is_one_of_the_whole_where_there_is_such_a_part() -> None:
-    of_folder: Reading[str] = readings.BEST.of({"a": RUN}.get)
-    assert (of_folder.heading, of_folder.value("a"), of_folder.value("b")) == ("accuracy, best", 0.6, None)
-
-
-# --- printed pages ----------------------------------------------------------------------------------------------------
-
-WIDE = tables.of_texts(
-    "Candidates",
-    [f"heading{number}" for number in range(14)],
-    [[f"value{row}x{number} of\u00a0some MB" for number in range(14)] for row in range(3)],
-)
-
-
-def wide_page(folder: Path) -> Path:
-    return write_experiment(folder / "study.html", "Study", ExperimentAnswer("Lead.", tables=[WIDE]), [])
-
-
-def test_a_printed_page_lets_no_table_scroll_and_opens_its_details(tmp_path: Path) -> None:
-    text = wide_page(tmp_path).read_text()
-    style = text[text.index("@media print {") : text.index("\n.notice {")]
-    assert ".wide, details > div, details > pre { overflow: visible; background: none; }" in style
-    assert "main th, main td { white-space: normal;" in style
-    assert "h1, h2, h3, summary, figure + figcaption { break-after: avoid; }" in style
-    assert "details::details-content { content-visibility: visible; display: block; }" in style
-    assert 'document.querySelectorAll("details").forEach(fold => { fold.open = true; })' in text
-
-
-@pytest.mark.skipif(
-    not (shutil.which("chromium") and shutil.which("pdftotext")), reason="needs chromium, and pdftotext of poppler"
-)
-def test_a_pdf_of_a_page_has_all_columns(tmp_path: Path) -> None:
-    pdf = tmp_path / "study.pdf"
-    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}"]
-    subprocess.run(
-        [*browser, f"--print-to-pdf={pdf}", wide_page(tmp_path).as_uri()], check=True, capture_output=True, timeout=60
-    )
-    box = subprocess.run(["pdftotext", "-bbox", pdf, "-"], check=True, capture_output=True, text=True).stdout
-    width = float(re.findall(r'<page width="([0-9.]+)"', box)[0])
-    ends = {word: float(x) for x, word in re.findall(r'xMax="([0-9.]+)"[^>]*>(heading\d+|value\dx\d+)<', box)}
-    assert len(ends) == 14 + 3 * 14
-    assert max(ends.values()) <= width
-
-
-def test_the_ends_of_an_interval_have_their_unit_in_the_heading_too() -> None:
-    table = Table("t", [TableColumn(""), TableColumn("accuracy", PERCENT)], [["a", Number(0.5, 0.75)]])
-    assert table.texts == [["a", "50 (0 to 100) %"]]
-    assert "a & 50 (0 to 100) \\\\" in tables.latex([table])

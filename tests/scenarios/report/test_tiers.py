@@ -1,4 +1,4 @@
-"""Reports of runs with tiers: the tree, tables, timelines, and accuracies against WAN bytes and price."""
+"""Reports of runs with tiers: the tree, tables, times of rounds, and messages of aggregators in files."""
 
 from __future__ import annotations
 
@@ -10,20 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-import numpy as np
 import pytest
-from matplotlib.collections import LineCollection
 
-from coordinator.records.schema import AggregatorRow, EvaluationRow
-from coordinator.rounds import amounts
-from scenarios.config.errors import ReportError
-from scenarios.report import curves, html, plot_style, readings, result_tables, round_figures, terminal, tier_figures
+from coordinator.records.schema import AggregatorRow
+from scenarios.report import html, result_tables, round_figures, terminal, tier_figures
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun, grouped, open_runs
 from scenarios.report.tier_figures import TreeNode
 from scenarios.run import aggregators, client_values, visits
 from scenarios.run.environment import Environment, TierRecord
+from tests.brief import brief_figures
 from tests.ledgers import made_run, message_row, visit_row
 
 PLAIN = 'method = "fedavg"\nseed = {seed}\n[data]\nclients = 5\n'
@@ -80,57 +76,6 @@ def test_the_tree_has_the_bytes_of_each_link_and_clients_at_their_aggregators(ru
     )
 
 
-def test_aggregators_of_the_lowest_tier_are_below_those_above_them_in_turn(tmp_path: Path) -> None:
-    messages = [
-        message_row(0, tier, number, "down", 0, 1) for tier, count in ((1, 2), (0, 5)) for number in range(count)
-    ]
-    (two,) = open_runs([recorded(tmp_path / "two", TWO_TIERS, messages, [0, 1, 2, 3, 4])])
-    root = tier_figures.tree(two)
-    assert [(node.name, node.down, [inner.name for inner in node.below]) for node in root.below] == [
-        ("no. 0", 1000, ["no. 0", "no. 2", "no. 4"]),
-        ("no. 1", 1000, ["no. 1", "no. 3"]),
-    ]
-    assert (root.leaves, root.below[0].below[0].below[0].name) == (5, "1 client")
-
-
-def test_many_aggregators_are_groups_of_those_with_like_traffic(tmp_path: Path) -> None:
-    assert tier_figures.grouped([3, 5, 8], [10, 30, 20], 3) == [[3], [5], [8]]
-    assert tier_figures.grouped([3, 5, 8, 9], [10, 30, 20, 30], 2) == [[5, 9], [8, 3]]
-    # Of 30 aggregators, number k has k + 1 kB: 5 groups of 2 and 5 of 3, as 30 * g // 12 says.
-    messages = [message_row(0, 0, number, "down", 0, 1, 1000 * (number + 1)) for number in range(30)]
-    (many,) = open_runs([recorded(tmp_path / "many", ONE_TIER, messages, list(range(30)) * 2)])
-    nodes = tier_figures.tree(many).below
-    assert (len(nodes), nodes[0].name, nodes[0].down) == (12, "2 together", 30_000 + 29_000)
-    assert sum(node.down for node in nodes) == 1000 * 30 * 31 // 2
-    assert [node.below[0].name for node in nodes[:2]] == ["4 clients", "6 clients"]
-
-
-def test_lines_are_as_wide_as_the_bytes_of_their_link(run: RecordedRun) -> None:
-    with matplotlib.rc_context(plot_style.STYLE):
-        figure = tier_figures.tiers(ShownRuns(grouped([run])))
-    assert figure is not None
-    (axes,) = figure.axes
-    down, up = (each for each in axes.collections if isinstance(each, LineCollection))
-    # Of 4,000 bytes at most, 14 pixels wide: links in the order server - 0, 0 - clients, server - 1, 1 - clients.
-    assert np.asarray(down.get_linewidth()).tolist() == [7.0, 1.75, 3.5, 3.5]
-    assert np.asarray(up.get_linewidth()).tolist() == [5.25, 1.75, 10.5, 3.5]
-    texts = [text.get_text() for text in axes.texts]
-    assert texts == ["no. 0", "3.5 kB", "3 clients", "1 kB", "no. 1", "4 kB", "2 clients", "2 kB"]
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["server", "tier 0", "clients"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["down", "up"]
-
-
-def test_a_link_without_a_message_is_dotted_and_runs_without_tiers_have_no_tree(tmp_path: Path) -> None:
-    (run,) = open_runs([recorded(tmp_path / "run", ONE_TIER, MESSAGES[:1], [0, 1])])
-    with matplotlib.rc_context(plot_style.STYLE):
-        figure = tier_figures.tiers(ShownRuns(grouped([run])))
-    assert figure is not None
-    dotted = [line for line in figure.axes[0].get_lines() if line.get_label() == "_none"]
-    assert [np.asarray(line.get_xdata()).tolist() for line in dotted] == [[0, 1]]
-    (plain,) = open_runs([made_run(tmp_path / "plain", (0.5,), PLAIN.format(seed=0))])
-    assert tier_figures.tiers(ShownRuns(grouped([plain]))) is None
-
-
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
@@ -163,27 +108,6 @@ def test_messages_of_aggregators_count_under_the_basis_of_their_networks(run: Re
     assert visits.seconds_by_basis(run.query, Environment(bases=bases, tiers=tiers)) is None
 
 
-def test_results_have_wan_bytes_and_price_only_beside_a_run_with_tiers(folder: Path, tmp_path: Path) -> None:
-    plain = made_run(tmp_path / "plain", (0.2, 0.6), PLAIN.format(seed=0))
-    both = open_runs([folder, plain])
-    table = result_tables.results(both, 0.6, {}, nominal=False)
-    first = table.header.index("WAN bytes")
-    assert table.header[first : first + 2] == ["WAN bytes", "price"]
-    assert [row[first : first + 2] for row in table.texts] == [["7.5 kB", "0.0075"], ["–", "–"]]
-    missed = result_tables.results(both, 0.9, {}, nominal=False)
-    assert [row[first : first + 2] for row in missed.texts] == [["not reached", "not reached"], ["–", "–"]]
-    assert "WAN bytes" not in result_tables.results(open_runs([plain]), 0.6, {}, nominal=False).header
-
-
-def test_means_over_seeds_have_them_too(folder: Path, tmp_path: Path) -> None:
-    other = recorded(tmp_path / "other", ONE_TIER, [*MESSAGES, MESSAGES[0]], [0, 1, 0, 1, 0], seed=1)
-    plain = [made_run(tmp_path / f"plain{seed}", (0.2, 0.6), PLAIN.format(seed=seed)) for seed in (0, 1)]
-    table = result_tables.over_seeds(grouped(open_runs([folder, other, *plain])), None)
-    place = table.header.index("WAN bytes")
-    # 7.5 and 8.5 kB: the mean is 8 kB, half of its interval 12.706 x 0.7071 / sqrt(2).
-    assert [row[place] for row in table.texts] == ["8.0 ± 6.4 kB", "–"]
-
-
 def test_the_terminal_has_a_line_of_what_is_above_clients_and_what_the_target_took(run: RecordedRun) -> None:
     summary = {
         "method": "fedavg", "run_dir": str(run.folder), "seed": 0, "target_accuracy": 0.6, "accuracy": 0.6,
@@ -195,84 +119,13 @@ def test_the_terminal_has_a_line_of_what_is_above_clients_and_what_the_target_to
     alone = dict(terminal.run_rows([summary]))
     assert alone["above clients (WAN)"] == ["7.5 kB, 30 J, price 0.0075"]
     assert (alone["WAN bytes to it"], alone["price to it"]) == (["7.5 kB"], ["0.0075"])
-    slow = summary | {"aggregators": aggregators.summary(run.links, None)}
-    beside = dict(terminal.run_rows([summary, slow, summary | {"aggregators": None}]))
-    assert beside["above clients (WAN)"] == [*["7.5 kB,\n30 J,\nprice 0.0075"] * 2, "-"]
-    assert beside["WAN bytes to it"] == ["7.5 kB", "not reached", "-"]
-    assert not [name for name in dict(terminal.run_rows([summary | {"aggregators": None}])) if "WAN" in name]
     own = aggregators.summary(run.links, None, {1: client_values.over_clients([0.2, 0.6])})
     evaluated = dict(terminal.run_rows([summary | {"aggregators": own}, summary]))
     assert evaluated["aggregators, mean"] == ["40.00 %", "-"]
     assert evaluated["aggregators, lowest"] == ["20.00 %", "-"]
 
 
-# --- models of aggregators --------------------------------------------------------------------------------------------
-
-OWN = [
-    EvaluationRow(round, -1, metric, value, 100, aggregator=index)
-    for round, values in ((0, (0.1, 0.3)), (1, (0.2, 0.6)))
-    for index, value in enumerate(values)
-    for metric in ("accuracy", "loss")
-]
-
-
-def test_own_models_of_aggregators_are_shown_beside_the_server_s(folder: Path, tmp_path: Path) -> None:
-    evaluated = made_run(
-        tmp_path / "own", (0.5, 0.7), ONE_TIER.format(seed=0, count=2), VISITS, aggregators=MESSAGES, evaluations=OWN
-    )
-    run, without = open_runs([evaluated, folder])
-    found = aggregators.summary(
-        run.links, None, client_values.of_aggregators(run.evaluations), client_values.of_global([], run.rounds)
-    )
-    assert found is not None
-    # Of 20 and 60 %: a mean of 40 %, 20 % from either.
-    expected = {"rounds": 2, "server": 0.7, "mean": 0.4, "lowest": 0.2, "highest": 0.6, "spread": 0.2}
-    assert found["accuracy"] == pytest.approx(expected)
-    table = result_tables.of_aggregators([run, without])
-    assert table is not None
-    assert (table.header[1:], table.texts) == (
-        ["rounds", "server", "mean", "lowest", "highest", "spread"],
-        [[run.label, "2", "70.00 %", "40.00 %", "20.00 %", "60.00 %", "20.00 %"]],
-    )
-    assert result_tables.of_aggregators([without]) is None
-    assert client_values.whole_by_round(run.evaluations) == {}  # no metrics of the global model
-
-    with matplotlib.rc_context(plot_style.STYLE):
-        figure = tier_figures.aggregator_values(ShownRuns(grouped([run, without])))
-        assert tier_figures.aggregator_values(ShownRuns(grouped([without]))) is None
-    assert figure is not None
-    lines = [(np.asarray(line.get_xdata()), np.asarray(line.get_ydata())) for line in figure.axes[0].get_lines()]
-    assert [(x.tolist(), y.tolist()) for x, y in lines] == [([1, 2], [20, 40]), ([1, 2], [50, 70])]
-    page = html.build([evaluated], tmp_path / "report.html", "Own models").read_text()
-    assert 'id="aggregator_values-caption"' in page
-
-
 # --- curves and timelines ---------------------------------------------------------------------------------------------
-
-
-def test_accuracy_is_drawn_against_wan_bytes_and_price_of_the_runs_that_have_tiers(
-    folder: Path, tmp_path: Path
-) -> None:
-    plain = made_run(tmp_path / "plain", (0.2, 0.6), PLAIN.format(seed=0))
-    figure = curves.accuracy(ShownRuns(grouped(open_runs([folder, plain]))))
-    assert figure is not None
-    titles = [axes.get_title() for axes in figure.axes]
-    rest = ["Against WAN bytes", "Against price"]
-    assert titles == ["Against rounds", "Against virtual time", "Against bytes moved", *rest]
-    drawn = [[np.asarray(line.get_xdata()).tolist() for line in axes.get_lines()] for axes in figure.axes[3:]]
-    # 1 + 1 + 1 + 3 kB in the first round, 1.5 in the second; the run without tiers has no line.
-    assert drawn[0] == [[6.0, 7.5], []]
-    assert drawn[1][0] == pytest.approx([0.006, 0.0075])
-    alone = curves.accuracy(ShownRuns(grouped(open_runs([plain]))))
-    assert alone is not None
-    assert len(alone.axes) == 3
-
-
-def test_a_curve_over_seeds_without_tiers_has_no_wan_bytes(tmp_path: Path) -> None:
-    plain = open_runs([made_run(tmp_path / str(seed), (0.2,), PLAIN.format(seed=seed)) for seed in (0, 1)])
-    assert curves.over_amounts([run.trail for run in plain], amounts.WAN_BYTES).x.size == 0
-    assert readings.total_of(amounts.WAN_BYTES).value(plain[0].trail) is None
-    assert readings.until(amounts.PRICE, 0.1).value(plain[0].trail) is None
 
 
 @pytest.mark.parametrize("scenario", [ONE_TIER, TWO_TIERS], ids=["one tier", "two"])
@@ -306,52 +159,12 @@ def test_the_time_of_a_round_has_the_messages_before_and_after_its_critical_visi
     ]
 
 
-def test_a_timeline_has_the_messages_of_aggregators_in_seconds_from_the_round_s_start(
-    run: RecordedRun, tmp_path: Path
-) -> None:
-    timeline = round_figures.timeline(run, 1)  # from second 10 on
-    assert [(row.aggregator, row.direction, row.start_s, row.end_s) for row in timeline.messages] == [
-        (0, "down", 0.0, 1.0),
-        (0, "up", 8.0, None),
-    ]
-    assert (timeline.places, timeline.aggregators) == ({(0, 0): 0}, 1)
-    (losing,) = open_runs(
-        [recorded(tmp_path / "lost", ONE_TIER, [*MESSAGES, message_row(0, 0, 1, "up", 9, None)], [0, 1])]
-    )
-    figure = round_figures.round_timeline(ShownRuns(grouped([losing])))
-    assert figure is not None
-    first = figure.axes[0]
-    assert [text.get_text() for text in first.get_yticklabels()] == ["tier 0, 0", "tier 0, 1", "0", "1"]
-    assert first.get_xlim()[0] == -1.0  # a message that comes before the round's first visit
-    assert "message that was lost" in [text.get_text() for text in figure.legends[0].get_texts()]
-
-
-def test_others_wait_for_the_critical_client_also_where_its_visit_outlasts_the_round(tmp_path: Path) -> None:
-    # The round ends at 10 s, since another aggregator begins then; client 0 waits from 6 s on for client 2.
-    rows = [visit_row(0, 0, 0, 2, 3, 5, 6), visit_row(1, 0, 2, 2, 4, 8, 16)]
-    made_run(tmp_path / "run", (0.2,), ONE_TIER.format(seed=0, count=1), rows)
-    with contextlib.closing(sqlite3.connect(tmp_path / "run" / "ledger.sqlite")) as db:
-        db.execute("UPDATE rounds SET critical = 2")
-        db.commit()
-    (run,) = open_runs([tmp_path / "run"])
-    assert [row["others_wait_s"] for row in run.query(round_figures.CRITICAL)] == [10.0]
-
-
-def test_a_timeline_shows_the_aggregators_whose_messages_took_longest(tmp_path: Path) -> None:
-    messages = [message_row(0, 0, number, "down", 0, 1 + number % 2) for number in range(40)]
-    (run,) = open_runs([recorded(tmp_path / "many", ONE_TIER, messages, list(range(40)))])
-    timeline = round_figures.timeline(run, 0)
-    assert [aggregator for _, aggregator in timeline.places] == list(range(1, 33, 2))
-    figure = round_figures.round_timeline(ShownRuns(grouped([run])))
-    assert figure is not None
-    assert figure.axes[0].get_title().endswith("16 of 40 aggregators")
-
-
 # --- the page and its files -------------------------------------------------------------------------------------------
 
 
 def test_a_page_has_the_section_of_tiers_and_the_messages_are_a_table_beside_it(folder: Path, tmp_path: Path) -> None:
-    text = html.build([folder], tmp_path / "report.html", "Tiers").read_text()
+    with brief_figures("tiers"):
+        text = html.build([folder], tmp_path / "report.html", "Tiers").read_text()
     assert '<section id="tiers">' in text
     assert 'id="tiers-caption"' in text
     assert "tier 0 – server" in text
@@ -365,13 +178,7 @@ def test_a_page_has_the_section_of_tiers_and_the_messages_are_a_table_beside_it(
     rounds = list(csv.DictReader((tmp_path / "rounds.csv").read_text().splitlines()))
     assert [row["wan_bytes_so_far"] for row in rounds] == ["6000", "7500"]
     plain = made_run(tmp_path / "plain", (0.5,), PLAIN.format(seed=0))
-    page = html.build([plain], tmp_path / "plain.html", "Plain").read_text()
-    assert '"tiers"' not in page
+    with brief_figures("tiers"):
+        assert '"tiers"' not in html.build([plain], tmp_path / "plain.html", "Plain").read_text()
     html.csv_table([plain], tmp_path / "plain.csv")
     assert "wan_bytes" not in (tmp_path / "plain.csv").read_text()
-
-
-def test_a_scenario_whose_tiers_no_run_has_is_refused(folder: Path) -> None:
-    (folder / "scenario.toml").write_text(TWO_TIERS.format(seed=0, count=2).replace("count = 2\n", 'count = "x"\n'))
-    with pytest.raises(ReportError, match=r"fleet\.tiers\.count: Input should be a valid integer"):
-        open_runs([folder])

@@ -109,14 +109,6 @@ def test_a_reader_can_list_report_replay_verify_and_resume_it(
     assert run_command(["resume", str(folder), "rounds.max=3", "--workers", "1", "-q", "--no-report"]) == 0
 
 
-def test_an_archive_without_checkpoints_can_be_verified(
-    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = unpacked(pack(recorded, tmp_path / "a.tar.gz")["archive"], tmp_path / "elsewhere")
-    assert run_command(["diff", "--again", str(folder), "--workers", "1", "-q"]) == 0
-    assert "all 2 rounds of" in capsys.readouterr().out
-
-
 def test_modules_of_the_users_own_are_packed_as_they_are_and_paths_in_them_are_said(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "digits" / "a", (0.5,), 'method = "mine:SPEC"\n')
     content = f"DATA = '{Path.home()}/data'\n"
@@ -135,23 +127,6 @@ def test_modules_of_the_users_own_are_packed_as_they_are_and_paths_in_them_are_s
     assert (place / "sources" / "mine.py").read_text() == content
     assert not (place / "sources" / "secrets.py").exists()
     assert "Modules of its author are in `sources`." in (place / "README.md").read_text()
-
-
-def test_the_readme_says_what_it_is_what_it_gave_and_how_to_repeat_it(recorded: Path, tmp_path: Path) -> None:
-    folder = unpacked(pack(recorded, tmp_path / "a.tar.gz")["archive"], tmp_path / "elsewhere")
-    text = (folder / "README.md").read_text()
-    assert text.startswith("# digits: fedavg\n\nThis folder holds a run, made by FedBR Edge ")
-    for line in (
-        "| rounds | 2 |",
-        "    fedbr report .",
-        "    fedbr run scenario.toml",
-        "    fedbr diff --again .",
-        "`report.html`: to be opened in a browser, without a network.",
-        "| accuracy, final | ",
-        "| torch | ",
-    ):
-        assert line in text
-    assert "icence" not in text
 
 
 def test_a_run_set_is_packed_with_its_runs_and_tables(tmp_path: Path) -> None:
@@ -174,22 +149,6 @@ def test_a_run_set_is_packed_with_its_runs_and_tables(tmp_path: Path) -> None:
     )
     (listed,) = entries([tmp_path / "elsewhere"])
     assert (listed.kind, [run.folder.name for run in listed.runs]) == ("compare", ["a", "b"])
-
-
-def test_a_run_that_was_killed_is_packed_as_far_as_it_is(tmp_path: Path) -> None:
-    folder = made_run(tmp_path / "digits" / "a", (0.5, 0.25), 'method = "fedavg"\n')
-    (folder / "report.html").write_text("")
-    ledger = Ledger(folder / "ledger.sqlite", None)  # its log stays beside it
-    try:
-        ledger._db.execute("DELETE FROM meta WHERE key = 'summary'")
-        packed = pack(folder, tmp_path / "a.tar.gz")
-    finally:
-        ledger.close()
-    assert packed["notes"] == ["a has not ended"]
-    place = unpacked(packed["archive"], tmp_path / "elsewhere")
-    assert not (place / "summary.json").exists() and not (place / "ledger.sqlite-wal").exists()
-    (listed,) = entries([place])
-    assert (listed.state, listed.rounds, listed.accuracy) == ("unfinished", 2, 0.25)
 
 
 def test_what_cannot_be_packed_is_refused(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

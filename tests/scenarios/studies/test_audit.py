@@ -15,18 +15,14 @@ from coordinator.methods.registry import resolve
 from coordinator.records.schema import RoundRow
 from coordinator.records.store import Commit, Ledger
 from coordinator.records.visit_columns import VisitColumns
-from costmodel.fleet.codec_costs import codec_seconds
-from costmodel.fleet.devices import devices
 from edge.protocol import serialization
 from edge.protocol.payload import BlockShape, Layout
 from edge.protocol.serialization import pack_description
 from scenarios.cli import main
-from scenarios.config.errors import ReportError
 from scenarios.report import stages
 from scenarios.report.run_reader import open_runs
 from scenarios.run.setup import RUN_ID_BYTES
-from scenarios.studies.audit import Means, audit, spent_by
-from tests import warm
+from scenarios.studies.audit import Means, audit
 from tests.edge.protocol.mutations import DESCRIPTION
 from tests.ledgers import visit_row
 from tests.scenarios.in_this_process import pool_in_this_process, run
@@ -36,12 +32,6 @@ MODEL, HEAD = 61_352, 5_160
 """Bytes of the model for digits, and of its last block"""
 PAIR = ("data.clients=2", "rounds.participants=2", "train.local_steps=1", "train.lr=0.01", "data.partition.alpha=100")
 """Both clients take part in each round."""
-
-
-def of_run(out: Path, *overrides: str) -> stages.StageTotals:
-    """The stages of a real run over two clients."""
-    (opened,) = open_runs([run(out, *PAIR, *overrides)])
-    return stages.totals(opened)
 
 
 def test_fedavg_sends_what_its_paper_counts_and_headers(tmp_path: Path) -> None:
@@ -59,42 +49,6 @@ def test_fedavg_sends_what_its_paper_counts_and_headers(tmp_path: Path) -> None:
     assert spent.joules == pytest.approx(spent.compute + spent.receive + spent.send + spent.idle)
     after_one = stages.totals(opened, 1)
     assert (after_one.nominal_bytes, after_one.virtual_seconds) == (4 * MODEL, opened.rounds[0].end_s)
-
-
-def test_fedbr_sends_whole_models_at_first_and_is_charged_their_mean_by_equation_3(tmp_path: Path) -> None:
-    spent = of_run(tmp_path, "method=fedbr", "method_options.alpha=1", "method_options.period=3", "rounds.max=4")
-    # (1 + 1/3 + (1 - 1/3) * 1/4) models a visit: a period of one whole download and two of a block in four
-    assert spent.nominal_bytes == pytest.approx(8 * 1.5 * MODEL)
-    whole, partial = 2, 6
-    assert spent.by_slot["model", "down"].raw == whole * MODEL + partial * HEAD
-    assert spent.by_slot["model", "up"].raw == 8 * MODEL
-
-
-def test_scaffold_sends_twice_what_is_nominal(tmp_path: Path) -> None:
-    spent = of_run(tmp_path, "method=scaffold", "rounds.max=2")
-    assert spent.nominal_bytes == 4 * 2 * MODEL
-    assert spent.payload_bytes == 2 * spent.nominal_bytes
-    assert {slot for slot, _ in spent.by_slot} == {"model", "control"}
-
-
-def test_four_bits_a_number_are_half_a_byte_beside_a_norm_per_bucket(tmp_path: Path) -> None:
-    alike = ("fleet.devices={raspberry-pi-4=1}", "fleet.networks={wifi-4=1}", "fleet.jitter=0")
-    chain = 'codec.up={kind="quantize",bits=4,bucket=512}'
-    words = ("run", "digits", "method=fedavg", *PAIR, *alike, "rounds.max=2", chain)
-    warm.run([*words, "--workers", "1", "--quiet", "--out", str(tmp_path), "--run-id", "coded"]).check_returncode()
-    (opened,) = open_runs([tmp_path / "digits" / "coded"])
-    spent = spent_by(opened)
-    # blocks of 160, 4640, 9248 and 1290 numbers, whose last buckets are not full
-    packed = sum(count // 2 + 4 * -(-count // 512) for count in (160, 4640, 9248, 1290))
-    assert packed == 7801
-    assert spent.by_slot["model", "up"] == stages.SlotBytes(4 * MODEL, 4 * packed)
-    assert spent.by_slot["model", "down"] == stages.SlotBytes(4 * MODEL, 4 * MODEL)
-    assert spent.payload_bytes == spent.nominal_bytes == 8 * MODEL
-    # Both clients encode at the same time, in each of two rounds.
-    reference = codec_seconds([("quantize", 4.0 * count) for count in (160, 4640, 9248, 1290)], "encode")
-    assert spent.encoding_seconds == pytest.approx(2 * reference * devices()["raspberry-pi-4"].codec_slowdown)
-    assert spent.encoding_joules is not None
-    assert 0 < spent.encoding_joules < spent.compute
 
 
 # --- pairs, of runs that are made by hand -----------------------------------------------------------------------------
@@ -208,35 +162,3 @@ def test_a_named_twin_is_the_reference_of_all_others_and_python_has_the_same_num
     page = (tmp_path / "page.html").read_text()
     assert 'id="stages-caption"' in page
     assert "Until 50.00 %: fedmlb against scaffold" in page
-
-
-def test_a_target_that_one_of_two_has_not_reached_gives_no_factor(tmp_path: Path) -> None:
-    made(tmp_path / "a", (0.5,), 'method = "fedbr"')
-    made(tmp_path / "b", (0.9,))
-    pair = next(row.reference for row in audit([tmp_path], target=0.8).result().rows if row.reference)
-    assert pair.factors["message_bytes"].mean is None
-    assert pair.reference_spent["message_bytes"].mean == 900
-
-
-def test_runs_that_were_not_evaluated_have_amounts_and_no_factor(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made(tmp_path / "a", (None, None), 'method = "fedbr"')
-    made(tmp_path / "b", (None,))
-    assert main.run_command(["audit", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
-    assert "fedbr against fedavg, no twin: no common accuracy, since one was not evaluated." in shown
-    assert ["nominal", "bytes", "1,600", "B", "800", "B"] in [line.split() for line in shown.splitlines()]
-
-
-def test_runs_of_a_folder_that_have_not_ended_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ended = made(tmp_path / "both" / "ended", [0.5, 0.9])
-    going_on = made(tmp_path / "both" / "going-on", [0.5])
-    ledger = Ledger(going_on / "ledger.sqlite", None)
-    ledger._db.execute("DELETE FROM meta WHERE key = 'summary'")
-    ledger.close()
-    audited = audit([tmp_path / "both"])
-    assert [run.folder for group in audited.groups for run in group.runs] == [ended]
-    assert f"left out: {going_on} has not ended" in capsys.readouterr().err
-    with pytest.raises(ReportError, match="has not ended"):
-        audit([ended, going_on])

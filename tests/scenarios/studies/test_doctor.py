@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +19,8 @@ from msgspec import convert, to_builtins
 from msgspec.structs import asdict as fields_of
 from msgspec.structs import replace
 
-from coordinator.workers.task import PoolError
 from costmodel.fleet.codec_costs import reference_rates
-from costmodel.fleet.devices import Device, devices, figures, own_rows
+from costmodel.fleet.devices import Device, devices, own_rows
 from edge.protocol.codecs.registry import CODECS
 from scenarios.config.load import ScenarioError
 from scenarios.studies import doctor
@@ -93,34 +91,18 @@ def test_this_machine_becomes_a_device_that_reads_back(cache: Path) -> None:
     device = own_rows(cache / "devices" / "my-host.toml", Device)["my-host"]
 
     assert made.file == str(cache / "devices" / "my-host.toml")
-    assert [(row.batch, row.fitted) for row in made.measurements] == [
-        *((16, True), (32, True)),
-        *((16, False), (32, False)),
-    ]
-    assert [(step.model, step.batch, step.width) for step in device.measurements] == [
-        (row.model, row.batch, row.width) for row in made.measurements
-    ]
-    assert [step.predicted_seconds for step in device.measurements] == [
-        row.predicted_seconds for row in made.measurements
-    ]
     # How well it fits depends on who else is on this machine; the fit itself is tested with made-up times.
     assert 0 <= made.step_seconds <= 2 * min(row.seconds for row in made.measurements)
     assert 1e7 < device.throughput("digits-cnn", "conv") < 1e13
     assert device.step_seconds == made.step_seconds < 1
     assert device.flops_per_second == made.flops_per_second
     assert device.operations_per_second == made.operations_per_second
-    assert {kind: asdict(rates) for kind, rates in device.codecs.items()} == {
-        kind: {way: tuple(figures) for way, figures in both.items()} for kind, both in made.codecs.items()
-    }
     assert set(device.codecs) == set(CODECS) == set(reference_rates())
     assert device.codec_slowdown == made.codec_slowdown > 0
     # Which classes come out as the limit of a short trial varies.
     assert any(kind.startswith("conv.w") for kind in device.operations_per_second)
     assert set(device.flops_per_second) == {*devices()["laptop-cpu"].flops_per_second}
     assert device.memory_bytes == psutil.virtual_memory().total
-    known = {"step_seconds", "memory_bytes", "flops_per_second.conv"}
-    assert {"train_watts", "idle_watts"} <= set(device.assumed) <= {*figures(asdict(device))} - known
-    assert "training 1 reference networks with torch" in device.source
     assert convert(json.loads(json.dumps(to_builtins(made))), doctor.Calibration) == made
 
 
@@ -134,9 +116,6 @@ def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch
     assert made.step_seconds == 0.001236
     assert made.operations_per_second == {"conv.w16": 40e9, "calls": 1141.0}
     assert made.codec_slowdown == pytest.approx(4.0, rel=1e-3)
-    few = {kind: {way: figures[:1] for way, figures in both.items()} for kind, both in MEASURED.codecs.items()}
-    quick = doctor.profile(replace(MEASURED, codecs=few), LIKE).codecs["zstd"]["encode"]
-    assert quick == made.codecs["zstd"]["encode"][:1] * 3
     assert (made.train_watts, made.idle_watts, made.clock_hz) == (25.0, 6.0, 2.5e9)
     assert made.source == (
         "rates by kind of operation, throughputs and step overhead: CPU time of one core (a processor) "
@@ -145,7 +124,6 @@ def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch
         "of a-laptop: throughput of depthwise (conv times its ratio), both powers"
     )
     assert made.assumed == ["flops_per_second.depthwise", "train_watts", "idle_watts", "clock_hz"]
-    assert set(made.__struct_fields__) == set(asdict(LIKE)) - {"name", "inference", "derived", "measurements"}
     monkeypatch.setattr("psutil.cpu_freq", lambda: SimpleNamespace(max=3100.0))  # which the system tells
     made = doctor.profile(MEASURED, LIKE)
     assert made.assumed == ["flops_per_second.depthwise", "train_watts", "idle_watts"]
@@ -191,14 +169,6 @@ def test_people_see_the_table_the_file_and_how_to_name_it(cache: Path, capsys: p
     assert last.splitlines()[:5] == [
         *('model = "cnn"', "fitted = false", "batch = 32", "flops_per_example = 800000000.0", "measured_seconds = 0.6")
     ]
-    doctor.calibrate(quick=True)
-    assert capsys.readouterr() == (
-        "",
-        "fedbr: measuring a few training steps of two networks, and codecs, on one core\n",
-    )
-    assert (cache / "devices" / "this-host.toml").is_file()
-    doctor.calibrate(quiet=True)
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -216,15 +186,6 @@ def test_what_cannot_be_calibrated_is_refused_before_measuring(arguments: dict[s
     assert str(caught.value) == message
 
 
-@pytest.mark.usefixtures("measured")
-def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-
-    with pytest.raises(ScenarioError, match=r"^cannot write .*/this-host\.toml: Not a directory$"):
-        doctor.calibrate()
-
-
 # --- the measuring process --------------------------------------------------------------------------------------------
 
 
@@ -239,15 +200,6 @@ def test_it_runs_as_workers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "threads": 1,
         "mmap": 1 << 30,
     }
-
-
-def test_its_failure_is_told_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python_is(tmp_path, monkeypatch, "echo 'RuntimeError: out of memory' >&2; exit 3")
-
-    with pytest.raises(PoolError) as caught:
-        doctor.calibrate()
-    assert str(caught.value).splitlines()[0].startswith("the process that measures ended with exit code 3")
-    assert str(caught.value).splitlines()[-1].strip() == "RuntimeError: out of memory"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -6,15 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from coordinator.records.schema import EvaluationRow
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
-from coordinator.workers.task import PoolTask, ReplyValidator
-from edge.protocol.messages import CORRECT, CROSS_ENTROPY, Evaluate, Score, WireError
-from edge.protocol.payload import Vector
 from scenarios.config.load import ScenarioError
 from scenarios.config.overrides import parse_all
 from scenarios.run.host import Host
@@ -70,20 +65,6 @@ def test_hessians_of_a_checkpoint_are_those_of_the_runs_evaluation(tmp_path: Pat
     assert again.over_clients == {"hessian/H_N": 0.0, "hessian/H_D": pytest.approx(1)}, "the global model's"
 
 
-@pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
-def test_parts_of_the_model_are_those_of_the_runs_evaluation(tmp_path: Path, method: str) -> None:
-    parts = (f"method={method}", "submodel.rate=0.5", "eval.on=both", "data.clients=3", "rounds.participants=1")
-    folder = run(tmp_path, *SMALL, *parts)
-    sql = "SELECT * FROM evaluations WHERE round = (SELECT MAX(round) FROM evaluations)"
-    of_run: dict[int, dict[str, float | None]] = {}
-    for row in map(EvaluationRow._make, read(folder / "ledger.sqlite", sql)):
-        of_run.setdefault(row.client, {})[row.quantity.name] = row.value
-    found = measured(folder, clients="evaluated")
-    assert found.by_client == {str(client): of_run[client] for client in range(3)}
-    assert {name: found.models["global"][name] for name in of_run[-1]} == of_run[-1]
-    assert {*measured(folder).by_client} == {"0", "1", "2"}  # local models of parts have the size of their parts
-
-
 def test_personalised_models_are_measured_with_their_states(tmp_path: Path) -> None:
     folder = run(tmp_path, *SMALL, "method=fedper", "data.clients=3", "rounds.participants=3")
     found = measured(folder, round=1)
@@ -117,11 +98,3 @@ def test_what_cannot_be_measured_is_refused(
     with pytest.raises(ScenarioError) as caught:
         measured(sparse, metrics, *filter(None, [override]), **words)
     assert str(caught.value).startswith(message)
-
-
-def test_vectors_of_a_score_that_nobody_asked_for_are_refused() -> None:
-    score = Score(0, 3, {CORRECT: (1, 2), CROSS_ENTROPY: (0.5, 2)}, {"own": {"v": Vector(np.ones(2, np.float32))}})
-    task = PoolTask(Evaluate(0, 2, 3, {}))
-    with pytest.raises(WireError, match=r"vectors \{'own': \{'v': 2\}\}, which were not requested"):
-        task.validator.refuse(task, score)
-    ReplyValidator(takes_vectors=True).refuse(task, score)

@@ -172,16 +172,6 @@ def test_runs_without_a_round_and_half_made_folders_are_waste(
     assert OLD_SECONDS == 86_400
 
 
-def test_a_run_that_works_or_has_gone_on_is_no_waste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = begun(tmp_path / "runs" / "a")
-    with folder_lock(folder):
-        assert waste([tmp_path / "runs"]) == []
-    (found,) = waste([tmp_path / "runs"])
-    made_run(tmp_path / "other", (0.5,), FEDAVG).joinpath("ledger.sqlite").rename(folder / "ledger.sqlite")
-    with pytest.raises(ValueError, match="has been gone on with"):
-        found.remove()
-
-
 def test_decoded_data_of_other_versions_and_of_replaced_files_is_waste(tmp_path: Path, cache: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

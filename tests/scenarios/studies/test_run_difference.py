@@ -54,15 +54,6 @@ def test_another_fleet_has_other_times_and_the_same_models(
     assert (printed["same"], printed["first_round"], printed["keys"]["fleet.seed"]) == (False, 1, [0, 1])
 
 
-def test_a_longer_run_differs_from_the_round_on_at_which_the_other_ended(recorded: Path, tmp_path: Path) -> None:
-    longer = run(tmp_path, "rounds.max=3")
-    found = difference(str(recorded), str(longer))
-    assert (list(found.keys), found.rounds, found.first_round, found.columns) == (["rounds.max"], (2, 3), 3, ())
-    assert verdict(found) == (
-        "the scenarios differ in rounds.max; the first 2 rounds are the same to the bit, and then one run has ended"
-    )
-
-
 def test_other_training_differs_in_its_models(recorded: Path, tmp_path: Path) -> None:
     found = difference(str(recorded), str(run(tmp_path, "rounds.max=2", "train.lr=0.05")))
     assert (list(found.keys), found.first_round, found.first_model) == (["train.lr"], 1, 1)
@@ -70,16 +61,6 @@ def test_other_training_differs_in_its_models(recorded: Path, tmp_path: Path) ->
         "the scenarios differ in train.lr; the rounds differ from round 1 on "
         "(accuracy, test_loss, train_loss, model_sha256), the models from round 1 on"
     )
-
-
-def test_another_machine_is_shown_and_no_difference(recorded: Path, tmp_path: Path) -> None:
-    there = Path(shutil.copytree(recorded, tmp_path / "digits" / "there"))
-    environment = json.loads((there / "environment.json").read_text())
-    environment["versions"]["torch"] = "9.9"
-    (there / "environment.json").write_text(json.dumps(environment))
-    found = difference(str(recorded), str(there))
-    assert list(found.environment) == ["versions.torch"]
-    assert found.same
 
 
 def test_scenarios_are_compared_by_their_keys_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,11 +73,6 @@ def test_scenarios_are_compared_by_their_keys_alone(tmp_path: Path, capsys: pyte
     assert json.loads(capsys.readouterr().out)["keys"] == {"fleet.transport.reconnect": [None, "5 s"]}
     assert run_command(["diff", "digits", "digits"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "the scenarios are the same"
-
-
-def test_a_run_is_compared_with_a_scenario_as_its_device_resolves_it(recorded: Path) -> None:
-    found = difference(str(recorded), str(recorded / "scenario.toml"))
-    assert (found.same, found.keys, found.results, found.rounds) == (True, {}, {}, None)
 
 
 def test_what_is_neither_a_run_nor_a_scenario_is_refused(

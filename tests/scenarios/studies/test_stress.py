@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
-import resource
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 
@@ -26,17 +21,14 @@ from scenarios.run.host import Host
 from scenarios.studies.stress import (
     LEDGER,
     RESULT,
-    ResidentMemory,
     StressPlan,
     StressResult,
     repeated,
-    show,
     stress,
-    write_page,
 )
 from tests.crossed import every
 from tests.edge.protocol.mutations import DESCRIPTION
-from tests.scenarios.runs import check_message, never, refused
+from tests.scenarios.runs import never
 
 CODEC = 'codec.up={kind="quantize", bits=4}'
 NEEDS = {"stochdepth": ("model.name=tests.plugins.residual:ROW",)}
@@ -65,13 +57,10 @@ def test_workers_answer_the_visits_of_every_method(method: str, launcher: Worker
 @pytest.mark.parametrize(
     "overrides",
     [
-        (),
         ("method=fedbr", CODEC),
         ("method=fedavg+scaffold", CODEC, "codec.error_feedback=true"),
-        ("aggregate.sum=fixed_point",),
         ("aggregate.sum=fixed_point", CODEC),
         ('codec.up=[{kind="quantize"}, {kind="zstd"}]', 'codec.down={kind="quantize", bits=8}'),
-        ("rounds.policy=fedbuff",),
         ("rounds.policy=fedasync", "method=fedbr"),
         ("fleet.tiers.count=3",),
         ("eval.on=clients", "eval.every=1", "eval.metrics=['class-accuracy']"),
@@ -92,9 +81,7 @@ def test_codecs_sums_policies_and_evaluations_are_those_of_a_run(
     assert json.loads((tmp_path / "new" / RESULT).read_text()) == json.loads(json.dumps(asdict(result)))
 
 
-@pytest.mark.parametrize(
-    "overrides", [(), (CODEC,), ("rounds.policy=over_select",), ("rounds.policy=fedbuff",)], ids=str
-)
+@pytest.mark.parametrize("overrides", [(CODEC,), ("rounds.policy=fedbuff",)], ids=str)
 def test_virtual_time_and_charged_bytes_are_those_of_a_run_that_trains(
     overrides: tuple[str, ...], launcher: WorkerLauncher, tmp_path: Path
 ) -> None:
@@ -141,56 +128,3 @@ def test_the_command_prints_flat_numbers_and_a_page_and_leaves_no_process(
     assert printed.err.splitlines()[-1].startswith("fedavg 2/2")
     assert "open descriptors" in (tmp_path / "out" / "stress.html").read_text()
     assert set(psutil.Process().children(recursive=True)) <= before
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("digits", "--participants", "11"), "--participants: must be at most the number of clients, 10, not 11"),
-        (("digit",), "no scenario 'digit': did you mean 'digits'? (or name a TOML file)"),
-        (("digits", "rounds.polcy=sync"), "command line: unknown key rounds.polcy, did you mean 'rounds.policy'?"),
-        (("digits", "--clients", "2000000"), "command line: data.clients = 2000000: input .."),
-        (("digits", "--out", "."), "--out: .: is not empty; name a new folder"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_bad_usage_is_refused(
-    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], warm_workers: None
-) -> None:
-    check_message(refused(capsys, "stress", *words), message)
-
-
-def test_the_table_fits_a_terminal(launcher: WorkerLauncher, tmp_path: Path) -> None:
-    stream, result = io.StringIO(), stressed(launcher)
-    show(result, write_page(result, tmp_path), stream)
-
-    assert "12 visits" in stream.getvalue()
-    assert max(map(len, stream.getvalue().splitlines())) <= 100
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
-
-
-def growth_with_64_mib() -> tuple[int, int]:
-    """Growth while 64 MiB are held, and the growth that is told after they were freed."""
-    memory = ResidentMemory()
-    held = np.ones(1 << 23)
-    first = memory.peak_bytes()
-    del held
-    return first, memory.peak_bytes()
-
-
-def tell_growth() -> None:
-    # A process that has had a higher peak: 256 MiB, freed by now. ``time`` reads the record that is compared here.
-    np.ones(1 << 25)
-    record = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # More than once, since the system may take other pages back from this process at any moment.
-    first, after = max(growth_with_64_mib() for _ in range(3))
-    assert 0.8 * (64 << 20) < first <= after
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >= record
-
-
-def test_the_growth_since_the_beginning_is_told_and_the_systems_record_of_the_peak_stays() -> None:
-    # In a process of its own, whose memory no other test has used or frees meanwhile.
-    child = [sys.executable, "-c", f"from {__name__} import tell_growth; tell_growth()"]
-    subprocess.run(child, check=True, cwd=Path(__file__).parents[3])

@@ -115,8 +115,3 @@ def test_a_visit_that_is_not_there_is_refused(
     assert main.run_command(["explain", str(plain), word]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"fedbr: explain {plain} {word}: {problem}"), error
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_command(["explain", str(tmp_path), "3"]) == 2
-    assert capsys.readouterr().err == f"fedbr: {tmp_path} is not a run folder: it has no ledger.sqlite\n"

@@ -59,13 +59,6 @@ def test_whoever_has_reached_the_target_for_less_than_the_others_have_spent_is_c
     ]
 
 
-def test_a_run_that_ended_by_itself_or_has_all_its_rounds_is_known() -> None:
-    first = finalist("first", curve(0.5, 0.6, 0.9, nbytes=26), cut={0})
-    ended = finalist("ended", curve(0.5, 0.6, 0.7, 0.8, 0.85, 0.88))
-    whole = finalist("whole", curve(*[0.5] * MOST), cut={0})
-    assert at(CHEAPEST, first, ended, whole)[2.0] == ("first", [])
-
-
 def test_without_a_target_every_run_that_would_go_on_leaves_it_open() -> None:
     cut, whole = finalist("cut", curve(*[0.7] * 6), cut={0}), finalist("whole", curve(*[0.6] * MOST))
     found = at(BEST, cut, whole)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 import fedbr
 from coordinator.rounds.amounts import BY_NAME
 from scenarios.cli import main
-from scenarios.config.errors import ScenarioError
 from scenarios.config.load import load
 from scenarios.config.overrides import parsed
 from scenarios.experiment.grid import grid_of
@@ -25,8 +23,10 @@ from scenarios.studies.decide import analysis, analysis_file, decision, evidence
 from scenarios.studies.decide.candidates import starter
 from scenarios.studies.decide.objective import AMOUNTS, Objective
 from scenarios.studies.replay import prepared
+from tests.brief import brief_figures
 from tests.scenarios.in_this_process import SMALL, summary_of_run
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
+from tests.scenarios.runs import changed
 
 GRID = ("digits", "method=fedavg,fedprox", "fleet.networks={wifi-4=1},{lte=1}", *SMALL)
 
@@ -47,23 +47,30 @@ def in_this_process_on_few_fleets(monkeypatch: pytest.MonkeyPatch) -> None:
     less_varied(monkeypatch)
 
 
-def decided(capsys: pytest.CaptureFixture[str], out: Path, *words: str) -> dict[str, Any]:
+def decided(capsys: pytest.CaptureFixture[str], out: Path | str, *words: str) -> dict[str, Any]:
     options = ("--out", str(out), "--run-id", "d", "--json", "--seeds", "2", "--draws", "2")
     assert main.run_command(["decide", *GRID, *options, *words]) == 0
     return dict(json.loads(capsys.readouterr().out))
 
 
-BRIEF = ("--seeds", "1", "--draws", "0")
+WHOLE = ("--budget", "seconds=1 h", "--robust")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> dict[str, Any]:
-    """The result of a decision with all its parts, for tests that only read it."""
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as output:
+def out(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> Path:
+    """The folder of a decision with all its parts, for tests that only read it or copies of it."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch, brief_figures():
         less_varied(patch)
-        options = ("--run-id", "d", "--json", "--seeds", "2", "--draws", "2", "--budget", "seconds=1 h", "--robust")
-        assert main.run_command(["decide", *GRID, "--out", str(tmp_path_factory.mktemp("whole")), *options]) == 0
-    return dict(json.loads(output.getvalue()))
+        options = ("--run-id", "d", "--report", "--seeds", "2", "--draws", "2", *WHOLE)
+        assert main.run_command(["decide", *GRID, "--out", str(folder), *options]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(out: Path) -> dict[str, Any]:
+    """Its result."""
+    return dict(json.loads((out / "digits/d/study.json").read_text()))
 
 
 def by_settings(result: dict[str, Any]) -> dict[tuple[str, ...], dict[str, Any]]:
@@ -92,18 +99,15 @@ def test_candidates_that_differ_in_links_alone_share_one_training(whole: dict[st
     assert [row["state"] for row in whole["candidates"]].count("halved") == 1
 
 
-def test_the_recommended_scenario_is_the_users_own_with_the_target_and_the_budgets(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    result = decided(capsys, tmp_path, "--target", "0.3", "--budget", "bytes=3 MB", *BRIEF)
-    loaded = load(str(tmp_path / "digits" / "d" / "recommended.toml"))
-    scenario, chosen = loaded.scenario, next(row for row in result["candidates"] if row["name"] == result["chosen"])
-    assert (scenario.method, scenario.stop.target_accuracy, scenario.budget.bytes) == (chosen["method"], 0.3, 3_000_000)
+def test_the_recommended_scenario_is_the_users_own_with_the_budgets(out: Path, whole: dict[str, Any]) -> None:
+    scenario = load(str(out / "digits" / "d" / "recommended.toml")).scenario
+    chosen = next(row for row in whole["candidates"] if row["name"] == whole["chosen"])
+    assert (scenario.method, scenario.budget.virtual_seconds) == (chosen["method"], 3600.0)
     assert (scenario.data.validation, scenario.eval.split) == (0.0, "test")  # on all examples
-    assert result["overrides"][-1] == "data.validation=0.2"
-    assert {RunFolder(Path(run["run_dir"])).keys()["eval.split"] for run in result["runs"]} == {"validation"}
-    assert result["test"]["seeds"] == [0]
-    assert 0 < result["test"]["mean"] < 1
+    assert whole["overrides"][-1] == "data.validation=0.2"
+    assert {RunFolder(Path(run["run_dir"])).keys()["eval.split"] for run in whole["runs"]} == {"validation"}
+    assert whole["test"]["seeds"] == [0, 1]
+    assert 0 < whole["test"]["mean"] < 1
 
 
 def test_the_model_that_is_scored_is_that_of_the_last_round_within_the_budgets(
@@ -147,16 +151,10 @@ def test_candidates_share_a_training_if_aggregators_train_with_the_same_clients(
     assert len({candidate.like for candidate in planned.candidates}) == trainings
 
 
-@pytest.mark.usefixtures("reports", "brief_figures")
-def test_the_page_speaks_of_validation_examples_and_says_that_runs_had_enough(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    decided(capsys, tmp_path, "--target", "0.09", *BRIEF)
-    page = (tmp_path / "digits/d/report.html").read_text()
+def test_the_page_speaks_of_validation_examples(out: Path) -> None:
+    page = (out / "digits/d/report.html").read_text()
     assert "Validation accuracy after each evaluated round" in page
     assert "test accuracy" not in page.lower()
-    assert "no need for more" in page
-    assert "stopped by user" not in page
 
 
 def test_a_limit_of_wan_bytes_is_one_of_all_bytes_where_there_are_no_aggregators(tmp_path: Path) -> None:
@@ -166,8 +164,9 @@ def test_a_limit_of_wan_bytes_is_one_of_all_bytes_where_there_are_no_aggregators
     for number, candidate in enumerate(planned.candidates):
         file = tmp_path / f"{number}.toml"
         file.write_text(planned.recommended(candidate))
-        limits.append((load(str(file)).scenario.budget.bytes, load(str(file)).scenario.budget.wan_bytes))
-    assert limits == [(5_000_000, None), (None, 5_000_000)]
+        scenario = load(str(file)).scenario
+        limits.append((scenario.budget.bytes, scenario.budget.wan_bytes, scenario.stop.target_accuracy))
+    assert limits == [(5_000_000, None, 0.9), (None, 5_000_000, 0.9)]
 
 
 def runs_without(result: dict[str, Any], absence: str) -> Iterator[tuple[set[int], set[int]]]:
@@ -197,24 +196,6 @@ def test_the_two_best_are_trained_without_a_fifth_of_the_clients(whole: dict[str
     assert not list(runs_without(whole, "-cut-off"))  # there is no gateway
 
 
-def test_the_two_best_are_trained_without_a_gateway_and_its_clients(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    gateways = ("fleet.gateways.count=3", "--budget", "seconds=1 h", "--robust", *BRIEF)
-    result = decided(capsys, tmp_path, *gateways)
-    # Clients are assigned to gateways in turn, so that the first of three has four of the ten clients.
-    without = list(runs_without(result, "-cut-off"))
-    assert [away for away, _ in without] == [{0, 3, 6, 9}] * 2
-    assert all(took_part and not took_part & away for away, took_part in without)
-    assert [each["change"] for each in result["robust"]][-2:] == [
-        "a fifth of the clients gone",
-        "the gateway with the most clients lost, and them with it",
-    ]
-    assert result["robust"][-1]["chosen"] in result["finalists"][:2]
-    # The same command finds all runs made.
-    assert decided(capsys, tmp_path, *gateways)["robust"] == result["robust"]
-
-
 def test_all_links_on_the_way_to_the_server_are_varied_together() -> None:
     settings = ["fleet.server.up=8 Mbit/s", "fleet.gateways.count=2", "fleet.gateways.down=4 Mbit/s"]
     fleet = RunInputs(load("digits", parsed(settings))).drawn_fleet
@@ -222,39 +203,6 @@ def test_all_links_on_the_way_to_the_server_are_varied_together() -> None:
     assert (halved.links.up, halved.links.site_down, halved.links.site_up) == (4e6, (2e6, 2e6), (5e8, 5e8))
     assert halved.up.tolist() == (fleet.up / 2).tolist()
     assert halved.down.tolist() == (fleet.down / 2).tolist()
-
-
-def test_only_aggregators_have_prices() -> None:
-    grid = grid_of("digits", ["method=fedavg", "fleet.tiers.count=0,2"])
-    with pytest.raises(ScenarioError, match=r"^fleet\.tiers\.count=0: has no price: choose fleet\.price\.gb"):
-        decision.plan(grid, Objective(None, "price", {"price": 1.0}))
-
-
-def test_the_two_best_are_trained_on_half_the_links_if_they_would_train_other_visits_there(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    small = [word for word in SMALL if not word.startswith("rounds.max")]
-    # FedBR's bandit looks at times, and FedAvg does not.
-    words = ["digits", "method=fedavg,fedbr", *small, "rounds.max=8", "fleet.scale.links=0.5", "--robust"]
-    options = ("--out", str(tmp_path), "--json", "--seeds", "1", "--draws", "1", "--budget", "bytes=1 GB")
-    assert main.run_command(["decide", *words, *options]) == 0
-    result = json.loads(capsys.readouterr().out)
-    halved = {run["name"]: RunFolder(Path(run["run_dir"])) for run in result["runs"] if "-half-" in run["name"]}
-    # On boards half as fast its choices stay, on links of half the rates they do not.
-    assert {name: run.scenario["fleet"]["scale"] for name, run in halved.items()} == {
-        "fedbr-seed0-half-links": {"server": 0.5, "links": 0.25, "devices": 1.0},
-    }
-    # Two runs whole, and three on changed fleets.
-    effort = result["effort"]
-    assert [effort[key] for key in ("runs", "rounds", "changed_runs", "changed_rounds")] == [2, 16, 3, 24]
-    known = {each["change"]: each for each in result["robust"]}
-    assert list(known) == ["links halved", "a fifth of the clients gone"]
-    assert {each["how"] for each in known.values()} == {"seed 0, trained"}
-    (fedavg,) = (run for run in result["runs"] if run["name"] == "fedavg-seed0")
-    assert known["links halved"]["values"] == {
-        "method=fedavg": fedavg["accuracy"],
-        "method=fedbr": halved["fedbr-seed0-half-links"].final(),
-    }
 
 
 def test_a_candidate_without_gateways_does_as_it_did_when_a_gateway_is_lost(
@@ -267,6 +215,10 @@ def test_a_candidate_without_gateways_does_as_it_did_when_a_gateway_is_lost(
     assert [away for away, _ in runs_without(result, "-cut-off")] == [{0, 2, 4, 6, 8}]
     direct = next(row for row in result["candidates"] if row["settings"] == {"fleet.gateways.count": "0"})
     assert result["robust"][-1]["values"][direct["name"]] == direct["value"]["mean"]
+    assert [each["change"] for each in result["robust"]][-2:] == [
+        "a fifth of the clients gone",
+        "the gateway with the most clients lost, and them with it",
+    ]
 
 
 def test_a_decision_that_was_interrupted_gives_the_same_answer(
@@ -279,22 +231,11 @@ def test_a_decision_that_was_interrupted_gives_the_same_answer(
         assert main.run_command(["decide", *words]) != 0
     rounds = [len(RunFolder(path).rounds) for path in sorted((tmp_path / "cut/digits/d").glob("fed*"))]
     assert rounds == [2, 2, 2, 2]
-    again = decided(capsys, tmp_path / "cut", "--budget", "seconds=1 h")
-    assert {key: again[key] for key in ("candidates", "finalists", "tests", "probability", "flips", "map", "test")} == {
-        key: whole[key] for key in ("candidates", "finalists", "tests", "probability", "flips", "map", "test")
+    again = decided(capsys, tmp_path / "cut", "--budget", "seconds=1 h", "--draws", "0")
+    assert {key: again[key] for key in ("candidates", "finalists", "tests", "test")} == {
+        key: whole[key] for key in ("candidates", "finalists", "tests", "test")
     }
     assert [run["model_sha256"] for run in again["runs"]] == [run["model_sha256"] for run in trained(whole)]
-
-
-def test_without_a_candidate_that_reaches_the_target_it_says_who_gets_nearest(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    result = decided(capsys, tmp_path, "--target", "1.0", *BRIEF)
-    nearest = result["nearest"]
-    assert nearest["name"] in {row["name"] for row in result["candidates"]}
-    assert nearest["budgets_needed"] == {}
-    page = (tmp_path / "digits/d/decision.md").read_text()
-    assert page.startswith("No candidate reaches 100 % before its runs end; ")
 
 
 def test_a_candidate_that_is_not_evaluated_within_a_budget_is_not_chosen(
@@ -320,18 +261,6 @@ def test_a_finalist_that_cannot_be_replayed_leaves_the_answer_open(
     assert main.run_command([*words, *options, "--budget", "seconds=1 h"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert list(result["not_replayed"]) == ["rounds.policy=fedbuff"]
-    open_at = {
-        axis: [point["at"] for point in each["points"] if point["unknown"] == ["rounds.policy=fedbuff"]]
-        for axis, each in result["flips"].items()
-    }
-    # The fleet as it is is known.
-    assert open_at == {
-        "links": [0.125, 0.5],
-        "devices": [0.125, 0.5],
-        "slow_share": [0.2],
-        "loss": [0.0, 0.02],
-        "budget": [],
-    }
     page = (tmp_path / "digits/d/decision.md").read_text()
     assert "| all links × 0.125 to 0.5 | open: 3 would have to be trained |" in page
     assert "3 policy=fedbuff cannot be replayed: rounds.policy = fedbuff: the order of its updates" in page
@@ -357,28 +286,6 @@ def test_the_shipped_candidates_vary_one_thing_each_and_leave_out_what_a_scenari
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["method=fedavg"], "there is one candidate: name several values of a key, such as method=fedavg,fedbr"),
-        (["method=fedavg,fedprox", "--candidates", "all"], "--candidates 'all': must be starter"),
-        (
-            ["data.validation=0.1,0.3"],
-            "data.validation: all candidates have the same data and target; name one value for all",
-        ),
-        (["data.partition.alpha=0.1,10"], "data.partition.alpha: all candidates have the same data"),
-        (["method=fedavg,fedprox", "--target", "nine"], "'nine' is no share, such as 0.9 or '90 %'"),
-        (["method=fedavg,fedprox", "--target", "120 %"], "--target 1.2: must be an accuracy above 0 and at most 1"),
-    ],
-)
-def test_what_cannot_be_decided_is_refused(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert main.run_command(["decide", "digits", "--target", "90 %", *words, "--out", str(tmp_path)]) == 2
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
 def test_python_lists_candidates_as_mappings_and_reads_the_answer(tmp_path: Path) -> None:
     small: dict[str, Any] = {"train.local_steps": 4, "rounds.max": 4}
     decided = fedbr.decide(
@@ -395,7 +302,8 @@ def test_python_lists_candidates_as_mappings_and_reads_the_answer(tmp_path: Path
         {"method": "fedavg"},
         {"method": "fedavg", "train.lr": "0.01"},
     ]
-    assert decided.result["chosen"] in ("method=fedavg", "method=fedavg train.lr=0.01")
+    assert decided.result["nearest"]["name"] in ("method=fedavg", "method=fedavg train.lr=0.01")
+    assert (decided.folder / "decision.md").read_text().startswith("No candidate reaches 99 % ")
     assert (decided.folder / "recommended.toml").is_file()
     assert len(decided) == 2
     with pytest.raises(fedbr.ScenarioError) as refused:
@@ -403,47 +311,7 @@ def test_python_lists_candidates_as_mappings_and_reads_the_answer(tmp_path: Path
     assert str(refused.value) == "budgets = byte=1000000: unknown amount 'byte', did you mean 'bytes'?"
 
 
-def test_a_bandit_that_looks_at_times_leaves_the_probability_to_seeds(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    small = [word for word in SMALL if not word.startswith("rounds.max")]
-    words = ["digits", "method=fedbr", "train.lr=0.1,0.05", *small, "rounds.max=8", "method_options.period=2"]
-    options = ("--out", str(tmp_path), "--json", "--seeds", "1", "--draws", "4", "--budget", "seconds=1 h")
-    assert main.run_command(["decide", *words, *options]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert (result["probability"]["draws"], result["rests_on"]) == (0, [])
-    better = result["probability"]["by_seed"].count(1.0)
-    (page,) = tmp_path.glob("digits/*/decision.md")
-    answer, _, test, basis, *_ = page.read_text().splitlines()
-    assert f" with {better} of 1 seeds" in answer
-    score = 100 * result["test"]["mean"]
-    assert test == f"* chosen candidate on test examples, looked at once: {score:.1f} %"
-    assert basis.startswith("* its virtual seconds, by the basis of their figures: ")
-
-
-def test_a_run_without_a_fifth_of_the_clients_that_fails_is_not_made_again(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = variations.with_availability
-    monkeypatch.setattr(variations, "with_availability", lambda file: {**gone(file), "train.lr": 1e4})  # diverges
-    options = ("--out", str(tmp_path), "--json", "--seeds", "1", "--draws", "0", "--robust", "--budget", "seconds=1 h")
-    main.run_command(["decide", "digits", "method=fedavg,fedprox", *SMALL, *options])
-    result = json.loads(capsys.readouterr().out)
-    assert len(result["finalists"]) == 2
-    assert len(result["failed"]) == 2
-    assert all(name.endswith("-gone") for name in result["failed"])
-    assert "robust" not in result
-
-
-@pytest.mark.parametrize(
-    "budget",
-    [
-        "joules_per_device",
-        pytest.param("bytes_per_device", marks=pytest.mark.long),
-        pytest.param("wan_bytes", marks=pytest.mark.long),
-        "price",
-    ],
-)
+@pytest.mark.parametrize("budget", ["price", pytest.param("joules_per_device", marks=pytest.mark.long)])
 def test_a_run_ends_where_it_has_used_up_what_the_rows_of_its_rounds_do_not_say(
     budget: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -475,14 +343,10 @@ def damage(found: dict[str, Any], kind: str) -> Any:
     """What an analysis has found, as no decision writes it."""
     if kind == "nothing":
         return None
-    if kind == "a text":
-        return "all is well"
     if kind == "another candidate":
         found["flips"]["budget"]["points"][0]["chosen"] = "method=scaffold"
     if kind == "a number as text":
         found["test"]["mean"] = "0.99"
-    if kind == "a huge number":
-        found["test"]["mean"] = 1e300
     if kind == "control characters":
         found["flips"]["budget"]["words"] = "\x1b[2J"
     if kind == "a key of the result":
@@ -490,79 +354,62 @@ def damage(found: dict[str, Any], kind: str) -> Any:
     return found
 
 
-def test_an_analysis_that_no_decision_writes_is_made_anew(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ["decide", "digits", "method=fedavg,fedprox", *SMALL, "--budget", "bytes=1 GB", "--run-id", "d", "--json"]
-
-    def result() -> dict[str, Any]:
-        assert main.run_command([*words, "--out", str(tmp_path), "--seeds", "1", "--draws", "0"]) == 0
-        return {key: each for key, each in json.loads(capsys.readouterr().out).items() if key != "warnings"}
-
-    whole, file = result(), tmp_path / "digits/d/analysis.json"
-    written, names = file.read_text(), ["method=fedavg", "method=fedprox"]
+def test_an_analysis_that_no_decision_writes_is_made_anew(
+    out: Path, whole: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
+    file, names = tmp_path / "digits/d/analysis.json", whole["finalists"]
+    written = file.read_text()
     assert json.loads(msgspec.json.encode(analysis_file.read(file, names))) == json.loads(written)
-    kinds = ["nothing", "a text", "a number as text", "a huge number", "control characters", "a key of the result"]
-    for kind in [*kinds, "another candidate"]:
+    for kind in ("nothing", "a number as text", "control characters", "a key of the result", "another candidate"):
         tables = json.loads(written)
         file.write_text(json.dumps({**tables, "found": damage(tables["found"], kind)}))
         with pytest.raises(ValueError):
             analysis_file.read(file, names)
-    assert result() == whole
+    assert decided(capsys, tmp_path, *WHOLE)["flips"] == whole["flips"]
     assert file.read_text() == written
 
 
 def test_a_decision_between_other_candidates_does_not_replace_a_finished_one(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = (*SMALL, "--budget", "bytes=1 GB", "--out", str(tmp_path), "--run-id", "d", "--draws", "0")
+    files = {path: path.read_bytes() for path in (out / "digits/d").iterdir() if path.is_file()}
 
-    def decide(*words: str) -> int:
-        return main.run_command(["decide", "digits", *words, *options])
+    def refusal(*words: str) -> str:
+        assert main.run_command(["decide", *words, *WHOLE, "--out", str(out), "--run-id", "d", "--seeds", "2"]) == 2
+        return " ".join(capsys.readouterr().err.split())
 
-    assert decide("method=fedavg,fedprox", "--seeds", "1") == 0
-    files = {name: (tmp_path / "digits/d" / name).read_bytes() for name in ("study.json", "recommended.toml")}
-    capsys.readouterr()
-    assert decide("method=fedavg,fedntd", "--seeds", "1") == 2
-    message = " ".join(capsys.readouterr().err.split())
-    was, now = "method=fedavg, method=fedprox", "method=fedavg, method=fedntd"
-    assert f"its candidates were {was}, now {now}; choose another --run-id" in message
-    assert decide("method=fedavg,fedprox", "--seeds", "1", "--target", "0.5") == 2
-    aims = "its aims were cost bytes, budget bytes 1000000000, now target 0.5, cost bytes, budget bytes 1000000000"
-    assert aims in " ".join(capsys.readouterr().err.split())
-    assert {name: (tmp_path / "digits/d" / name).read_bytes() for name in files} == files
-    assert decide("method=fedavg,fedprox", "--seeds", "2") == 0  # more evidence for the same question
+    message = refusal(*changed(GRID, "method=fedavg,fedntd"))
+    assert "its candidates were method=fedavg" in message
+    assert message.endswith("choose another --run-id")
+    aims = "its aims were cost seconds, budget seconds 3600.0, now target 0.5, cost seconds, budget seconds 3600.0"
+    assert aims in refusal(*GRID, "--target", "0.5")
+    assert {path: path.read_bytes() for path in files} == files
 
 
 def test_a_decision_goes_on_however_its_folder_is_spelled_and_wherever_it_lies(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    out: Path, whole: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shutil.copytree(out, tmp_path / "moved")
     (tmp_path / "here").mkdir()
-    words = ["decide", "digits", "method=fedavg,fedprox", *SMALL, "--budget", "bytes=1 GB", "--robust", "--run-id", "d"]
-
-    def robust(out: str) -> Any:
-        assert main.run_command([*words, "--seeds", "1", "--draws", "0", "--json", "--out", out]) == 0
-        result = json.loads(capsys.readouterr().out)
-        return result["robust"], [run["model_sha256"] for run in result["runs"]]
-
-    first = robust(str(tmp_path / "o"))
     monkeypatch.chdir(tmp_path / "here")
-    assert robust("../o") == first
-    (tmp_path / "o").rename(tmp_path / "moved")
-    assert robust("../here/../moved") == first
+    again = decided(capsys, "../here/../moved", *WHOLE)
+    assert again["robust"] == whole["robust"]
+    assert [run["model_sha256"] for run in again["runs"]] == [run["model_sha256"] for run in whole["runs"]]
     # So do its runs, whose traces lie beside them.
-    (gone,) = (tmp_path / "moved/digits/d").glob("fedavg*-gone")
+    gone, *_ = (tmp_path / "moved/digits/d").glob("*-gone")
     assert main.run_command(["replay", str(gone), "--json"]) == 0
 
 
-@pytest.mark.parametrize("networks", ["{wifi-4=1},{lte=1}", pytest.param("{lte=1},{wifi-4=1}", marks=pytest.mark.long)])
 def test_a_candidate_that_shares_a_training_is_judged_as_its_own_runs_would_be(
-    networks: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     # Shares of devices in an order that is not alphabetical, and a fleet that each seed draws anew.
     fleet = ["fleet.devices={raspberry-pi-5=0.5, jetson-nano=0.5}", "fleet.compute_sigma=0.5"]
     small = [word for word in SMALL if not word.startswith("fleet.devices")]
     words = ["method=fedavg", *fleet, *small, "data.clients=4", "rounds.participants=4"]
     options = ("--out", str(tmp_path), "--json", "--seeds", "2", "--draws", "0", "--budget", "seconds=1 h")
-    assert main.run_command(["decide", "digits", *words, f"fleet.networks={networks}", *options]) == 0
+    assert main.run_command(["decide", "digits", *words, "fleet.networks={wifi-4=1},{lte=1}", *options]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["effort"]["trainings"] == 1
     for name in ("wifi-4", "lte"):
@@ -574,13 +421,3 @@ def test_a_candidate_that_shares_a_training_is_judged_as_its_own_runs_would_be(
         ]
         assert row["spent"]["seconds"]["values"] == [run["virtual_seconds"] for run in runs]
     assert len(set(row["spent"]["seconds"]["values"])) == 2
-
-
-def test_an_answer_needs_no_test_examples_of_clients(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "p.json").write_text(json.dumps({str(client): [*range(client, 1437, 10)] for client in range(10)}))
-    partition = ["data.partition.kind=file", f"data.partition.file={tmp_path}/p.json"]
-    words = ["decide", "digits", "method=fedavg,fedprox", *SMALL, *partition, "--budget", "rounds=9", "--json"]
-    assert main.run_command([*words, "--out", str(tmp_path), "--run-id", "d", "--seeds", "1", "--draws", "0"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert (result["test"]["values"], result["chosen"] in result["finalists"]) == ([None], True)
-    assert "on test examples" not in (tmp_path / "digits/d/decision.md").read_text()

@@ -44,11 +44,6 @@ def test_between_two_that_have_reached_the_target_the_cost_decides() -> None:
     assert halving.ahead(BYTES_TO_90, slow, fast) == 1  # 40 bytes and 50
 
 
-def test_what_lies_beyond_a_budget_does_not_count() -> None:
-    late = curve(60, 0.5, 0.99)
-    assert halving.ahead(WITHIN_100_BYTES, curve(60, 0.6, 0.6), late) == 1
-
-
 def test_candidates_are_ordered_by_the_pairs_that_they_win_over_all_seeds() -> None:
     found = {
         "dear": {0: curve(30, 0.5, 0.6), 1: curve(30, 0.5, 0.6)},

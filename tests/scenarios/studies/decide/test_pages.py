@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 
-from msgspec.structs import replace
-
 from scenarios.run.progress import Mean
 from scenarios.studies.decide import pages
 from scenarios.studies.decide.answer import CandidateRow, DecisionAnswer, Effort, Place, Sought
@@ -55,26 +53,3 @@ def test_a_map_tells_open_places_from_those_where_nothing_reaches_the_target() -
     assert caption.endswith("–: none reaches the target. ?: a finalist would have to be trained there.")
     # Each is drawn wide and narrow; 1 is a factor of both axes, too.
     assert [html.count(f">{text}</text>") for text in ("?", "–", "1", "2", "1 fedavg", "2 fedbr")] == [2, 2, 6, 2, 2, 2]
-
-
-def test_a_map_whose_own_place_alone_is_known_is_left_out() -> None:
-    opened = (None, ["b"])
-    assert list(pages.figures(decided(w=opened, x=opened, y=opened, z=("b", [])), [])) == []
-
-
-def with_costs(fedavg_reached: int = 2) -> DecisionAnswer:
-    """A decision between FedAvg at 40 MB and FedBR at 23 MB to 90 %."""
-    rows = [row("method=fedavg", [40e6, 40e6], fedavg_reached), row("method=fedbr", [22.8e6, 22.8e6], 2)]
-    answer = decided(w=("a", []), x=("a", []), y=("b", []), z=("b", []))
-    return replace(answer, candidates=rows, chosen="method=fedbr")
-
-
-def test_a_decision_draws_cost_against_accuracy_of_all_candidates() -> None:
-    (name, html, caption), *_ = pages.figures(with_costs(), [])
-    assert name == "candidates"
-    assert [f">{text}</text>" in html for text in ("1 fedavg", "2 fedbr", "budget", "target", "chosen")] == [True] * 5
-    assert caption.endswith("2 fedbr reaches 90 % with 43 % less than 1 fedavg (bytes, means over seeds).")
-
-
-def test_a_saving_is_not_named_where_fedavg_reaches_the_target_in_some_seeds() -> None:
-    assert pages.against_fedavg(with_costs(fedavg_reached=1)) == ""

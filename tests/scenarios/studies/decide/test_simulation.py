@@ -120,25 +120,14 @@ def ahead_by(deviations: float) -> Draw:
     return draw
 
 
-@pytest.mark.parametrize(("candidates", "probability"), [(2, 0.15), (2, 0.3), (2, 0.7), (3, 0.3), (8, 0.3)])
+@pytest.mark.parametrize(("candidates", "probability"), [(2, 0.15), (2, 0.7), (8, 0.3)])
 def test_equal_candidates_that_seldom_reach_the_target_are_not_told_apart(candidates: int, probability: float) -> None:
     answers = simulated(candidates, 3, TO_TARGET, reaching(probability), 60)
     assert len(answers) == 60
     assert false_winners(answers) == 0.0  # 1, 2 or 3 of three seeds against none: p is 0.1 or more
 
 
-def test_how_many_of_six_seeds_reach_the_target_may_tell_two_candidates_apart() -> None:
-    def one_reaches(rng: np.random.Generator, name: str, seed: int) -> list[float]:
-        return [0.95 if name == "train.lr=0.01" else 0.5] * ROUNDS
-
-    (answer,) = simulated(2, 6, TO_TARGET, one_reaches, 1)
-    (test,) = answer.tests
-    assert (test.reached, test.is_tie) == (0, False)
-    assert test.p == pytest.approx(2 / 924)  # 12 over 6: 924
-
-
-@pytest.mark.parametrize("candidates", [2, 3, 8])
-@pytest.mark.parametrize("objective", [TO_TARGET, WITHIN], ids=["target", "budget"])
+@pytest.mark.parametrize(("candidates", "objective"), [(2, TO_TARGET), (8, WITHIN)], ids=["target", "budget"])
 def test_of_equal_candidates_one_is_called_worse_in_5_percent_and_better_with_one_half(
     candidates: int, objective: Objective
 ) -> None:
@@ -149,16 +138,13 @@ def test_of_equal_candidates_one_is_called_worse_in_5_percent_and_better_with_on
     assert covered(answers, 0.5) >= 0.9 - 2 * math.sqrt(0.9 * 0.1 / COUNT)
 
 
-@pytest.mark.parametrize(("deviations", "better"), [(1.0, 0.70), (2.0, 0.92)])
-def test_the_probability_is_that_with_which_the_choice_is_better_in_a_further_seed(
-    deviations: float, better: float
-) -> None:
-    answers = simulated(2, 3, WITHIN, ahead_by(deviations), COUNT)
+def test_the_probability_is_that_with_which_the_choice_is_better_in_a_further_seed() -> None:
+    answers = simulated(2, 3, WITHIN, ahead_by(1.0), COUNT)
     chosen = np.mean([answer.chosen == "train.lr=0.01" for answer in answers])
     # In a further seed the better one is ahead with the probability that a normal difference is positive.
-    ahead = stats.norm.cdf(deviations / math.sqrt(2))
+    ahead = stats.norm.cdf(1.0 / math.sqrt(2))
     truth = chosen * ahead + (1 - chosen) * (1 - ahead)
-    assert truth == pytest.approx(better, abs=0.02)
+    assert truth == pytest.approx(0.70, abs=0.02)
     assert mean_probability(answers) == pytest.approx(truth, abs=0.06)
     assert covered(answers, truth) >= 0.9 - 2 * math.sqrt(0.9 * 0.1 / COUNT)
 

@@ -14,11 +14,10 @@ import pytest
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import parse_all
-from scenarios.report import terminal
 from scenarios.run.setup import Setup
 from scenarios.studies.forecast import check, check_text
 from scenarios.studies.forecast.check import AlphaRow, Check, DataSource, MachineCosts
-from scenarios.studies.forecast.forecast import Forecast, RefusedClients, forecast
+from scenarios.studies.forecast.forecast import RefusedClients, forecast
 from tests.scenarios.studies.forecast.profiles import profile
 
 COSTS = MachineCosts(
@@ -82,49 +81,6 @@ def test_the_blocks_of_resnet18_weigh_and_cost_what_its_shapes_say_and_a_message
     assert sum(block.flops_forward for block in blocks) == 2 * 555_468_800
 
 
-def test_two_blocks_by_hand() -> None:
-    (row,) = check.alphas(Setup.of(load("digits", parse_all(["model.blocks=balanced:2"])), profile()))
-
-    # A plain step: 3 x 1200 less the first block's input gradient; the pathway adds 200 forward and 200 back.
-    assert row.flops_ratio == (2600 + 400) / 2600
-    assert row.ratio_3f == 1 + 2 * 200 / (3 * 1200)
-    assert row.payload_nbytes == 4 * 300
-    assert (row.share, row.nominal_share, row.eq2) == (0.75, 0.5, 1.5)
-
-
-# --- data -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_missing_data_set_is_a_warning_and_leaves_out_what_depends_on_it(cifar100: Check) -> None:
-    found, data = cifar100.estimate, cifar100.plain()["estimate"]["data"]
-
-    assert data["found"] is None
-    assert data["warning"].startswith("data set cifar100 was not found; searched data.root (")
-    assert data["get"].startswith("put cifar100/train.parquet and cifar100/test.parquet, or torchvision's")
-    assert (found.flops, found.virtual_seconds, found.joules) == (None, None, None)
-    assert found.bytes > 0
-
-
-def test_missing_data_that_can_be_downloaded_are_said_to_be() -> None:
-    get = check.data_source(Setup.of(load("cifar10-cnn"), profile()), None).get or ""
-    assert get.startswith("the first run downloads it with torchvision (data.download = true); if you have it, put ")
-    assert check.data_source(Setup.of(load("digits"), profile()), "scikit-learn") == DataSource(
-        "scikit-learn", None, None, None
-    )
-
-
-def test_a_data_set_of_ones_own_is_looked_for_by_its_place_and_not_by_the_name_in_its_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def asked(name: str, root: str | None, cache: Path | None) -> None:
-        raise LookupError(name)
-
-    monkeypatch.setattr(check, "find_data", asked)
-    place = "benchmarks.engine_parts.images:images_200"
-    with pytest.raises(LookupError, match=place):
-        check.run_check(load("digits", parse_all([f"data.name={place}", "model.name=cnn"])), tmp_path)
-
-
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
@@ -163,38 +119,7 @@ def test_wall_time_is_that_of_measured_rounds_and_otherwise_unknown() -> None:
     assert notes[1] == "wall time: measured just now, with 1 worker on cpu"
 
 
-def test_budgets_evaluations_and_rounds_that_cannot_be_timed_are_in_words() -> None:
-    _, notes, _ = texts(checked("rounds.participants=5", "budget.bytes=40 kB"))
-    assert notes[0] == "budget: budget.bytes ends the run after 2 rounds"
-    evaluated = checked("rounds.max=5", "eval.on=both", "eval.charged=true")
-    found = evaluated.plain()["estimate"]["evaluation_visits"]
-    nbytes = 50 * (found["message_down_nbytes"] + found["message_up_nbytes"])
-    assert (found["evaluations"], found["clients"], found["bytes"]) == (5, 10, nbytes)
-    assert texts(evaluated)[2]["of these, evaluations"].endswith(", 5 x 10 visits")
-    assert "evaluation_visits" not in checked().plain()["estimate"]
-    untimed = checked(virtual_seconds=None, joules=None, untimed="not computed within 5 s")
-    assert texts(untimed)[2]["virtual time"] == f"{terminal.UNKNOWN} not computed within 5 s"
-
-
-@pytest.mark.usefixtures("warm_workers")
-def test_check_as_json_has_exactly_these_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_command(["check", "digits", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-
-    assert set(result) == {"scenario", "blocks", "alphas", "submodels", "notes", "estimate", "costs", "refusals"}
-    assert result["refusals"] == []
-    assert result["estimate"]["data"]["found"] is not None
-    assert result["estimate"]["flops"] > 0
-
-
 # --- this machine -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("keep", "copies"), [("newest", 2), ("best", 3), ("every:10", 6), pytest.param((1, 10, 99), 4, id="list")]
-)
-def test_disk_counts_the_checkpoints_that_are_kept(keep: str | tuple[int, ...], copies: int) -> None:
-    assert check.checkpoints_kept(keep, 40) == copies
 
 
 def test_what_clients_of_fedbr_keep_is_refused_with_the_sum_where_the_disk_cannot_hold_it(
@@ -236,14 +161,6 @@ def test_a_run_that_cannot_work_is_refused_by_key(
     assert reasons == ([] if refusal is None else [refusal])
 
 
-def test_a_model_that_needs_more_memory_than_this_machine_has_is_refused() -> None:
-    costs = replace(COSTS, worker_nbytes=10**18)
-    (reason,) = check.refusals(load("digits"), checked().estimate, HERE, costs)
-    assert reason.startswith(
-        "train.batch = 16: the coordinator and one worker need 1000 PB of memory, and this machine"
-    )
-
-
 def test_check_ends_with_2_where_data_cannot_be_had_after_it_has_said_all_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -257,59 +174,3 @@ def test_check_ends_with_2_where_data_cannot_be_had_after_it_has_said_all_else(
     assert result["costs"]["wall_seconds"] is None
     (reason,) = result["refusals"]
     assert captured.err.splitlines()[-1] == f"fedbr: mnist-cnn: {reason}"
-
-
-def test_messages_above_aggregators_are_foreseen_to_the_byte(tmp_path: Path) -> None:
-    """Four steps of the server in eight rounds: three models down and three up in each, at 2 for a gigabyte."""
-    words = ("method=fedavg", "rounds.max=8", "fleet.tiers={count=3,price=2}", "tiers.interval=2")
-    found = check.run_check(load("digits", parse_all(words)), tmp_path)
-    flat = check.run_check(load("digits", parse_all(words[:2])), tmp_path)
-    nbytes = 4 * 3 * (61_696 + 61_685)
-    assert found.estimate.wan_bytes == nbytes
-    assert found.estimate.price == pytest.approx(nbytes * 2e-9)
-    assert (flat.estimate.wan_bytes, flat.estimate.price) == (None, None)
-    assert found.estimate.bytes == flat.estimate.bytes
-    limited = check.run_check(load("digits", parse_all([*words, "budget.wan_bytes=800 kB"])), tmp_path)
-    assert (limited.estimate.rounds, limited.estimate.ended_by) == (4, "wan_bytes")
-
-
-def test_messages_of_aggregators_that_meet_otherwise_are_those_of_their_rounds(tmp_path: Path) -> None:
-    def found(*words: str) -> Forecast:
-        given = ("method=fedavg", "rounds.max=12", "fleet.tiers.count=3", "fleet.server={down=inf,up=inf}", *words)
-        return check.run_check(load("digits", parse_all(given)), tmp_path).estimate
-
-    up, down = 61_685, 61_696
-    # One by one, each aggregator sends after its second step: six models in twelve steps, and as many answers, or one
-    # less where the last is still to be mixed in; and the first models of all three.
-    one_by_one = found("tiers.upwards=asynchronous", "tiers.interval=2")
-    assert one_by_one.rounds_played == one_by_one.rounds == 12
-    assert one_by_one.wan_bytes is not None
-    assert 3 * down + 4 * (up + down) <= one_by_one.wan_bytes <= 3 * down + 6 * (up + down)
-    # An interval as long as two and a half rounds has three as a rule.
-    alone, flat = found(), found("fleet.tiers={count=0}")
-    assert (alone.virtual_seconds or 0) > (flat.virtual_seconds or 0) > 0
-    in_seconds = found(f"tiers.interval={2.5 * (flat.virtual_seconds or 0) / 12:.6f} s")
-    assert in_seconds.wan_bytes is not None
-    assert 2 * 3 * (up + down) <= in_seconds.wan_bytes <= 5 * 3 * (up + down)
-
-
-def test_heterofls_parts_have_the_papers_numbers_without_the_data(tmp_path: Path) -> None:
-    found = check.run_check(load("heterofl-mnist", parse_all([f"data.root={tmp_path}"])), tmp_path)
-    assert [(row.rate, row.clients, row.params, round(row.mib, 3)) for row in found.submodels] == [
-        (1.0, 20, 1_556_874, 5.939),
-        (0.5, 20, 391_370, 1.493),
-        (0.25, 20, 98_922, 0.377),
-        (0.125, 20, 25_274, 0.096),
-        (0.0625, 20, 6_594, 0.025),
-    ]
-    assert found.submodels[0].message_down_nbytes - 4 * 1_556_874 == 425  # header, slot and five names
-    assert found.submodels[0].flops_per_example > 200 * found.submodels[-1].flops_per_example
-
-
-def test_the_last_alpha_blocks_are_shown_of_methods_that_have_alpha_alone() -> None:
-    names = ("fedavg", "fedbr")
-    found = {name: check.run_check(load("digits", parse_all([f"method={name}"])), Path("runs")) for name in names}
-    assert {name: [row.alpha for row in each.alphas] for name, each in found.items()} == {
-        "fedavg": [],
-        "fedbr": [1, 2, 3],
-    }

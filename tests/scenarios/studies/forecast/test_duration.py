@@ -1,33 +1,36 @@
-"""How long a study takes on this machine, and studies in pieces."""
+"""How long a study takes on this machine, by its pace in earlier runs, and studies in pieces."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coordinator.records.store import read
-from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
-from scenarios.config.load import ScenarioError, load
+from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
-from scenarios.experiment.grid import grid_of
-from scenarios.papers import reproduce
 from scenarios.report import html
 from scenarios.report.run_reader import open_runs
-from scenarios.run.host import Host, Piece, piece_seconds
-from scenarios.run.setup import Setup
+from scenarios.run.host import Piece
 from scenarios.studies.forecast import duration
-from scenarios.studies.forecast.duration import RunDuration, rounds_needed, runs_left
-from scenarios.studies.forecast.forecast import PlayedRounds
-from scenarios.studies.forecast.profiles import Profiles
+from scenarios.studies.forecast.duration import rounds_needed
+from scenarios.studies.forecast.pace import (
+    MeasuredRound,
+    Pace,
+    RoundWork,
+    busiest,
+    earlier_run,
+    read_rounds,
+    seconds_per_round,
+)
+from tests.scenarios import in_this_process
+from tests.scenarios.in_this_process import SMALL
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import never
-from tests.scenarios.studies.forecast.profiles import profile
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
@@ -51,56 +54,7 @@ def test_a_run_needs_as_many_rounds_as_its_last_budget_and_all_of_them_for_an_ac
     assert rounds_needed(needs, 500, spent) == rounds
 
 
-def test_what_is_left_of_a_study_that_has_not_begun_is_what_was_foreseen(tmp_path: Path) -> None:
-    run_set = reproduce.plan(
-        "fedmlb:2", "paper", grid_of("fedmlb:2", ["row=FedAvg,FedMLB", "setting=cifar100-dir0.3-100"]), 1
-    ).run_set
-    first, second = (run.name for run in run_set.runs)
-    rest = runs_left(run_set, tmp_path, "cpu", [RunDuration(first, 1000, 60.0), RunDuration(second, 500, 864.0)])
-
-    # 60,000 s and 432,000 s
-    assert str(rest) == "0 of 2 runs ended, 0 rounds done, at most 1,500 left; about 5.7 d left"
-    unknown = runs_left(run_set, tmp_path, "cpu")
-    assert (unknown.rounds_left, unknown.seconds_left) == (2000, None)
-
-
 # --- measuring --------------------------------------------------------------------------------------------------------
-
-
-def test_a_short_run_has_whole_rounds_unless_they_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (run,) = reproduce.plan("fedbr:fig3", "tiny", grid_of("fedbr:fig3", ["row=FedAvg", "panel=a"]), 1).run_set.runs
-    host = Host(tmp_path, 2, "cpu")
-    profile = Profiles("cpu", WorkerLauncher(), never).of(run.loaded)
-    played = PlayedRounds(Setup.of(run.loaded, profile))
-    setup, work = played.setup, duration.round_work(played)
-
-    assert duration.expected_rounds(run, played) == 5  # until 4 virtual seconds are over
-    whole = duration.short_scenario(setup, work, host).scenario
-    assert (whole.train, whole.rounds.participants, whole.eval.subset) == (setup.scenario.train, 5, None)
-    monkeypatch.setitem(duration.LONG_FLOPS, "cpu", 1.0)
-    cut = duration.short_scenario(setup, work, host).scenario
-    assert (cut.train.local_steps, cut.rounds.participants, cut.eval.subset, cut.eval.batch) == (2, 2, 100, 50)
-
-
-def test_aggregators_meet_the_server_after_each_round_of_a_short_run() -> None:
-    words = ["eval.every=12", "rounds.max=12", "fleet.tiers.count=2"]
-    for more in (["tiers.interval=12"], ["fleet.tiers.above.count=1", "tiers.interval=[3,4]"]):
-        loaded = load("digits", parse_all([*words, *more]))
-        played = PlayedRounds(Setup.of(loaded, profile(140)))
-        short = duration.short_scenario(played.setup, duration.round_work(played), Host(Path(), 1, "cpu")).scenario
-        assert (short.tiers.interval, short.eval.every) == (1, 2)  # of the tier above, too: 1 is the default
-
-
-def test_own_models_of_aggregators_are_evaluated_in_rounds_without_a_meeting() -> None:
-    words = ["fleet.tiers.count=2", "tiers.interval=4"]
-    plain, own = (
-        duration.evaluation_flops(
-            Setup.of(load("digits", parse_all([*words, *more])), replace(profile(140), test_count=100))
-        )
-        for more in ([], ["eval.aggregators=true"])
-    )
-    # Two models more after three of four rounds.
-    assert own == plain * (1 + 2 * 3 / 4) > 0
 
 
 @pytest.fixture
@@ -143,21 +97,6 @@ def test_a_piece_is_over_at_the_end_of_the_first_round_after_its_time() -> None:
     assert Piece(None, lambda: True)()
 
 
-def test_a_piece_has_a_length() -> None:
-    assert (piece_seconds("2 h"), piece_seconds(None)) == (7200.0, None)
-    with pytest.raises(ScenarioError, match=r"^--for '0 s': must be above 0 and finite$"):
-        piece_seconds("0 s")
-
-
-def test_a_piece_without_a_unit_is_refused_before_the_duration_is_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(duration, "forecast")
-    words = ["reproduce", "fedmlb:2", "--scale", "paper", "row=FedAvg", "setting=cifar100-dir0.3-100"]
-    assert main.run_command([*words, "--for", "2", "--out", str(tmp_path)]) == 2
-    assert "--for: '2' is a duration without a unit" in capsys.readouterr().err
-
-
 def chains(folder: Path) -> list[str]:
     return [
         read(path, "SELECT chain FROM rounds ORDER BY round DESC LIMIT 1")[0]["chain"]
@@ -196,3 +135,41 @@ def test_a_comparison_in_pieces_ends_as_one_that_was_made_at_once(
     assert open_runs([tmp_path / "digits" / "one"])[0].stopped_by() == "stopped at its time limit"
     assert main.run_command(["resume", str(tmp_path / "digits" / "one"), "--workers", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stopped_by"] == "rounds"
+
+
+def test_the_worker_with_most_to_do_takes_the_longest_visits_as_it_comes_free() -> None:
+    assert busiest([1.0] * 5, 2) == 3.0
+    assert busiest([3.0, 5.0, 4.0, 3.0], 2) == 8.0  # 5 and 4 first, then 3 on 4, then 3 on 5
+    assert busiest([3.0, 5.0], 4) == 5.0
+
+
+def test_rounds_with_and_without_an_evaluation_give_the_pace_of_both() -> None:
+    # Three visits of 10 FLOPs keep one of two workers busy for 20: 3 s without, 5 s with an evaluation of 4 FLOPs.
+    visits = [10.0, 10.0, 10.0]
+    rounds = [MeasuredRound(3.0, False, visits), MeasuredRound(5.0, True, visits)]
+    pace = Pace.of(rounds, 2, 4.0)
+
+    assert seconds_per_round(rounds) == 4.0
+    assert [pace.training, pace.evaluation] == pytest.approx([0.15, 0.5])
+    # Typical rounds of 40 and 20 FLOPs: 4.5 s; every second one is evaluated, with 8 FLOPs: 4 s / 2.
+    work = RoundWork([[10.0] * 7, [20.0]], 8.0, 2)
+    assert Pace(0.15, 0.5).round_seconds(work, 2) == pytest.approx(4.5 + 2.0)
+
+
+def test_an_earlier_run_of_the_same_kind_says_how_long_a_round_takes(tmp_path: Path) -> None:
+    folder = in_this_process.run(tmp_path)
+    rounds = read_rounds(folder, with_flops=True)
+    assert [(each.is_evaluated, len(each.flops)) for each in rounds] == [(True, 5)] * 4
+    same = load("digits", parse_all(["method=fedavg", *SMALL, "rounds.max=100", "seed=5", "train.lr=0.3"]))
+    found = earlier_run(same, tmp_path, "cpu")
+    assert found is not None
+    assert (found.folder, found.rounds, found.workers) == (folder, 4, 1)
+    assert found.seconds_per_round == seconds_per_round(rounds)
+    assert 0 < found.seconds_per_round < 60
+    assert earlier_run(load("digits", parse_all(["method=fedavg", *SMALL, "train.batch=7"])), tmp_path, "cpu") is None
+    environment = json.loads((folder / "environment.json").read_bytes())
+    environment["computes"]["processor"] = "another"
+    (folder / "environment.json").write_text(json.dumps(environment))
+    assert earlier_run(same, tmp_path, "cpu") is None
+    (folder / "environment.json").write_text("no json")
+    assert earlier_run(same, tmp_path, "cpu") is None

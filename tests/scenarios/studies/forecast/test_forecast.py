@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Iterator
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from coordinator.aggregation.server import ServerExtension
-from coordinator.methods.spec import CorrectionSpec, numbers_of_model
 from edge.protocol.config import ModelProfile
-from edge.protocol.options.base import Options
-from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
 from scenarios.run.setup import RunInputs, Setup
@@ -49,20 +42,6 @@ def test_the_costs_of_fedavg_by_hand_and_of_fedgkd_whose_teacher_is_silent_at_fi
     assert fedgkd.flops == 2 * 32 * (15 * 2600 + 10 * 1200)  # in the second round and the third
 
 
-@pytest.mark.parametrize(("policy", "counted"), [("sync", 15), ("fedasync", 15), ("fedbuff", 30)])
-def test_visits_in_flight_at_the_end_of_an_asynchronous_run_cost_what_they_have_taken(
-    policy: str, counted: int
-) -> None:
-    found = foreseen("rounds.max=3", "rounds.participants=5", f"rounds.policy={policy}")
-
-    # The run ends with the last update; the four others of the five visits in flight do not count, but cost.
-    begun = counted if policy == "sync" else counted + 4
-    assert (found.message_down_nbytes, found.message_up_nbytes) == ((1811, 1811), 1865)
-    assert counted * (1811 + 1865) <= found.bytes <= begun * (1811 + 1865)
-    assert (found.bytes == counted * (1811 + 1865)) is (policy == "sync")
-    assert found.nominal_bytes == counted * 2 * 1600
-
-
 def test_rounds_behind_those_that_are_played_go_on_at_the_pace_of_the_later_half() -> None:
     played, longer = foreseen("rounds.max=20"), foreseen("rounds.max=1000")
 
@@ -72,14 +51,6 @@ def test_rounds_behind_those_that_are_played_go_on_at_the_pace_of_the_later_half
     rest = longer.per_round["virtual_seconds"] * 980
     assert longer.virtual_seconds == pytest.approx(played.virtual_seconds + rest)
     assert longer.bytes == 50 * played.bytes
-    # 300 clients a round: a cohort tells enough of their mean.
-    many = foreseen("rounds.participants=300", "data.clients=400", "rounds.max=50", description=_of_clients(400))
-    assert many.rounds_played == 2
-
-
-def _of_clients(count: int) -> ModelProfile:
-    ones = np.ones((count, 10), np.int64)
-    return replace(profile(samples=32), samples=np.full(count, 32), histogram=ones)
 
 
 # A round of five visits: 5 x (1,811 + 1,865) B, and 5 x 2 x 32 x 2,600 FLOPs.
@@ -121,68 +92,6 @@ def test_seconds_and_joules_end_a_run_too_and_a_client_after_its_own_visits() ->
     assert (own.rounds, own.ended_by) == (5, "clients")
 
 
-def test_evaluations_that_are_charged_are_in_the_costs() -> None:
-    settings = ["rounds.max=5", "eval.on=both", "eval.every=2"]
-    description = replace(profile(samples=32), test_samples=np.array([8] * 9 + [0]))
-    free, charged = (foreseen(*settings, f"eval.charged={flag}", description=description) for flag in ("false", "true"))
-
-    assert free.evaluation_visits is None
-    visits = charged.evaluation_visits
-    assert visits is not None
-    # After rounds 2, 4 and the last; of the nine clients with examples. The model goes down as for training.
-    assert (visits.evaluations, visits.clients) == (3, 9)
-    assert (visits.message_down_nbytes,) * 2 == charged.message_down_nbytes == free.message_down_nbytes
-    assert visits.bytes == 27 * (visits.message_down_nbytes + visits.message_up_nbytes)
-    assert charged.bytes == free.bytes + visits.bytes
-    pairs = [[getattr(each, name) for each in (free, charged)] for name in ("flops", "virtual_seconds", "joules")]
-    flops, seconds, joules = (after - before for before, after in pairs)
-    assert flops == 27 * 8 * 1200
-    assert min(seconds, joules) > 0
-
-
-@pytest.mark.parametrize("method", ["pfedme", "fedamp", "fedfomo"])
-def test_a_model_that_a_client_keeps_is_not_sent_to_be_evaluated(method: str) -> None:
-    description = replace(profile(samples=32), test_samples=np.array([8] * 10), validation_samples=np.array([8] * 10))
-    free, charged = (
-        foreseen("rounds.max=5", f"eval.charged={flag}", method=method, description=description)
-        for flag in ("false", "true")
-    )
-    evaluated = charged.bytes - free.bytes
-    assert charged.evaluation_visits is not None
-    assert charged.evaluation_visits.bytes == evaluated
-    # A model of 400 numbers goes to ten clients after each of five rounds, but not to those that have trained.
-    assert 0 < evaluated < 50 * (1600 + 500)
-
-
-def test_whole_rounds_of_fedbr_are_priced_with_all_pathways_where_they_train_them() -> None:
-    three = replace(
-        profile(samples=32),
-        layout=Layout((BlockShape("body", 100), BlockShape("neck", 200), BlockShape("head", 300))),
-        flops=np.array([[1000.0, 1000.0, 0.0, 1000.0], [200.0, 200.0, 0.0, 200.0], [200.0, 200.0, 0.0, 200.0]]),
-        activations=np.array([10.0, 20.0, 20.0]),
-    )
-    always_one, all_in_full = (
-        foreseen("model.blocks=balanced:3", "rounds.max=3", method="fedbr", options=options, description=three)
-        for options in ("method_options={alpha=1}", 'method_options={alpha=1, full_rounds="all"}')
-    )
-
-    # A plain step costs 3200; the pathway through the last block adds 400, the one through the last two 800.
-    assert always_one.flops == 15 * 2 * 32 * 3600
-    # The first round is a whole one, and every later visit of a client that has had none yet.
-    assert all_in_full.flops == 2 * 32 * (6 * 3600 + 9 * 4400)
-
-
-def test_clients_that_only_download_are_priced_too() -> None:
-    options = 'method_options={broadcast="everyone"}'
-    found = foreseen("model.blocks=balanced:2", "rounds.max=3", method="fedbr", options=options)
-    (one_block, whole), up = found.message_down_nbytes, found.message_up_nbytes
-
-    # In the first round five clients train and the five others listen; in the two others five train on one block.
-    assert found.bytes == 15 * up + 10 * whole + 10 * one_block
-    # What five such clients keep is one file.
-    assert found.state_disk_nbytes == (10 + 5 + 1) * 400
-
-
 @pytest.fixture
 def no_collection() -> Iterator[None]:
     """No garbage collection, in whose callbacks (test tools have some) an alarm's error would be a warning."""
@@ -200,11 +109,6 @@ def test_a_round_that_takes_too_long_to_compute_is_left_out_with_the_reason(monk
     assert (found.virtual_seconds, found.joules) == (None, None)
     assert found.flops == 40 * 5 * 10**12 * 32 * 2600
     assert found.untimed == "not computed within 0.2 s: a round has too many events, of fleet.speed"
-
-
-def test_clients_that_are_away_let_rounds_wait() -> None:
-    away = foreseen("fleet.availability.kind=renewal", "fleet.availability.on=60 s", "fleet.availability.off=600 s")
-    assert (away.virtual_seconds or 0) > 2 * (foreseen().virtual_seconds or math.inf)
 
 
 def test_without_the_data_bytes_alone_are_foreseen() -> None:
@@ -232,33 +136,3 @@ def test_without_the_data_bytes_alone_are_foreseen() -> None:
 def test_what_makes_rounds_differ_from_a_typical_one_is_named(words: tuple[str, ...], keys: list[str]) -> None:
     inputs = RunInputs(load("digits", parse_all(["method=fedavg", *words])))
     assert varied_by(inputs.scenario, inputs.files) == keys
-
-
-class Control(ServerExtension):
-    """A vector as large as the model, down and up."""
-
-    def down(self, client: int) -> Payload:
-        return {"control": {"c": Vector(np.zeros(400, np.float32))}}
-
-    def up_shapes(self) -> dict[str, dict[str, int]]:
-        return {"control": {"c": 400}}
-
-
-def test_what_a_correction_sends_and_keeps_is_priced_too() -> None:
-    loaded = load("digits", parse_all(["method=fedavg", "method_options={}"]))
-    row = CorrectionSpec(
-        "control",
-        "",
-        "",
-        Options,
-        "",
-        "edge.methods.fedprox:FedProxCorrection",
-        server=Control,
-        client_state=numbers_of_model,
-    )
-    joined = replace(loaded, method=replace(loaded.method, corrections=(row,)))
-    found = study.forecast(Setup.of(joined, profile(samples=32)))
-
-    assert found.payload_down_nbytes == (1600 + 1600,) * 2
-    assert found.payload_up_nbytes == 1600 + 1600
-    assert found.state_disk_nbytes == (10 + 5) * 1600
