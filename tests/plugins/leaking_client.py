@@ -10,9 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Payload
 from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate, VisitContext
@@ -274,14 +272,6 @@ class LoadsAPart(ClientUpdate):
         net.load({key: down[MODEL][key] for key in net.layout.names[:-1]})
 
 
-class NoTeacher(ClientUpdate):
-    """Trains towards a frozen copy that nothing has loaded."""
-
-    def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
-        """The logits of the copy are no numbers."""
-        return super().loss(net, x, y) + F.mse_loss(net.run(x), net.frozen_copy("teacher").run(x).detach())
-
-
 class ChangesTheDownload(ClientUpdate):
     """Changes vectors that a worker may keep."""
 
@@ -289,13 +279,6 @@ class ChangesTheDownload(ClientUpdate):
         """In place."""
         super().begin(net, down, state, visit)
         down[MODEL][net.layout.names[0]].data[:] = 0
-
-
-class NoOptions(ClientUpdate):
-    """Its constructor does not call that of its base."""
-
-    def __init__(self, options: Options) -> None:
-        self.weight = 1.0
 
 
 @functools.cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 
 class ConvNet(nn.Module):
@@ -47,15 +46,6 @@ class Strided(ConvNet):
         self.fc = nn.Linear(8, classes)
 
 
-class Functional(ConvNet):
-    """Flattens by a function, which is no child."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, channels, 8, 8) -> (batch, classes)"""
-        logits: Tensor = self.fc(torch.flatten(self.deep(self.act(self.norm(self.conv(x)))), 1))
-        return logits
-
-
 class Residual(ConvNet):
     """A shortcut, of the shape that the chain has."""
 
@@ -64,28 +54,12 @@ class Residual(ConvNet):
         return super().forward(x) + super().forward(x.flip(3))
 
 
-class DropsInTraining(ConvNet):
-    """A chain in evaluation alone."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, channels, 8, 8) -> (batch, classes)"""
-        return F.dropout(super().forward(x), 0.5, self.training)
-
-
 class Cumulative(ConvNet):
     """Its running statistics are means over all batches."""
 
     def __init__(self, classes: int, channels: int = 1, width: int = 4) -> None:
         super().__init__(classes, channels, width)
         self.norm.momentum = None
-
-
-class Lazy(ConvNet):
-    """Its last layer learns its size from the first examples."""
-
-    def __init__(self, classes: int, channels: int = 1, width: int = 4) -> None:
-        super().__init__(classes, channels, width)
-        self.fc = nn.LazyLinear(classes)
 
 
 class Tied(nn.Module):

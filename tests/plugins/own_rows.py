@@ -14,5 +14,3 @@ def image_row(name: str) -> ModelRow:
 
 
 CONV_NET = image_row("ConvNet")
-STRIDED = image_row("Strided")
-RESIDUAL = image_row("Residual")

@@ -30,9 +30,6 @@ def test_an_option_goes_to_the_methods_that_have_it_whether_a_file_says_it_or_th
     assert fedbr.loaded.scenario.method_options["period"] == 9
 
 
-WORDS = ["method=fedavg,fedbr", "rounds.max=2", "train.local_steps=4", "stop.target_accuracy=0.05"]
-
-
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> Path:
     """The folder of a comparison of two methods over two rounds."""

@@ -55,7 +55,6 @@ class Kind:
 EVERY = frozenset({"study", "folder", "runs", "warnings"})
 SHORT = ("rounds.max=2", "train.local_steps=2")
 HELD_OUT = ("data.validation=0.2",)
-FEDAVG_RATES = ("method=fedavg", "train.lr=0.05,0.1")
 COMPARED = ("digits", "method=fedavg,fedprox", *SHORT)
 TWO = ("fedavg-seed0", "fedprox-seed0")
 SWEPT = frozenset({"scenario", "overrides", "axes", "seeds", "targets", "rows", "tests"})
