@@ -59,20 +59,10 @@ def global_number(update: ClientUpdate, net: BlockModel) -> float:
     return COUNT
 
 
-def global_list(update: ClientUpdate, net: BlockModel) -> float:
-    CLIENTS.append(update.visit.client)
-    return len(CLIENTS)
-
-
 def nested_counter(update: ClientUpdate, net: BlockModel) -> float:
     counter = NESTED["visits"].setdefault(0, Counter())
     counter[0] += 1
     return counter[0]
-
-
-def global_object(update: ClientUpdate, net: BlockModel) -> float:
-    MEMORY.visits += 1
-    return MEMORY.visits
 
 
 def new_global(update: ClientUpdate, net: BlockModel) -> float:
@@ -85,20 +75,9 @@ def class_attribute(update: ClientUpdate, net: BlockModel) -> float:
     return Leaking.seen
 
 
-def class_container(update: ClientUpdate, net: BlockModel) -> float:
-    Leaking.known.add(update.visit.client)
-    return len(Leaking.known)
-
-
 def default_argument(update: ClientUpdate, net: BlockModel, seen: list[int] = []) -> float:  # noqa: B006
     seen.append(update.visit.client)
     return len(seen)
-
-
-def function_attribute(update: ClientUpdate, net: BlockModel) -> float:
-    own = vars(function_attribute)
-    own["calls"] = own.get("calls", 0) + 1
-    return float(own["calls"])
 
 
 def counting() -> Callable[[], int]:
@@ -122,11 +101,6 @@ def closure(update: ClientUpdate, net: BlockModel) -> float:
 def tensor_in_place(update: ClientUpdate, net: BlockModel) -> float:
     TEACHER.add_(1)
     return float(TEACHER)
-
-
-def array_in_place(update: ClientUpdate, net: BlockModel) -> float:
-    NUMBERS[0] += 1
-    return float(NUMBERS[0])
 
 
 def teacher_weights(update: ClientUpdate, net: BlockModel) -> float:
@@ -159,16 +133,6 @@ def attribute_of_the_model(update: ClientUpdate, net: BlockModel) -> float:
     return float(vars(net)["visits"])
 
 
-def attribute_of_a_layer(update: ClientUpdate, net: BlockModel) -> float:
-    layer = net.modules[0]
-    vars(layer)["visits"] = vars(layer).get("visits", 0) + 1
-    return float(vars(layer)["visits"])
-
-
-def scratch(update: ClientUpdate, net: BlockModel) -> float:
-    return float(net.scratch("mine").add_(1)[0])
-
-
 def frozen_attribute(update: ClientUpdate, net: BlockModel) -> float:
     frozen = net.freeze("mine")
     vars(frozen)["visits"] = vars(frozen).get("visits", 0) + 1
@@ -186,11 +150,6 @@ def hook(update: ClientUpdate, net: BlockModel) -> float:
     return 0.0
 
 
-def hook_of_a_parameter(update: ClientUpdate, net: BlockModel) -> float:
-    next(iter(net.modules[0].parameters())).register_hook(lambda gradient: gradient * 2)  # type: ignore[no-untyped-call]
-    return 0.0
-
-
 def frozen_parameter(update: ClientUpdate, net: BlockModel) -> float:
     if update.visit.client == 0:
         net.modules[0].requires_grad_(False)
@@ -200,13 +159,6 @@ def frozen_parameter(update: ClientUpdate, net: BlockModel) -> float:
 def gradients_set_to_none(update: ClientUpdate, net: BlockModel) -> float:
     if update.visit.client == 0:
         net.modules[0].zero_grad()
-    return 0.0
-
-
-def other_numbers(update: ClientUpdate, net: BlockModel) -> float:
-    if update.visit.client == 0:
-        for parameter in net.modules[0].parameters():
-            parameter.data = torch.zeros_like(parameter)
     return 0.0
 
 
@@ -246,11 +198,10 @@ def method_of_the_class(update: ClientUpdate, net: BlockModel) -> float:
 WAYS: dict[str, Callable[[ClientUpdate, BlockModel], float]] = {
     way.__name__: way
     for way in (
-        global_number, global_list, nested_counter, global_object, new_global, class_attribute, class_container,
-        default_argument, function_attribute, closure, tensor_in_place, array_in_place, teacher_weights, own_generator,
-        shared_generators, kept_optimizer, attribute_of_the_model, attribute_of_a_layer, scratch, frozen_attribute,
-        gradient, hook, hook_of_a_parameter, frozen_parameter, gradients_set_to_none, other_numbers, other_parameter,
-        replaced_forward, settings_of_torch, options, method_of_the_class,
+        global_number, nested_counter, new_global, class_attribute, default_argument, closure, tensor_in_place,
+        teacher_weights, own_generator, shared_generators, kept_optimizer, attribute_of_the_model, frozen_attribute,
+        gradient, hook, frozen_parameter, gradients_set_to_none, other_parameter, replaced_forward, settings_of_torch,
+        options, method_of_the_class,
     )
 }  # fmt: skip
 globals().update({f"of_{name}": type(f"of_{name}", (Leaking,), {}) for name in WAYS})

@@ -24,28 +24,6 @@ class ConvNet(nn.Module):
         return logits
 
 
-class Shortcut(nn.Module):
-    """Half the pixels in each direction."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.body = nn.Conv2d(width, 8, 3, stride=2, padding=1)
-        self.down = nn.Conv2d(width, 8, 1, stride=2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, width, h, w) -> (batch, 8, h/2, w/2)"""
-        return torch.relu(self.body(x) + self.down(x))
-
-
-class Strided(ConvNet):
-    """A shortcut of few channels: a convolution that oneDNN cannot compute in channels_last."""
-
-    def __init__(self, classes: int, channels: int = 1, width: int = 4) -> None:
-        super().__init__(classes, channels, width)
-        self.deep = nn.Sequential(Shortcut(width), nn.AdaptiveAvgPool2d(1))
-        self.fc = nn.Linear(8, classes)
-
-
 class Residual(ConvNet):
     """A shortcut, of the shape that the chain has."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +13,9 @@ from coordinator.records.store import logged, read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
-from scenarios.report import html
-from scenarios.report.run_reader import open_runs
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.run_folder import RunFolder
-from tests.brief import brief_figures
 from tests.observers import Listener
 from tests.scenarios.runs import QUICK, never
 
@@ -86,21 +82,3 @@ def test_each_visit_and_each_step_log_what_they_say(once: Once) -> None:
         (None, None),
     ]
     assert (None, "extension.blocks", 4.0) in of_round
-
-
-def test_a_report_draws_what_was_logged_and_has_it_as_a_table(tmp_path: Path, once: Once) -> None:
-    run = once()
-    with brief_figures("logged"):
-        page = html.from_folder(run, tmp_path / "report.html").read_text()
-    assert '<section id="logged">' in page
-    for name in ("clients/mu", "server/drift", "server/extension.blocks"):
-        assert name in page
-    html.csv_table([run], tmp_path / "runs.csv")
-    with (tmp_path / "runs-logged.csv").open(newline="") as file:
-        table = list(csv.DictReader(file))
-    assert len(table) == len(open_runs([run])[0].logged) == len(rows(run))
-    assert [row["value"] for row in table if row["name"] == "unknown"] == [""] * 4
-    with brief_figures("curves", "logged"):
-        assert (
-            '<section id="logged">' not in html.from_folder(once("method=fedavg"), tmp_path / "plain.html").read_text()
-        )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ from coordinator.aggregation.server import LaterPayload
 from coordinator.records.store import Ledger, read
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.launcher import WorkerLauncher
-from edge.protocol.payload import MODEL, Payload
+from edge.protocol.payload import MODEL
 from tests.crossed import every
 from tests.ledgers import virtual_rows
 from tests.plugins.peers import PeerServer
@@ -100,41 +97,6 @@ def test_vectors_per_client_are_written_once_and_resumed(tmp_path: Path, launche
     assert virtual_rows(cut) == virtual_rows(whole)
     assert rows(cut, "SELECT chain FROM rounds") == rows(whole, "SELECT chain FROM rounds")
     assert {path.name for path in (cut / "vectors").iterdir()} == {path.name for path in (whole / "vectors").iterdir()}
-
-
-def test_models_that_are_mixed_for_an_evaluation_are_built_when_they_are_sent(
-    tmp_path: Path, launcher: WorkerLauncher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads: set[str] = set()
-    alive: set[int] = set()
-    most: list[int] = []
-    model = PeerServer.evaluation_model
-
-    def watched(server: PeerServer, client: int) -> LaterPayload:
-        later = model(server, client)
-
-        def build() -> Payload:
-            payload = later.build()
-            threads.add(threading.current_thread().name)
-            if server.store.view().clients("last"):  # else it is the initial model, which all clients share
-                alive.add(client)
-                weakref.finalize(payload[MODEL]["head"].data, alive.discard, client)
-                most.append(len(alive))
-            return payload
-
-        return replace(later, build=build)
-
-    monkeypatch.setattr(PeerServer, "evaluation_model", watched)
-    settings = (*PEERS, "data.clients=40", "eval.charged=true", "rounds.max=2")
-    result = run_with(tmp_path, launcher, 1, *settings)
-    assert threads == {"payloads"}
-    assert len(most) == 2 * 40
-    # The worker has at most 15 of these and the next round's 3 tasks, prefetching until it has half of what is left.
-    assert max(most) < 20
-    monkeypatch.undo()
-    assert run_with(tmp_path, launcher, 2, *settings)["model_sha256"] == result["model_sha256"]
-    evaluations = [rows(tmp_path / "digits" / f"with-{workers}", "SELECT * FROM evaluations") for workers in (1, 2)]
-    assert evaluations[0] == evaluations[1]
 
 
 def test_a_model_of_other_shapes_than_foreseen_ends_the_run_with_its_client(

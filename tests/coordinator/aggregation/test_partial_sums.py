@@ -27,9 +27,7 @@ from edge.protocol.fixed_point import sum_vector
 from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import MODEL, Vector
 from scenarios.config.load import ScenarioError, load
-from scenarios.config.overrides import parse_all, parsed
-from scenarios.run.host import Host
-from scenarios.run.runner import run as run_scenario
+from scenarios.config.overrides import parse_all
 from tests.pools import BLOCK_NBYTES, NORMAL, TRAINER, Pools
 from tests.pools import visit as pools_visit
 from tests.toy import build_now, direct, federation, model_sha256, play, set_workers, store
@@ -146,19 +144,6 @@ def test_the_model_is_the_same_whoever_adds_up_in_whatever_order_and_whoever_is_
     models = {trained(f"shuffled {shuffle}", shuffle=shuffle) for shuffle in (None, 1, 2)}
     models |= {trained("real", workers=3), trained("one", 1, kill_after=5), trained("two", 2, kill_after=5)}
     assert len(models) == 1
-
-
-def test_a_scenario_may_ask_for_it_and_it_is_part_of_the_result(trainers: WorkerLauncher, tmp_path: Path) -> None:
-    def finished(workers: int, how: str) -> dict[str, Any]:
-        loaded = load("digits", parsed(["rounds.max=2", "train.local_steps=2", f"aggregate.sum={how}"]))
-        out = tmp_path / f"{how}-{workers}"
-        return dict(run_scenario(loaded, Host(out, workers, "cpu"), trainers, lambda: False, stop_at_target=False))
-
-    one, three, plain = finished(1, "fixed_point"), finished(3, "fixed_point"), finished(2, "client_order")
-    assert one["model_sha256"] == three["model_sha256"]
-    assert chain(one) == chain(three) != chain(plain)
-    virtual = ("virtual_seconds", "bytes_down", "bytes_up", "nominal_bytes", "flops", "joules")
-    assert [one[key] for key in virtual] == [plain[key] for key in virtual]
 
 
 def chain(summary: dict[str, Any]) -> list[str]:

@@ -67,21 +67,6 @@ def test_aggregators_average_their_clients_and_the_server_averages_them_by_their
     assert numbers(server.of_client(3)) == numbers(server)
 
 
-def test_the_server_weighs_all_updates_since_it_met_an_aggregator() -> None:
-    server = tiered([0, 0, 1, 1], [0, 0])
-
-    step(server, update(0, 1, 0), update(2, 8, 0))
-    step(server, update(1, 4, 0))
-
-    # Aggregator 0 stands at 4 with 10 + 20 examples behind it, aggregator 1 at 8 with 30.
-    server.meet(0, everyone(2))
-    assert numbers(server)["a"] == pytest.approx((30 * 4 + 30 * 8) / 60)
-
-    step(server, update(3, 2, 0))
-    server.meet(0, everyone(2))
-    assert numbers(server)["a"] == 2  # the other aggregator has had no updates since
-
-
 def test_a_model_that_does_not_arrive_is_lost_and_its_aggregator_goes_on_from_the_others() -> None:
     server = tiered([0, 1], [0, 0])
 
@@ -244,22 +229,6 @@ def test_an_aggregators_control_variate_is_the_mean_of_its_clients_and_the_serve
     # The correction of a client towards its aggregator changes with that's mean, the rest stays until the next meeting.
     step(server, learned(1, 3))
     assert variates(server) == [4.5, 3.5, 3.5]
-
-
-def test_a_control_variate_that_is_lost_on_its_way_is_learned_with_the_next_one() -> None:
-    server = scaffold([0, 0, 0, 1], [0, 0])
-
-    step(server, learned(0, 6), learned(3, 8))
-    server.meet(0, np.array([True, False]))
-    # Of 8, which has not arrived, aggregator 1 goes on with its own part.
-    assert variates(server) == [6 / 4, 6 / 4 + 8, 6 / 4]
-
-    server.meet(0, np.array([False, False]))
-    assert variates(server) == [6 / 4, 6 / 4 + 8, 6 / 4]
-
-    step(server, learned(0, -3), learned(3, 2))
-    server.meet(0, everyone(2))
-    assert variates(server) == [(6 - 3 + 8 + 2) / 4] * 3
 
 
 def test_control_variates_pass_two_tiers() -> None:

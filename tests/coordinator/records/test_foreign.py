@@ -6,9 +6,7 @@ import contextlib
 import math
 import os
 import re
-import signal
 import sqlite3
-import threading
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -131,24 +129,6 @@ def test_more_rows_than_any_result_has_are_refused(ledger: Path, monkeypatch: py
     monkeypatch.setattr(foreign, "MOST_ROWS", 100_000)
     with pytest.raises(ForeignLedger, match="a result has more than 100,000 rows"):
         read(ledger, ENDLESS)
-
-
-@pytest.mark.parametrize("query", [f"SELECT COUNT(*) FROM ({ENDLESS})", ENDLESS])
-def test_an_error_of_a_signals_handler_ends_a_query(query: str, ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "rows", lambda cursor: sum(1 for _ in cursor))
-
-    def on_alarm(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, on_alarm)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(KeyboardInterrupt):
-            read(ledger, query)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert not [thread for thread in threading.enumerate() if thread.name == "ledger"]
 
 
 # --- what is written is what is read ----------------------------------------------------------------------------------

@@ -218,23 +218,6 @@ def test_evaluation_belongs_to_the_round_whose_model_it_scores(tmp_path: Path) -
     assert [visit[2] for visit in played.visits[:4]] == ["train", "train", "evaluate", "evaluate"]
 
 
-@pytest.mark.parametrize(("metric", "accuracy"), [("", 0.9), ("f1", 0.8), ("eval_acc", 0.5)])
-def test_the_servers_own_metric_is_the_accuracy_where_there_is_one(
-    tmp_path: Path, metric: str, accuracy: float
-) -> None:
-    def app() -> Generator[Answer, Answer, None]:
-        yield {"do": "metrics", "round": 0, "values": {"accuracy": 0.1}}  # of the initial model
-        yield push(0)
-        yield receive(0)
-        yield push(0, kind="evaluate")
-        yield receive(1)
-        yield {"do": "metrics", "round": 1, "values": {"accuracy": 0.9, "f1": 0.8, "loss": 0.25}}
-
-    (row,) = play(tmp_path, app, replies={1: reply(metrics={"eval_acc": 0.5})}, metric=metric).rows
-    assert row.accuracy == accuracy
-    assert row.test_loss == (None if metric == "eval_acc" else 0.25)
-
-
 def test_the_server_handles_the_replies_of_a_round(tmp_path: Path) -> None:
     def app() -> Generator[Answer, Answer, None]:
         yield push(0, 1)
@@ -269,20 +252,6 @@ def test_an_asynchronous_app_steps_with_each_reply(tmp_path: Path) -> None:
     assert [visit[:3] for visit in played.visits[:3]] == [(0, 0, "train"), (1, 0, "train"), (2, 0, "train")]
 
 
-def test_a_poll_takes_no_time_unless_the_one_before_it_was_in_vain_at_the_same_instant(tmp_path: Path) -> None:
-    times = []
-
-    def app() -> Generator[Answer, Answer, None]:
-        yield push(1)
-        for _ in range(5):
-            answer = yield poll(0)
-            times.append((answer["now"], numbers(answer)))
-
-    # SLOW answers after 4 s; polls in a row go on by at most a second
-    play(tmp_path, app)
-    assert times == [(0.0, []), (1.0, []), (2.0, []), (3.0, []), (4.0, [0])]
-
-
 def test_a_reply_after_the_timeout_is_late_and_the_node_has_its_context(tmp_path: Path) -> None:
     seen = []
 
@@ -305,21 +274,6 @@ def test_a_reply_after_the_timeout_is_late_and_the_node_has_its_context(tmp_path
     ]
     assert played.rows[1].wasted_bytes == DOWN + UP
     assert played.rounds.contexts == {0: reply_file(tmp_path, 2), 1: reply_file(tmp_path, 3)}
-
-
-def test_flowers_own_overhead_comes_before_each_visit(tmp_path: Path) -> None:
-    def app() -> Generator[Answer, Answer, None]:
-        yield push(0, 0, 1)
-        yield receive(0, 1, 2)
-
-    # client 1 leaves before its visit would begin, and returns at 8 s
-    behaviour = away([(0.0, 1000.0)], [(0.0, 0.25), (8.0, 1000.0)])
-    played = play(tmp_path, app, behaviour=behaviour, overhead=0.5)
-    assert played.visits == [
-        (0, 0, "train", 0.5, 1.5),
-        (0, 0, "train", 2.0, 3.0),
-        (0, 1, "train", 8.0, 12.0),
-    ]
 
 
 def test_a_message_that_expires_gives_an_error_and_its_reply_is_late(tmp_path: Path) -> None:

@@ -84,20 +84,6 @@ def test_an_aggregator_sends_its_model_after_its_own_rounds_or_seconds(
     assert [start for (start,) in sent[:2]] == sent_at
 
 
-def test_aggregators_begin_no_round_after_their_seconds_and_wait_for_the_others(tmp_path: Path) -> None:
-    run = ran(tmp_path, rounds=5, schedule={"interval": "20 s"})
-
-    # Aggregator 0 steps at 9, 17 and 25 s, since it may begin until 21 s; aggregator 1 at 18 and 34 s, until 22 s.
-    assert run.rows("SELECT round, client, start_s FROM visits WHERE round < 3 ORDER BY round, client") == [
-        *((0, 0, 1), (0, 1, 2), (0, 2, 1), (0, 3, 2), (1, 0, 9), (1, 1, 18), (1, 2, 9), (1, 3, 18)),
-        *((2, 0, 17), (2, 2, 17)),
-    ]
-    # Their models arrive at 27 and 38 s; then all is repeated.
-    assert [row for row in messages(run) if row[2] == "up"] == [(2, 0, "up", 25, 27), (2, 1, "up", 34, 38)]
-    assert rounds(run) == [(0, 18), (9, 34), (17, 38), (38, 56), (47, 72)]
-    assert run.rows("SELECT accuracy IS NULL FROM rounds") == [(1,), (1,), (0,), (1,), (0,)]
-
-
 # --- what a budget ends -----------------------------------------------------------------------------------------------
 
 
@@ -205,16 +191,3 @@ def test_what_aggregators_cannot_do_is_refused_by_its_key(words: list[str], mess
     with pytest.raises(ScenarioError) as caught:
         load("digits", parse_all(words))
     assert str(caught.value).removeprefix("command line: ") == message
-
-
-def test_a_link_on_which_aggregators_would_delay_each_other_is_refused(tmp_path: Path) -> None:
-    # Two of 94 Mbit/s of goodput: 98.3 on the wire.
-    with pytest.raises(ScenarioError) as caught:
-        one_by_one(tmp_path / "a", server_link=100e6)
-    assert str(caught.value) == (
-        "fleet.server.down = 100 Mbit/s: tiers.upwards = asynchronous does not model a link on which aggregators delay "
-        "each other; choose 199 Mbit/s"
-    )
-    with pytest.raises(ScenarioError, match="choose inf, since their own rates vary"):
-        one_by_one(tmp_path / "b", server_link=1e12, aggregators={"count": 2, "bandwidth": {"kind": "ou"}})
-    one_by_one(tmp_path / "c", server_link=199e6, rounds=1)

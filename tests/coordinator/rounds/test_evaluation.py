@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, resolve
 from coordinator.records.schema import EvaluationRow
@@ -71,19 +70,6 @@ def test_values_of_global_and_clients_by_hand() -> None:
     assert result(SCORES, EvaluationScope("both", "clients")).values == ()
 
 
-def test_each_client_is_scored_with_the_global_model_on_its_own_test_examples(tmp_path: Path) -> None:
-    run = played(tmp_path, on="clients")
-    site, expected = run.workers.site, []
-    site.net.train_mode(False)
-    site.net.load(run.federation.server.model)
-    for indices in site.client_indices.test:
-        x, y = site.test_set.fetch(indices)
-        with torch.no_grad():
-            expected.append(float((site.net.run(x).argmax(1) == y).double().mean()))
-    assert of("accuracy", values(tmp_path), 1) == pytest.approx(expected)
-    assert run.rows("SELECT accuracy FROM rounds")[1][0] == pytest.approx(np.mean(expected))
-
-
 def test_no_virtual_fact_depends_on_what_is_evaluated(tmp_path: Path) -> None:
     plain, all_of_it = (
         virtual_rows(folder)
@@ -116,18 +102,6 @@ def test_every_method_can_be_evaluated_on_clients_after_an_adaptation(tmp_path: 
 
 
 # --- adaptation -------------------------------------------------------------------------------------------------------
-
-
-def test_no_epoch_is_no_adaptation_and_one_changes_every_accuracy(tmp_path: Path) -> None:
-    still = {"epochs": 2, "lr": 0.0}
-    adapted: dict[str, dict[str, Any]] = {"none": {}, "zero": {"epochs": 0}, "still": still, "one": {"epochs": 1}}
-    for folder, adapt in adapted.items():
-        played(tmp_path / folder, on="clients", adapt=adapt)
-    found = {folder: values(tmp_path / folder) for folder in adapted}
-    assert found["zero"] == found["still"] == found["none"]
-    assert all(found["one"][key] != value for key, value in found["none"].items() if key[2] == "loss")
-    losses = [np.mean(of("loss", found[folder], 1)) for folder in ("one", "none")]
-    assert losses[0] < losses[1]  # each client's test examples are drawn like its training examples
 
 
 def test_one_evaluation_has_the_values_of_three_that_measure_them_one_by_one(tmp_path: Path) -> None:

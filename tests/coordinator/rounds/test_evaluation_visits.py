@@ -20,7 +20,6 @@ from tests.coordinator.rounds.clockwork import (
     EVALUATED,
     EVER,
     FORWARD,
-    STEP,
     TRAINED,
     UP_NBYTES,
     VALUES_NBYTES,
@@ -91,18 +90,6 @@ def test_models_and_values_are_those_of_an_evaluation_that_costs_nothing(tmp_pat
     assert accuracies(charged, 1) == accuracies(free, 1)
     history = [run.federation.selection.history for run in (charged, free)]
     assert history[0].visits.tolist() == history[1].visits.tolist() == [2, 2, 2, 2]
-
-
-def test_values_before_an_adaptation_and_on_validation_examples_are_charged(tmp_path: Path) -> None:
-    evaluation = {"adapt": {"epochs": 2, "before": True}, "select": "validation"}
-    run = ran(tmp_path, validation=0.25, evaluation=evaluation)
-    rows = run.rows("SELECT client, flops, samples, bytes_down, bytes_up FROM visits WHERE kind = 'evaluate'")
-    # A quarter of 359 examples is held out: 89, which run forward once; the 90 test examples do so twice.
-    # Each of the four further values is a name with its length, and a number of 8 bytes with a type and a length.
-    names = ("before/accuracy", "before/loss", "validation/accuracy", "validation/loss")
-    up = VALUES_NBYTES + sum(1 + len(name) + 10 for name in names)
-    work = 2 * EVALUATED + 89 * FORWARD + 2 * 270 * STEP
-    assert rows == [(client, work, 2 * 270, DOWN_NBYTES, up) for client in range(4)]
 
 
 def test_clients_that_are_away_are_not_visited_and_those_that_leave_not_evaluated(tmp_path: Path) -> None:

@@ -75,19 +75,6 @@ def test_each_aggregators_deadline_runs_from_its_own_beginning(tmp_path: Path) -
     ]
 
 
-def test_each_aggregator_takes_the_first_of_more_visits_than_it_needs(tmp_path: Path) -> None:
-    # Six visits for three: three of each aggregator, of which the first one and a half, rounded down, count.
-    seconds = [*FOUR, (1.0, 1.0, 1.0), (1.0, 1.0, 1.0)]
-    rules = RoundPolicy("over_select", participants=3, over_select=2.0)
-    run = ran(tmp_path, seconds=seconds, clients=6, participants=3, rules=rules)
-
-    # Clients 0, 2, 4 take 4, 8, 3 s from 1 s on; clients 1, 3, 5 take 4, 16, 3 s from 2 s on.
-    assert run.rows("SELECT client, kind FROM visits ORDER BY client") == [
-        *((0, "late"), (1, "late"), (2, "late"), (3, "late"), (4, "train"), (5, "train"))
-    ]
-    assert rounds(run) == [(0, 9)]  # 2 + 3 + 4
-
-
 # --- what is lost -----------------------------------------------------------------------------------------------------
 
 
@@ -160,20 +147,6 @@ def test_with_one_aggregator_a_method_has_its_models_to_the_bit(case: Case, tmp_
 
     assert model_sha256(one.federation) == model_sha256(flat.federation)
     assert one.rows("SELECT client, loss FROM visits") == flat.rows("SELECT client, loss FROM visits")
-
-
-def test_models_on_their_way_up_have_the_length_of_their_frames(tmp_path: Path) -> None:
-    halves = {"wan": [{"kind": "fp16"}]}
-    plain, coded = (
-        play(tmp_path / name, "fedavg", **SMALL, aggregators={"count": 2}, codec=codec)
-        for name, codec in (("plain", {}), ("coded", halves))
-    )
-
-    sent = "SELECT DISTINCT direction, nbytes FROM aggregators ORDER BY direction"
-    # 414 numbers, of which two bytes are left of four.
-    assert plain.rows(sent) == [("down", 2000), ("up", 1989)]
-    assert coded.rows(sent) == [("down", 2000), ("up", 1989 - 2 * 414)]
-    assert plain.rows("SELECT bytes_up FROM visits") == coded.rows("SELECT bytes_up FROM visits")
 
 
 def test_control_variates_are_charged_above_clients_in_both_directions(tmp_path: Path) -> None:

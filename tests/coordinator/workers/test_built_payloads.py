@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from coordinator.workers.pool import PayloadBuilder
 from coordinator.workers.task import PoolTask
 from edge.protocol.messages import Train
 from edge.protocol.payload import Payload, Vector
-from tests.pools import Heard, Pools, model, sums, visit
+from tests.pools import Heard, Pools, model, visit
 
 
 def built(client: int, build: Callable[[], Payload]) -> PoolTask:
@@ -41,28 +40,6 @@ def test_a_payload_is_built_once_on_another_thread_when_a_worker_can_use_it(pool
     assert dict(done.replies) == {client: [11.0 * client, 11.0 * client + 1] for client in range(20)}
     assert sorted(ahead) == list(range(20))
     assert threads == {"payloads"}
-
-
-def test_heartbeats_and_other_tasks_go_on_while_a_payload_is_built(pools: Pools) -> None:
-    release = threading.Event()
-
-    def slow() -> Payload:
-        assert release.wait(60)
-        return model()
-
-    heard = Heard()
-    with pools(2, heartbeat_seconds=0.2) as pool:
-        waiting = pool.submit([built(0, slow)], heard)
-        until = time.monotonic() + 1.5  # eight heartbeats; four without an answer end a worker
-        others = 0
-        while time.monotonic() < until:
-            others += len(sums(pool, [visit(1)]))
-        assert heard.replies == []
-        release.set()
-        waiting.wait()
-    assert others > 5
-    assert heard.replies == [(0, [0.0, 1.0])]
-    assert pools.of("worker_died") == []
 
 
 # --- the builder alone ------------------------------------------------------------------------------------------------

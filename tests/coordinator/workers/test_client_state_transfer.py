@@ -3,7 +3,6 @@ refused."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace as changed
 
-from coordinator.workers.task import PoolError, PoolTask, Reply, UpdateValidator
+from coordinator.workers.task import PoolTask, Reply, UpdateValidator
 from edge.protocol import client_state, messages
 from edge.protocol.payload import Payload, Vector
 from tests.pools import ALICE, Opener, Peer, answer, meanwhile, visit
@@ -188,23 +187,3 @@ def test_what_a_remote_worker_brought_before_it_was_lost_does_not_count(listenin
     with meanwhile(serve):
         host.pool.submit([keeping(folder)], lambda task, reply: None).wait()
     assert plain(client_state.read(str(folder / "after"))) == plain(AFTER)
-
-
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"nothing like it")])
-def test_a_file_that_cannot_be_read_ends_the_run_by_its_name(
-    listening: Opener, folder: Path, damage: Callable[[Path], object]
-) -> None:
-    host, may_leave = listening(0), threading.Event()
-    damage(folder / "before")
-
-    def serve() -> None:
-        with Guest(host.endpoint, ALICE) as alice:
-            alice.join()
-            may_leave.wait(20)
-
-    with meanwhile(serve):
-        with pytest.raises(PoolError) as error:
-            host.pool.submit([keeping(folder)], lambda task, reply: None).wait()
-        may_leave.set()
-    where = f"client 7, round 6, train: the client's state cannot be read: {folder / 'before'}: "
-    assert str(error.value).startswith(where)

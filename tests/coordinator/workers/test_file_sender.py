@@ -14,7 +14,6 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.registry import Worker
 from edge.protocol.config import ShippedFile
 from edge.protocol.messages import (
-    MOST_REQUESTS,
     PART_NBYTES,
     FetchFile,
     FilePart,
@@ -85,26 +84,6 @@ def test_parts_are_sent_by_hash_and_offset_each_with_a_ping(files: dict[ShippedF
         Ping(),
     ]
     assert sender.last_sent_at >= began
-
-
-def test_requests_wait_until_parts_have_left_the_queue_and_are_bounded(files: dict[ShippedFile, Path]) -> None:
-    (_, small), sent, alice = files, Sent(), remote()
-    sender = serving(dict([*files.items(), *_more(files, 100)]), sent)
-    sent.has_left = False
-    for _ in range(2 * MOST_REQUESTS):
-        sender.requested(alice, FetchFile(small.sha256, 0))
-    assert len(sent.messages) == 2 * MOST_REQUESTS  # each part and its ping; the others wait
-    with pytest.raises(WireError, match="more than 8 requests of parts wait"):
-        sender.requested(alice, FetchFile(small.sha256, 0))
-    sent.has_left = True
-    sender.send_due()
-    assert len(sent.messages) == 4 * MOST_REQUESTS
-
-
-def _more(files: dict[ShippedFile, Path], count: int) -> list[tuple[ShippedFile, Path]]:
-    """Further files of the same content, as modules may be."""
-    _, small = files
-    return [(ShippedFile("source", f"m{n}.py", small.sha256, small.nbytes), files[small]) for n in range(count)]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ import psutil
 import pytest
 import zmq
 
-from coordinator.records.schema import HostEvent
 from coordinator.workers import monitor
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
@@ -326,47 +325,6 @@ def test_a_worker_that_hangs_is_replaced_though_its_connection_lives(
     assert len(pools.of("worker_died")) == 3
 
 
-def test_what_starts_workers_may_die_three_times_in_a_run(tmp_path: Path) -> None:
-    workers: list[psutil.Process] = []
-    died: list[str] = []
-
-    def kill_its_parent(event: HostEvent) -> None:
-        if event.kind == "worker_died":
-            died.append(event.detail)
-        if event.kind != "worker_started":
-            return
-        workers.append(psutil.Process(int(event.detail.removeprefix("pid "))))
-        parent = workers[-1].parent()
-        assert parent is not None
-        parent.kill()
-
-    with (
-        pytest.raises(PoolError, match="the process that starts workers was ended by SIGKILL"),
-        WorkerLauncher(preload=("tests.pools",)) as own,
-        Pool(job(), 1, own, tmp_path, kill_its_parent, lambda: False, SITE) as pool,
-    ):
-        sums(pool, [visit(0, SLEEP)])
-    assert len(workers) == 4
-    assert died == [f"worker {n} ended: the process that starts workers was ended by SIGKILL" for n in range(3)]
-    assert all_end(workers)
-
-
-def test_a_worker_that_never_greets_ends_the_run(
-    launcher: WorkerLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monitor, "LOCAL_WORKER_SECONDS", 0.5)
-
-    def stop(event: HostEvent) -> None:
-        if event.kind == "worker_started":
-            psutil.Process(int(event.detail.removeprefix("pid "))).suspend()
-
-    with (
-        pytest.raises(PoolError, match=r"no worker has been there for 0\.5 s"),
-        Pool(job(), 1, launcher, tmp_path, stop, lambda: False, SITE) as pool,
-    ):
-        sums(pool, [visit(0)])
-
-
 def test_a_killed_coordinator_leaves_nothing_behind(tmp_path: Path) -> None:
     script = f"""
 import sys, tempfile
@@ -441,16 +399,3 @@ def test_a_task_that_three_workers_failed_over_tells_who_cares_and_the_pool_goes
     told = [reason.partition(" (")[0] for reason in failed]
     assert told == [f"0.5: client 1, round 6, train: given up after 3 workers; the last: {why}"]
     assert group.tasks == 0
-
-
-def test_another_socket_is_waited_for_as_well(pools: Pools) -> None:
-    heard: list[bytes] = []
-    with zmq.Context() as context, context.socket(zmq.PAIR) as ours, context.socket(zmq.PAIR) as theirs:
-        ours.bind("inproc://pair")
-        theirs.connect("inproc://pair")
-        with pools(1) as pool:
-            pool.watch(ours, lambda: heard.append(ours.recv()))
-            theirs.send(b"one")
-            while not heard:
-                pool.turn(10.0)
-    assert heard == [b"one"]

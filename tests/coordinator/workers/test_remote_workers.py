@@ -15,9 +15,9 @@ import zmq
 from coordinator.workers import monitor
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, PoolTask, Reply
-from edge.protocol import messages, serialization
+from edge.protocol import messages
 from edge.protocol.payload import Vector
-from tests.pools import ALICE, AUTH, BOB, EVE, RUN, Host, Opener, Peer, answer, meanwhile, sums, visit
+from tests.pools import ALICE, AUTH, BOB, EVE, RUN, Host, Opener, Peer, meanwhile, sums, visit
 
 # --- who is welcome ---------------------------------------------------------------------------------------------------
 
@@ -182,35 +182,3 @@ def test_a_name_that_a_lost_remote_worker_leaves_behind_is_not_taken_over_with_a
 
 def model_of(value: float) -> Any:
     return np.full(100_000, value, np.float32)
-
-
-def test_a_node_agents_workers_are_each_recorded_and_those_that_retire_are_not_counted(listening: Opener) -> None:
-    host, key = listening(1), ALICE[0].decode()
-    named = f"worker 1, a remote worker, key {key}"
-
-    def serve() -> None:
-        with Peer(host.endpoint, ALICE) as agent:
-            agent.join(workers=3)
-            for memory in ("worker 0 on cuda:0: 1 MiB", "worker 1 on cuda:0: 2 MiB", "", "worker 2 on cuda:0: 3 MiB"):
-                sequence, task = agent.hear()
-                encoded = serialization.encode(answer(task), agent.run_id)
-                envelope = serialization.Envelope(agent.name, sequence, telemetry=memory).pack()
-                agent.send([envelope, encoded.header, *encoded.frames])
-            for left in (2, 1, 1):
-                agent.say(messages.Capacity(left))
-            while not isinstance(message := agent.hear()[1], messages.Shutdown):
-                pass
-            assert message.why.endswith("a capacity of 1 tasks at a time after one of 1")
-
-    with meanwhile(serve):
-        host.until(lambda: host.pool.size == 4)
-        while len(host.of("worker_memory")) < 3:
-            sums(host.pool, [visit(client) for client in range(4)])
-        host.until(lambda: host.of("worker_died"))
-    assert host.of("worker_memory") == [f"worker 1: worker {n} on cuda:0: {n + 1} MiB" for n in range(3)]
-    assert host.of("worker_retired") == [
-        f"{named}: 2 tasks at a time instead of 3, for lack of memory",
-        f"{named}: 1 tasks at a time instead of 2, for lack of memory",
-    ]
-    assert host.pool.size == 1
-    assert len(host.pool._registry.alive) == len(host.pool._registry._by_number) == 1

@@ -189,32 +189,6 @@ def test_both_models_of_radio_power_agree_at_the_rows_own_rates(name: str) -> No
     assert receiving == pytest.approx(row.receive_watts, rel=0.01)
 
 
-def test_hierfavgs_links_and_clients_take_what_its_cost_model_says() -> None:
-    # Liu et al., ICC 2020: 1 MHz, 0.5 W, a channel gain of 1e-8, 1e-10 W of noise; the cloud is ten times as far.
-    edge, cloud = networks()["hierfavg-edge"], networks()["hierfavg-cloud"]
-    shannon = 1e6 * math.log2(1 + 0.5 * 1e-8 / 1e-10)
-    assert edge.up_bits_per_second == pytest.approx(shannon, abs=1) == pytest.approx(5.672e6, abs=500)
-    assert cloud.up_bits_per_second == pytest.approx(shannon / 10, abs=1)
-    # A message of 21,840 weights for MNIST, and of 5,852,170 for CIFAR-10, and its joules at the sender.
-    for weights, seconds, joules in ((21_840, 0.1232, 0.0616), (5_852_170, 33.01, 16.51)):
-        took = 32 * weights / edge.up_bits_per_second
-        assert (took, edge.transmit_watts * took) == pytest.approx((seconds, joules), rel=5e-4)
-        assert 32 * weights / cloud.up_bits_per_second == pytest.approx(10 * took)
-        # Nothing is counted for the way down.
-        assert 32 * weights / edge.down_bits_per_second < 1e-5 * took
-        assert edge.receive_watts == 0
-    # 20 cycles a bit at 1 GHz: 20 images of 28x28 bytes take 20 x 784 x 8 x 20 ns, and of 32x32x3 bytes 20 x 3072 x ..
-    client = devices()["hierfavg-client"]
-    for model, images, macs, first in (
-        ("hierfavg-lenet", 28 * 28, 480_500, 144_000),
-        ("hierfavg-cnn", 32 * 32 * 3, 137_729_024, 884_736),
-    ):
-        flops = 2 * (3 * macs - first)  # images need no gradient
-        assert 20 * flops / client.throughput(model) == pytest.approx(20 * images * 8 * 20e-9)
-    steps = 60 * 20 * 784 * 8 * 20e-9  # on MNIST
-    assert (steps, client.train_watts * steps) == pytest.approx((0.1505, 0.01505), rel=5e-4)
-
-
 # --- throughput by model and family -----------------------------------------------------------------------------------
 
 

@@ -16,9 +16,8 @@ import pytest
 from PIL import Image
 
 from edge.data.decoded_cache import open_data
-from edge.data.json_partition import read_indices
 from edge.data.parquet_images import read_split
-from edge.data.registry import DataError, DataSet, PartitionError
+from edge.data.registry import DataError, DataSet
 from edge.protocol.config import DataConfig
 from tests import peak, warm
 from tests.edge.data.made_up import (
@@ -197,21 +196,6 @@ def test_a_member_whose_header_lies_about_its_length_is_not_unpacked_either(tmp_
 
 
 # --- who holds what ---------------------------------------------------------------------------------------------------
-
-
-def test_a_partition_of_very_many_clients_is_read_in_one_pass_and_one_longer_than_any_refused(tmp_path: Path) -> None:
-    """To go through all names for each of them would take the better part of an hour."""
-    file, clients = tmp_path / "shares.json", 100_000
-    file.write_text("{" + ", ".join(f'"{client}": [{client}]' for client in range(clients)) + "}")
-    assert read_indices(file, clients, clients)[-1].tolist() == [99_999]
-    with pytest.raises(PartitionError, match=r"client 99999 holds example 99999, the data has 0\.\.99998"):
-        read_indices(file, clients, clients - 1)
-    os.truncate(file, 10**12)
-    with pytest.raises(PartitionError, match=rf"^data\.partition\.file: {file} is larger than 16,000,000 bytes$"):
-        read_indices(file, 2, 10)
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(PartitionError, match=r"/pipe is a device or a pipe, not a file$"):
-        read_indices(tmp_path / "pipe", 2, 10)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -17,11 +17,9 @@ import torch
 import torchvision.datasets
 
 from edge.data import decoded_cache, parquet_images
-from edge.data.atomic_cache import text_once
 from edge.data.decoded_cache import open_data
-from edge.data.partitioning import cached_partition, partition_data
 from edge.data.registry import Data, DataError
-from edge.protocol.config import DataConfig, PartitionConfig
+from edge.protocol.config import DataConfig
 from tests.edge.data import describer
 from tests.edge.data.made_up import PIXELS, write_idx, write_parquet
 
@@ -135,19 +133,6 @@ def test_a_cache_that_is_damaged_or_cannot_be_written_is_named(tmp_path: Path) -
         open_data(DataConfig("digits"), tmp_path / "cache")
 
 
-@pytest.mark.parametrize(
-    ("config", "reason"),
-    [
-        (DataConfig("mnist", root="/nowhere"), "data.root is named, so nothing else is tried"),
-        (DataConfig("femnist"), "torchvision does not offer femnist"),
-        (DataConfig("mnist", download=False), "data.download is false"),
-    ],
-)
-def test_a_missing_set_says_why_it_is_not_downloaded(tmp_path: Path, config: DataConfig, reason: str) -> None:
-    with pytest.raises(DataError, match=f"data set {config.name} not found.* Not downloaded: {reason}"):
-        open_data(config, tmp_path)
-
-
 def test_a_download_lands_in_the_cache_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, wanted = torchvision.datasets.MNIST, []
 
@@ -247,17 +232,3 @@ def test_one_that_is_killed_while_it_builds_neither_blocks_the_other_nor_leaves_
     assert len(other.said()) == 64
     assert log(tmp_path) == ["flops_per_example", "read", "read", "partition_data"]
     assert hidden(tmp_path) == []
-
-
-def test_a_partition_and_a_text_that_cannot_be_kept_are_made_each_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = DataConfig("digits", clients=3, partition=PartitionConfig("dirichlet", alpha=0.5))
-    data = open_data(config, tmp_path)
-    (tmp_path / "shares").write_text("a file, not a folder")
-    shares, expected = cached_partition(config, data, tmp_path), partition_data(config, data)
-    assert [share.tolist() for share in shares.train] == [share.tolist() for share in expected.train]
-    assert text_once(tmp_path / "shares" / "x", lambda: "made") == "made"
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2
-    assert said[1] == f"cannot write to the cache {tmp_path / 'shares' / 'x'}: File exists; going on without it"

@@ -93,24 +93,6 @@ def test_the_last_windows_of_each_activity_are_tested_and_none_of_training_overl
     assert firsts(more.test) == firsts(decoded.test)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "complaint"),
-    [
-        ("labels.txt", "1 1 1 1", "labels.txt: 4 columns, not 5"),
-        ("labels.txt", "1 1 1 500 9999", "labels.txt: activity 1 at 500 .. 9999, acc_exp01_user01.txt has 1 .. 713"),
-        ("labels.txt", "1 1 1 1 100", "labels.txt: has no windows of 128 samples of one activity for training and"),
-        ("gyro_exp01_user01.txt", "0 0 0", "acc_exp01_user01.txt: 713 samples, but gyro_exp01_user01.txt has 1"),
-        ("acc_exp02_user01.txt", "0 0 east", "acc_exp02_user01.txt: cannot be read: "),
-        ("acc_exp09_user09.txt", "0 0 0", "acc_exp09_user09.txt: gyro_exp09_user09.txt is missing beside it"),
-    ],
-)
-def test_a_file_of_the_authors_that_does_not_fit_is_named(tmp_path: Path, name: str, text: str, complaint: str) -> None:
-    (write_raw(tmp_path) / "hapt" / "RawData" / name).write_text(text)
-    with pytest.raises(DataError) as caught:
-        read(HAPT, files([tmp_path]))
-    assert complaint in str(caught.value)
-
-
 # --- series of any set ------------------------------------------------------------------------------------------------
 
 

@@ -75,26 +75,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return driver
 
 
-def test_the_contexts_own_memory_comes_off_the_share_once_it_is_measured(driver: Driver) -> None:
-    gpu = GpuShare(job(slot=3, workers=8))  # four of them on each GPU
-    gpu.update_limit(())
-    driver.reserved = 1024 * MIB
-    # The process holds 1.5 GiB, of which torch's allocator knows 1.
-    assert gpu.measure() == "cuda:1: 1024 MiB reserved, 512 MiB context, share 0.25"
-    assert driver.fractions == [("cuda:1", 0.25), ("cuda:1", 0.2)]
-    assert gpu.measure() == ""
-    crowded = GpuShare(job("cuda:0", workers=20))
-    crowded.update_limit(())
-    crowded.measure()
-    assert driver.fractions[-1] == ("cuda:0", 0.0)
-    # A driver that tells nothing leaves the share whole.
-    driver.table, driver.reserved = "", 0
-    gpu = GpuShare(job("cuda:0", slot=1, workers=2))
-    gpu.update_limit(())
-    assert gpu.measure() == "cuda:0: 0 MiB reserved, share 0.50"
-    assert driver.fractions[-2:] == [("cuda:0", 0.5), ("cuda:0", 0.5)]
-
-
 def test_a_share_grows_when_a_neighbour_has_left_and_is_set_only_when_it_changes(driver: Driver) -> None:
     gpu = GpuShare(job(slot=0, workers=6))
     for gone in ((), (), (1,), (1, 2), (1, 2, 4)):  # slots 1, 3 and 5 are on the other GPU

@@ -6,7 +6,6 @@ from collections import deque
 from typing import Any, cast
 
 import numpy as np
-import pytest
 
 from edge.protocol import messages, serialization
 from edge.protocol.payload import Vector
@@ -56,24 +55,6 @@ def test_long_uploads_and_other_replies_do_not_wait() -> None:
     batch = ReplyBatch(Sent())
     assert not batch.add(7, 0.5, update(1, np.zeros((1 << 18) + 1, np.float32)))  # more than 1 MiB
     assert not batch.add(7, 0.5, messages.Error("ValueError", "no"))
-
-
-def test_a_batch_is_due_after_a_tenth_of_a_second_or_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr("edge.runtime.reply_batch.time.monotonic", lambda: now)
-    batch = ReplyBatch(Sent())
-    assert not batch.is_due()
-    batch.add(7, 0.5, update(1))
-    assert not batch.is_due()
-    now = 100.099
-    assert not batch.is_due()
-    now = 100.101
-    assert batch.is_due()
-    now, full = 100.0, ReplyBatch(Sent())
-    for client in range(1024):
-        assert not full.is_due()
-        full.add(1 + client, 0.5, update(client))
-    assert full.is_due()
 
 
 def test_a_batch_that_would_be_too_large_goes_out_before_the_next_update() -> None:

@@ -155,18 +155,3 @@ def test_a_folder_is_no_scenario_and_that_of_a_run_is_resumed(
         (tmp_path / name).touch()
     message = f"{tmp_path}: is a run folder; to go on with its run: fedbr resume {tmp_path}"
     assert refused(capsys, "run", str(tmp_path)) == message
-
-
-def test_shares_that_look_like_counts_are_noted_with_the_clients_that_they_give(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for given, note in (
-        ("{raspberry-pi-4=12}", "raspberry-pi-4 10"),
-        ("{raspberry-pi-4=3,jetson-nano=1}", "raspberry-pi-4 8, jetson-nano 2"),
-        ("{raspberry-pi-4=8,jetson-nano=2}", ""),  # as many as there are clients
-        ("{raspberry-pi-4=60,jetson-nano=40}", ""),  # percent
-        ("{raspberry-pi-4=1,jetson-nano=1}", ""),
-    ):
-        assert main.run_command(["check", "digits", f"fleet.devices={given}", "--json"]) == 0
-        text = f"fedbr: note: fleet.devices: shares are normalised, and data.clients = 10: {note}\n"
-        assert capsys.readouterr().err == (text if note else "")

@@ -32,7 +32,7 @@ from edge.runtime.keys import make, read_pair, read_public
 from scenarios.cli import main
 from tests import warm
 from tests.edge.protocol.mutations import JOB
-from tests.scenarios.runs import changed, fedbr
+from tests.scenarios.runs import fedbr
 from tests.toy import federation, objective, set_workers, store
 
 TINY = ["digits", "method=fedavg", "train.local_epochs=1", "rounds.max=2"]
@@ -101,48 +101,6 @@ def outcome(run: Path) -> dict[str, list[tuple[object, ...]]]:
     files = sorted((run / "state").iterdir())
     told["files"] = [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
     return told
-
-
-ENCODED = (
-    'codec.up=[{kind="topk",ratio=0.1},{kind="quantize",bits=4},{kind="elias"}]',
-    'codec.down={kind="quantize",bits=8}',
-    'codec.up_slots={control={kind="fp16"}}',
-)
-
-
-@pytest.mark.usefixtures("warm_workers")
-@pytest.mark.parametrize(
-    "codec", [pytest.param((), id="plain"), pytest.param(ENCODED, id="encoded", marks=pytest.mark.long)]
-)
-def test_a_worker_of_another_process_gives_the_same_models_and_client_states_to_the_bit(
-    codec: tuple[str, ...],
-    folder: Path,
-    short_folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of ten clients five are visited in each of three rounds, so that some come with what they kept before."""
-    asked, port = ["method=fedbr+scaffold", "rounds.max=3", *codec], free_port()
-    here = ["--workers", "1", "--out", str(folder / "runs"), "--run-id", "alone", "--json"]
-    alone = model_sha256(capsys, ["run", *changed(TINY, *asked), *here])
-    monkeypatch.setenv("TMPDIR", str(short_folder))
-    with worker(folder, port) as alice, worker(folder, port, "eve") as eve:
-        # Nobody works here, so that each number has been made by the remote worker.
-        assert (
-            model_sha256(capsys, [*changed(listening(folder, port, "remote_worker"), *asked), "--workers", "0"])
-            == alone
-        )
-        status, said = alice.ended()
-        assert (status, said[0][:11], said[1:]) == (0, "joined run ", ["the run has ended"])
-        why = "the run does not know this key: its public key must be named in --allow there"
-        assert eve.ended() == (3, [f"tcp://127.0.0.1:{port}: {why}"])
-    runs = folder / "runs" / "digits"
-    assert outcome(runs / "remote_worker") == outcome(runs / "alone")
-    assert len(outcome(runs / "remote_worker")["states"]) > 5
-    assert list(short_folder.iterdir()) == []
-    query = "SELECT kind FROM host_events WHERE kind IN ('worker_joined', 'worker_started', 'listening')"
-    rows = read(runs / "remote_worker" / "ledger.sqlite", query)
-    assert [row["kind"] for row in rows] == ["listening", "worker_joined"]
 
 
 PRIVATE_HEAD = objective(

@@ -24,8 +24,8 @@ from scenarios.cluster.keepers import (
 )
 from scenarios.cluster.ray_engine import check_address, run_shares
 from scenarios.config.errors import ScenarioError
-from scenarios.config.load import load, note_on_sums
-from scenarios.config.overrides import parse_all, parsed
+from scenarios.config.load import load
+from scenarios.config.overrides import parsed
 from scenarios.experiment.executors import run_request
 from scenarios.experiment.run_set import PlannedRun
 from scenarios.run.child_process import Message
@@ -140,17 +140,3 @@ def test_options_that_do_not_go_with_a_cluster_are_refused(capsys: pytest.Captur
     assert refused(capsys, *on, "--any-machine").startswith("--any-machine: needs --listen; with --on, nodes of other")
     assert refused(capsys, *on, "--workers", "0").startswith("--workers 0: every node needs a worker")
     assert refused(capsys, *on, "--listen", "head:1") == "--listen head:1: must be tcp://HOST:PORT"
-
-
-def test_a_note_names_sums_of_machines_where_they_can_be_had_and_the_scenario_says_nothing() -> None:
-    notes: list[str] = []
-    for overrides in (
-        ["method=fedavg", "aggregate.sum=client_order"],
-        ["method=fedavg", "aggregate.sum=fixed_point"],
-        ["method=scaffold"],
-        ["method=fedavg", "rounds.policy=fedbuff"],
-    ):
-        note_on_sums(load("digits", parse_all(overrides)), notes.append)
-    assert notes == []
-    note_on_sums(load("digits", parsed(["method=fedavg"])), notes.append)
-    assert "with aggregate.sum=fixed_point each machine sends one sum" in notes[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.cluster.ray_engine import RayEngine, last_word
+from scenarios.cluster.ray_engine import RayEngine
 from scenarios.config.errors import ScenarioError
 from tests.scenarios.runs import refused
 
@@ -62,17 +62,6 @@ def test_what_listens_at_an_address_and_is_no_ray_cluster_is_told_within_seconds
         "ray://",
         "no cluster is at PLACE: Connection refused; `ray start --head` starts one",
     ]
-
-
-def test_the_reason_for_which_ray_ended_its_process_is_found_in_what_it_wrote() -> None:
-    warned = "[2026-01-02 03:04:05,678 W 12 12] rpc_client.h:153: Failed to connect within 5 seconds.\n\n"
-    fatal = "[2026-01-02 03:04:05,678 C 12 12] loader.cc:115:  A bug. Check failed: has_token Create a token file\n"
-    assert last_word("") == ""
-    assert last_word(warned) == "Failed to connect within 5 seconds."
-    assert (
-        last_word(warned + fatal + "*** StackTrace ***\n_raylet.so(+0x1) GetToken()\n")
-        == "has_token Create a token file"
-    )
 
 
 @pytest.mark.parametrize("words", [("sweep", "digits", "seed=1,2"), ("compare", "digits")])

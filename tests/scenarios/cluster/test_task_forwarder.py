@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from coordinator.workers.task import PoolError, PoolTask
-from coordinator.workers.task_group import PoolTaskGroup
 from edge.protocol import messages, serialization
 from edge.protocol.payload import Payload, Vector
-from scenarios.cluster.task_forwarder import StateFiles, TaskForwarder
+from scenarios.cluster.task_forwarder import StateFiles
 from tests.edge.protocol.mutations import JOB, pack
 from tests.edge.runtime.listener import Listener
 
@@ -130,54 +127,7 @@ def test_updates_of_a_round_go_up_as_one_sum_of_the_machine_once(agent: Listener
     assert agent.hear() == (0, messages.PartialSum(5, 0, {}))
 
 
-def test_an_agent_refuses_what_it_was_sent_twice_and_files_of_the_run(agent: Listener) -> None:
-    slow = messages.Train(3, 6, 0.1, {"tenths": 2}, {})
-    for _ in range(2):
-        agent.send(pack(slow, serialization.Envelope(agent.identity, 12), frames=False))
-    assert agent.hear() == (0, messages.Error("WireError", "task 12 came twice"))
-    assert agent.hear()[0] == 12
-    agent.send(pack(messages.MappedTensors("/dev/shm", {"0f" * 16: 3}), serialization.Envelope(agent.identity)))
-    assert agent.hear() == (0, messages.Error("WireError", "a node agent maps no files of the run"))
-
-
 # --- a partial sum that cannot be made again --------------------------------------------------------------------------
-
-
-class Machine:
-    """A pool and a connection of a forwarder, which the test plays."""
-
-    def __init__(self, *said: tuple[serialization.Envelope, messages.Message]) -> None:
-        self.said, self.sent = list(said), list[messages.Message]()
-        self.tasks: list[PoolTask] = []
-        self.size, self.socket = 1, None
-
-    def turn(self, seconds: float) -> None:
-        """Nothing happens."""
-
-    def watch(self, socket: object, on_readable: Callable[[], None]) -> None:
-        self.on_readable = on_readable
-
-    def submit(self, tasks: list[PoolTask], on_reply: object, group: object) -> PoolTaskGroup:
-        self.tasks += tasks
-        return PoolTaskGroup(lambda task, reply: None, lambda: None, lambda tasks: None, lambda tasks: None)
-
-    def received(self) -> list[tuple[serialization.Envelope, messages.Message]]:
-        said, self.said = self.said, []
-        return said
-
-    def send(self, message: messages.Message, *_: object) -> None:
-        self.sent.append(message)
-
-
-def test_a_visit_that_fails_when_it_is_done_again_for_a_lost_sum_ends_the_agent(tmp_path: Path) -> None:
-    """Its update counts for the run, which must learn that the sum with it does not come."""
-    machine: Any = Machine((serialization.Envelope("agent", 7, weight=0.5), TASK))
-    forwarder = TaskForwarder(machine, machine, StateFiles(tmp_path, 1), [], workers=1)
-    machine.on_readable()
-    (task,) = machine.tasks
-    forwarder._on_reply(task, messages.Update(2, 5, {}, {}))
-    with pytest.raises(PoolError, match="a partial sum was lost, and a visit in it cannot be done again: given up"):
-        task.on_failure(task, "given up after 3 workers")
 
 
 # --- files of client states -------------------------------------------------------------------------------------------

@@ -143,68 +143,6 @@ def test_a_run_on_devices_has_a_run_folder_and_a_file_of_its_rounds(tmp_path: Pa
 
 # --- data that lie on the devices alone -------------------------------------------------------------------------------
 
-COUNTS = (30, 40, 50, 60)
-OWN = ("data.name=tests.plugins.cameras:SET", "model.name=tests.plugins.cameras:NET")
-
-
-def cameras(root: Path) -> None:
-    """A folder with all files, ``all``, and one for each board and for the server."""
-    rng = np.random.default_rng(0)
-    for name, count in [*((f"cam{client}", count) for client, count in enumerate(COUNTS)), ("test", 90)]:
-        y = rng.integers(0, 3, count)
-        x = (rng.normal(size=(count, 6)) + y[:, None]).astype(np.float32)
-        for folder in (root / "all", root / name):
-            folder.mkdir(parents=True, exist_ok=True)
-            np.savez(folder / f"{name}.npz", x=x, y=y)
-
-
-def boards(root: Path) -> dict[int, dict[str, Any]]:
-    """Nodes whose data roots hold their own camera's file."""
-    configs = nodes(CLIENTS)
-    for config in configs.values():
-        config |= {"data-root": str(root / f"cam{config['partition-id']}"), "cache": str(root / "cache")}
-    return configs
-
-
-def test_a_board_that_comes_later_or_with_other_examples_takes_no_part(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cameras(tmp_path)
-    configs = boards(tmp_path)
-    late = {node: configs.pop(node) for node in (node_of(2),)}
-
-    def on_message(node: int, message: Message) -> None:
-        if message.metadata.message_type == TRAIN and late:  # the first visit
-            number, config = late.popitem()
-            grid.contexts[number] = Context(1, number, config, RecordDict(), {})
-
-    grid = LocalGrid(client_app(), configs, on_message)
-    real = served(
-        tmp_path,
-        grid,
-        *OWN,
-        "method=fedavg",
-        "data.partition.kind=boards",
-        data_root=str(tmp_path / "test"),
-        min_nodes=3,
-    )
-    assert real["visits"]["train"] == 6
-    text = "client 2 has 50 examples, and joined after the run had begun: its weight would be wrong"
-    assert f"node {node_of(2)} takes no part: {text}" in capsys.readouterr().err
-
-
-def test_examples_on_boards_are_simulated_by_nobody_and_the_server_needs_test_examples(
-    tmp_path: Path, trainers: WorkerLauncher
-) -> None:
-    cameras(tmp_path)
-    with pytest.raises(
-        ScenarioError, match=r"data.partition.kind = 'boards': each client's examples lie on its own bo"
-    ):
-        simulated(tmp_path, trainers, *OWN, "data.partition.kind=boards", f"data.root={tmp_path / 'all'}")
-    with pytest.raises(ScenarioError, match="the server has no test examples to evaluate models on"):
-        grid = LocalGrid(client_app(), boards(tmp_path))
-        served(tmp_path, grid, *OWN, "data.partition.kind=boards", data_root=str(tmp_path / "cam0"))
-
 
 def test_modules_of_the_users_own_travel_with_the_app_packages_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -273,13 +211,6 @@ def failing(client: int, round: int, answer: str | FlowerError) -> Any:
         return answer if isinstance(answer, str) else Message(answer, reply_to=message)
 
     return on_message
-
-
-def test_a_node_that_flower_reports_as_gone_is_lost(tmp_path: Path) -> None:
-    gone = FlowerError(5, "Node unavailable")
-    grid = LocalGrid(client_app(), nodes(CLIENTS), failing(1, 0, gone))
-    real = served(tmp_path, grid, "method=fedavg", "rounds.participants=4", "rounds.max=1")
-    assert (real["visits"]["train"], real["visits"]["lost"]) == (3, 1)
 
 
 def test_an_error_on_a_device_ends_the_run_or_leaves_its_visit_out(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from coordinator.records.store import read
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.experiment.grid import Grid, grid_of
-from scenarios.papers import cells, reproduce, tables
+from scenarios.papers import reproduce, tables
 from scenarios.papers.cells import measured
 from scenarios.papers.spec import CORRECTED, FIRST, Smoothing, ema, smoothed
 from scenarios.run.progress import ProgressPoint, Trail
@@ -77,34 +77,6 @@ def test_the_beginning_of_the_average_can_be_chosen_where_there_is_one() -> None
 
 
 LOSSLESS, JPEGS = "Parquet (lossless images) in /data/cifar100", "Parquet (JPEG images) in /data/"
-
-
-@pytest.mark.parametrize(
-    ("name", "source", "shares", "held_out", "test", "said"),
-    [
-        ("cifar100", LOSSLESS, [500] * 100, 0, 10_000, []),
-        ("cifar100", LOSSLESS, [400] * 100, 100, 10_000, []),  # 40,000 to train on, and 10,000 to validate
-        ("cifar100", LOSSLESS, [166] * 300, 0, 10_000, []),  # equal shares for 300 clients leave 200 images to nobody
-        ("cifar100", JPEGS, [500] * 100, 0, 10_000, ["data: images compressed again as JPEG"]),
-        (
-            *("tinyimagenet", JPEGS, [100] * 100, 0, 2_400),
-            ["data: 10,000 of 100,000 training images, 2,400 of 10,000 test images"],
-        ),
-    ],
-)
-def test_other_copies_and_parts_of_a_set_than_the_papers_say_what_they_are(
-    tmp_path: Path, name: str, source: str, shares: list[int], held_out: int, test: int, said: list[str]
-) -> None:
-    known = {
-        "data": {"name": name, "source": source, "test_examples": test},
-        "partition": {
-            "clients": len(shares),
-            "histogram": [[share, 0] for share in shares],
-            "validation": [held_out] * len(shares),
-        },
-    }
-    (tmp_path / "environment.json").write_text(json.dumps(known))
-    assert cells.differences(tmp_path) == said
 
 
 @pytest.fixture(scope="module")

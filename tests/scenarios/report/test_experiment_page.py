@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.report import columns, html, readings, result_tables, run_reader
+from scenarios.report import columns, readings, result_tables, run_reader
 from scenarios.report.html import ExperimentAnswer, write_experiment
 from scenarios.report.readings import Reading
 from scenarios.report.run_reader import RecordedRun
@@ -54,23 +54,6 @@ def test_a_page_answers_first_and_then_reports_the_runs_of_each_row(
     assert re.findall(r"<dt>(seeds?|scenario)</dt><dd>(.*?)</dd>", page) == [("scenario", "digits"), ("seeds", "0, 1")]
     assert re.findall(r"</svg>(\w+)</th><td>2</td>", page) == list(rows)  # the table of groups, each with its line
     assert "<summary>Visits of each run; none was wasted</summary>" in page
-
-
-@pytest.mark.usefixtures("brief_figures")
-def test_of_many_rows_some_are_drawn_and_all_are_in_tables(
-    rows: dict[str, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(html, "MOST_DRAWN", 2)
-    by_group = run_reader.of_rows(rows)
-    page = write_experiment(tmp_path / "report.html", "lr", ExperimentAnswer("Done."), by_group).read_text()
-    assert "Figures and tables of single runs show 2 of 3 rows." in page
-    lines = re.findall(r'stroke-dasharray: ([^"]+)"></line></svg>(\w+)</th><td>2</td>', page)
-    assert lines[:2] == [("none", "slow"), ("19 5.7", "fast")]  # in pixels; both are of one method
-    assert re.findall(r"<summary>Scenario: (.*?)</summary>", page) == ["slow, seed 0", "fast, seed 0"]
-    page = write_experiment(
-        tmp_path / "report.html", "lr", ExperimentAnswer("Done."), by_group, drawn=["other"]
-    ).read_text()
-    assert re.findall(r"<summary>Scenario: (.*?)</summary>", page) == ["other, seed 0"]
 
 
 @pytest.mark.parametrize(

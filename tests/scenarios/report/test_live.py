@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from coordinator.records.schema import HostEvent, RoundRow
+from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RoundFinished
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all, parsed
@@ -30,11 +29,6 @@ def progress(
     return RoundFinished(RoundRow(**spent), number, 1_230_000 * number, 4_560_000 * number, alphas or {})
 
 
-def cut_after(rounds: int) -> RoundFinished:
-    """A round that makes no step: after it there are as many rounds as before."""
-    return replace(progress(rounds + 1, None), rounds=rounds)
-
-
 def shown(show: LiveTable) -> list[str]:
     console = Console(file=io.StringIO(), width=80)
     with console.capture() as capture:
@@ -48,26 +42,6 @@ def begun(rounds: int = 3, label: str = "fedbr", method: str = "fedbr") -> tuple
     show = LiveTable([label], stream=stream)
     show.on_start(FOLDER, load("digits", parsed([f"rounds.max={rounds}"]), method=method))
     return show, stream
-
-
-def test_the_address_for_remote_workers_and_those_that_came_and_went_are_shown() -> None:
-    stream = io.StringIO()
-    show = LiveTable(["fedavg"], stream=stream, names={"KEY": "alice"}, first_wait_seconds=600.0)
-    show.on_event(HostEvent("worker_started", "0", "pid 7", 0.0))  # a local one
-    show.on_event(HostEvent("listening", "", "tcp://127.0.0.1:5555", 0.0))
-    assert "listening at tcp://127.0.0.1:5555; remote workers: none" in shown(show)
-    show.on_event(HostEvent("worker_joined", "1", "a remote worker, key KEY", 0.0))
-    show.on_event(HostEvent("worker_joined", "2", "a remote worker, key OTHER", 0.0))
-    assert "listening at tcp://127.0.0.1:5555; remote workers: alice, OTHER" in shown(show)
-    show.on_event(HostEvent("worker_died", "1", "its connection was lost", 0.0))
-    show.on_event(HostEvent("worker_died", "0", "killed", 0.0))
-    assert stream.getvalue().splitlines() == [
-        "listening at tcp://127.0.0.1:5555 for remote workers (fedbr worker --connect); "
-        "waiting for the first for 600 s at most",
-        "alice joined; remote workers: alice",
-        "OTHER joined; remote workers: alice, OTHER",
-        "alice left (its connection was lost); remote workers: OTHER",
-    ]
 
 
 def test_the_table_shows_every_method_and_the_last_rounds_of_the_one_at_work() -> None:
@@ -104,21 +78,6 @@ def test_where_there_is_no_terminal_each_round_is_one_plain_line() -> None:
     assert second.endswith("alpha 0/5/0")
     assert third.startswith("fedbr 2/2  accuracy 81.25 %")
     assert third.endswith("alpha 4/0/1")
-
-
-def test_a_round_that_a_budget_cuts_is_shown_as_cut_even_if_it_is_the_first() -> None:
-    (show, stream), (again, later) = begun(), begun()
-    show.on_round(cut_after(0))
-    again.on_round(progress(1, 0.5))
-    again.on_round(cut_after(1))
-    _, first, _, whole, second = (stream.getvalue() + later.getvalue()).splitlines()
-
-    assert first.startswith("fedbr 1/3 cut  accuracy -  virtual 1.5 min")
-    assert whole.startswith("fedbr 1/3  accuracy 50.00 %")
-    assert second.startswith("fedbr 2/3 cut  accuracy -")
-    assert "ETA" not in first + second
-    assert "0/3" in shown(show)[0]
-    assert [line.split()[0] for line in shown(again)[3:]] == ["1", "2"]
 
 
 def test_the_time_left_is_that_of_rounds_after_the_first_which_began_with_the_start_of_workers(

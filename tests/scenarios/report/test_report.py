@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.parquet
 import pytest
-from msgspec import to_builtins
 
 from coordinator.methods.gmbs import CHOICES, ChoiceRow
 from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, VisitRow
@@ -23,7 +22,6 @@ from coordinator.records.visit_columns import VisitColumns
 from scenarios.config.errors import ReportError
 from scenarios.report import html, terminal
 from scenarios.report.run_reader import BlockTraffic, open_runs
-from scenarios.run import client_values
 from scenarios.run.run_finder import found
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import SummaryRecord
@@ -247,39 +245,6 @@ def test_a_block_is_charged_its_real_bytes_beside_an_equal_share_of_the_model(ru
     head = BlockTraffic("head", down=4 * 1200, up=4 * 1200, nominal_down=4 * 800, nominal_up=4 * 800)
     header = BlockTraffic("header", down=4 * 50, up=4 * 50, nominal_down=0, nominal_up=0)
     assert fedbr.traffic() == [stem, head, header]
-
-
-def test_the_accuracies_of_clients_have_columns_figures_and_files(tmp_path: Path) -> None:
-    """Ten clients with 0, 10 .. 90 %: mean 45 %, worst tenth 0 %, deviation sqrt(99 / 12) tenths."""
-    values = [EvaluationRow(1, client, "accuracy", client / 10, 4) for client in range(10)]
-    values += [EvaluationRow(1, 0, "class-accuracy", 0.5 + label / 4, 2, str(label)) for label in (0, 1)]
-    values += [EvaluationRow(1, 1, "class-accuracy", 1.0, 6, "0")]
-    idle = {"critical": None, "bottleneck": ""}
-    rows = [Commit(round_row(0, 10.0, 0.4, **idle)), Commit(round_row(1, 20.0, 0.5, **idle), evaluations=values)]
-    with_values = make_run(tmp_path / "a", "fedavg", rows)
-    without = make_run(tmp_path / "b", "fedprox", rows[:1])
-    page = page_of(tmp_path, [with_values, without], "client_values", "class_accuracy")
-    header = page.rows.index(["last evaluation", "clients", "mean", "worst decile", "spread"])
-    assert page.rows[header + 1] == ["fedavg", "10", "45.00 %", "0.00 %", "28.72 %"]
-    assert page.rows[header + 2][0] != "fedprox", "it has no such values"
-    assert {"client_values-caption", "class_accuracy-caption"} <= set(page.ids)
-    assert client_values.class_accuracy(open_runs([with_values])[0].evaluations) == {0: 0.875, 1: 0.75}
-    assert to_builtins(client_values.summary(values)) == {
-        "clients_accuracy": 0.45, "worst_decile": 0.0, "spread": pytest.approx(0.0825**0.5)
-    }  # fmt: skip
-    assert client_values.over_clients([0.3, 0.1, *[0.5] * 18]).worst_decile == 0.2
-    html.csv_table([with_values, without], tmp_path / "rounds.csv")
-    lines = (tmp_path / "rounds-evaluations.csv").read_text().splitlines()
-    assert lines[:2] == [
-        "run,method,seed,round,client,metric,value,count,part,kind,rate,exit,aggregator",
-        "a,fedavg,0,1,0,accuracy,0.0,4,,,,,",
-    ]
-    html.parquet_table([with_values], tmp_path / "rounds.parquet")
-    assert pyarrow.parquet.read_table(tmp_path / "rounds-evaluations.parquet").num_rows == len(lines) - 1 == 13
-    alone = page_of(tmp_path, [without], "client_values")
-    html.csv_table([without], tmp_path / "other.csv")
-    assert "client_values-caption" not in alone.ids
-    assert not (tmp_path / "other-evaluations.csv").exists()
 
 
 def test_the_accuracies_of_clients_are_shown_by_kind_of_device(tmp_path: Path) -> None:

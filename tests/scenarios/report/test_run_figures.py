@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
-from matplotlib.collections import LineCollection
-from matplotlib.patches import StepPatch
 
 from coordinator.methods.spec import MethodMap
 from coordinator.rounds.amounts import BYTES
-from scenarios.config.fleet_files import read_inputs
-from scenarios.config.load import load
-from scenarios.config.overrides import parsed
 from scenarios.report import curves, result_tables, round_figures
 from scenarios.report.method_figures import draw_maps
 from scenarios.report.plot_style import ShownRuns
-from scenarios.report.round_figures import TimelineRow, recorded_link
-from scenarios.report.run_reader import RecordedRun, RunGroup, open_runs
+from scenarios.report.round_figures import TimelineRow
+from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.run import visits
-from scenarios.run.environment import Environment
 from scenarios.run.progress import Trail
 from tests.ledgers import made_run, visit_row
 
@@ -79,42 +71,6 @@ def test_a_mean_over_seeds_is_where_all_seeds_have_a_value(run: RecordedRun) -> 
 
 
 # --- a recorded link --------------------------------------------------------------------------------------------------
-
-
-# Of 40 s: down 4 Mbit/s, but for an outage from 10 s to 20 s; up 1 Mbit/s.
-DAYS = "client,seconds,down_bits_per_second,up_bits_per_second\na,0,4e6,1e6\na,10,0,1e6\na,20,4e6,1e6\na,30,4e6,1e6\n"
-VISIT = {"start_s": 1.0, "down_end_s": 3.0, "compute_end_s": 4.0, "up_end_s": 8.0, "bytes_down": 1e6, "bytes_up": 25e4}
-LOST = {"start_s": 9.0, "down_end_s": None, "compute_end_s": None, "up_end_s": None, "bytes_down": 7, "bytes_up": 0}
-
-
-@pytest.fixture
-def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ShownRuns:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "days.csv").write_text(DAYS)
-    scenario = load("digits", parsed(["fleet.trace=days.csv"])).scenario
-    run: Any = SimpleNamespace(
-        scenario=scenario.model_dump(exclude_none=True),
-        environment=Environment(files=read_inputs(scenario).sha256),
-        rounds=[SimpleNamespace(end_s=25.0)],
-        query=lambda sql, arguments=(): [VISIT, LOST] if arguments == [3] else [{"client": 3}],
-    )
-    return ShownRuns([RunGroup("fedavg", [run])])
-
-
-def test_a_recorded_link_is_drawn_beside_the_rates_of_messages(shown: ShownRuns) -> None:
-    figure = recorded_link(shown)
-    assert figure is not None
-    down, up = figure.axes
-    assert down.get_title() == "Client 3, down"
-    line = down.patches[0]
-    assert isinstance(line, StepPatch)
-    rates, edges, _ = line.get_data()
-    assert (edges.tolist(), rates.tolist()) == ([0, 10, 20, 25], pytest.approx([4, 0, 4]))
-    # 8 Mbit in 2 s, and 2 Mbit in 4 s.
-    messages = [axes.collections[0] for axes in (down, up)]
-    segments = [np.array(each.get_segments()).tolist() for each in messages if isinstance(each, LineCollection)]
-    assert segments == [[[[1, 4], [3, 4]]], [[[4, 0.5], [8, 0.5]]]]
 
 
 # --- maps of clients --------------------------------------------------------------------------------------------------

@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 
 from coordinator.records.schema import AggregatorRow
-from scenarios.report import html, result_tables, round_figures, terminal, tier_figures
+from scenarios.report import html, result_tables, round_figures, tier_figures
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun, grouped, open_runs
 from scenarios.report.tier_figures import TreeNode
-from scenarios.run import aggregators, client_values, visits
-from scenarios.run.environment import Environment, TierRecord
 from tests.brief import brief_figures
 from tests.ledgers import made_run, message_row, visit_row
 
@@ -91,38 +89,6 @@ def test_a_row_per_link_has_messages_bytes_seconds_energy_and_price(run: Recorde
         *[["fedavg", "clients – tier 0", "6", "1", "1.5 kB", "1.5 kB", "8 s", "0.0 s", "4.5 J", "1.5 J", "–"]],
         *[["fedavg", "tier 0 – server", "6", "1", "3.0 kB", "4.5 kB", "8 s", "1.5 s", "12.0 J", "18.0 J", "0.0075"]],
     ]
-
-
-def test_messages_of_aggregators_count_under_the_basis_of_their_networks(run: RecordedRun) -> None:
-    bases: dict[str, Any] = {
-        "devices": {"pi": {"compute": "read"}},
-        "networks": {"lte": {"down": "read", "up": "read"}},
-        "aggregators": {"lte": {"down": "assumed", "up": "derived"}, "wan": {"down": "assumed", "up": "inference"}},
-    }
-    tiers = [TierRecord(devices=["pi", "pi"], networks=["lte", "wan"])]
-    # Visits take 4, 8 and 4 s; aggregators 2 + 2 + 1 s down, no. 0 1 s up, no. 1 2 s; what was lost has no seconds.
-    assert visits.seconds_by_basis(run.query, Environment(bases=bases, tiers=tiers)) == pytest.approx(
-        {"read": 4 + 8 + 4, "assumed": 5.0, "derived": 1.0, "inference": 2.0}
-    )
-    del bases["aggregators"]["wan"]
-    assert visits.seconds_by_basis(run.query, Environment(bases=bases, tiers=tiers)) is None
-
-
-def test_the_terminal_has_a_line_of_what_is_above_clients_and_what_the_target_took(run: RecordedRun) -> None:
-    summary = {
-        "method": "fedavg", "run_dir": str(run.folder), "seed": 0, "target_accuracy": 0.6, "accuracy": 0.6,
-        "best_accuracy": 0.6, "rounds": 2, "time_to_target_s": 20.0, "bytes_to_target": 2000, "virtual_seconds": 20.0,
-        "bytes_down": 1000, "bytes_up": 1000, "flops": 2e6, "joules": 20.0, "wasted_bytes": 0, "bottlenecks": {},
-        "wall_seconds": 3.0, "stopped_by": "rounds", "model_sha256": "ab", "nominal_bytes": 0, "nominal_flops": 0,
-        "aggregators": aggregators.summary(run.links, run.trail[1]),
-    }  # fmt: skip
-    alone = dict(terminal.run_rows([summary]))
-    assert alone["above clients (WAN)"] == ["7.5 kB, 30 J, price 0.0075"]
-    assert (alone["WAN bytes to it"], alone["price to it"]) == (["7.5 kB"], ["0.0075"])
-    own = aggregators.summary(run.links, None, {1: client_values.over_clients([0.2, 0.6])})
-    evaluated = dict(terminal.run_rows([summary | {"aggregators": own}, summary]))
-    assert evaluated["aggregators, mean"] == ["40.00 %", "-"]
-    assert evaluated["aggregators, lowest"] == ["20.00 %", "-"]
 
 
 # --- curves and timelines ---------------------------------------------------------------------------------------------

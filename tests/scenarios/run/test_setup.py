@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from costmodel.clock import Clock
-from costmodel.fleet.availability import Always, Diurnal, RecordedIntervals, Renewal
+from costmodel.fleet.availability import Always, Diurnal, Renewal
 from costmodel.fleet.devices import devices
 from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck
@@ -411,27 +411,3 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.skip(f"no devices/availability_windows.csv below {root}; name a folder in FEDBR_TEST_DATA")
     monkeypatch.setenv("FEDBR_DATA", str(root))
     return root
-
-
-def test_the_shipped_scenario_finds_its_traces_below_the_data_folder(recorded: Path) -> None:
-    loaded = load("fedscale-trace")
-    fleet = RunInputs(loaded).drawn_fleet
-    assert [file.path for file in fleet_files.read_inputs(loaded.scenario).files] == [
-        recorded / "devices" / "fedscale_client_capacity_595.csv",
-        recorded / "devices" / "availability_windows.csv",
-        recorded / "devices" / "availability_devices.csv",
-    ]
-    assert len(fleet) == 105
-    assert isinstance(fleet.behaviour.availability, RecordedIntervals)
-    # Phones are on their chargers at night: more of them are there at midnight than at noon, on average of a week.
-    there = [
-        np.mean(
-            [
-                fleet.behaviour.availability.interval(k, (day * 24 + hour) * HOUR)[0]
-                for k in range(105)
-                for day in range(7)
-            ]
-        )
-        for hour in (2, 14)  # the run begins at 22:00
-    ]
-    assert there[0] > there[1] > 0

@@ -109,26 +109,6 @@ def test_a_reader_can_list_report_replay_verify_and_resume_it(
     assert run_command(["resume", str(folder), "rounds.max=3", "--workers", "1", "-q", "--no-report"]) == 0
 
 
-def test_modules_of_the_users_own_are_packed_as_they_are_and_paths_in_them_are_said(tmp_path: Path) -> None:
-    folder = made_run(tmp_path / "digits" / "a", (0.5,), 'method = "mine:SPEC"\n')
-    content = f"DATA = '{Path.home()}/data'\n"
-    (folder / "sources").mkdir()
-    (folder / "sources" / "mine.py").write_text(content)
-    (folder / "sources" / "secrets.py").write_text("")  # no record names it
-    sources = {"mine": {"file": "~/mine.py", "sha256": "0"}}
-    method = {"name": "mine", "columns": [], "nominal": False}
-    (folder / "environment.json").write_text(
-        json.dumps({"blocks": [], "partition": {}, "sources": sources, "method": method})
-    )
-    (folder / "report.html").write_text("")
-    packed = pack(folder, tmp_path / "a.tar.gz")
-    assert packed["notes"] == ["sources/mine.py has the path of your home folder"]
-    place = unpacked(packed["archive"], tmp_path / "elsewhere")
-    assert (place / "sources" / "mine.py").read_text() == content
-    assert not (place / "sources" / "secrets.py").exists()
-    assert "Modules of its author are in `sources`." in (place / "README.md").read_text()
-
-
 def test_a_run_set_is_packed_with_its_runs_and_tables(tmp_path: Path) -> None:
     folder = tmp_path / "digits" / "compared"
     runs = [made_run(folder / name, (0.5,), 'method = "fedavg"\n') for name in ("a", "b")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -16,8 +15,6 @@ from typing import Any
 import psutil
 import pytest
 from msgspec import convert, to_builtins
-from msgspec.structs import asdict as fields_of
-from msgspec.structs import replace
 
 from costmodel.fleet.codec_costs import reference_rates
 from costmodel.fleet.devices import Device, devices, own_rows
@@ -128,47 +125,6 @@ def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch
     made = doctor.profile(MEASURED, LIKE)
     assert made.assumed == ["flops_per_second.depthwise", "train_watts", "idle_watts"]
     assert "; memory and clock: as the system tells; " in made.source
-
-
-def test_it_checks_itself_on_what_was_not_fitted() -> None:
-    device = Device(name="board", **fields_of(doctor.profile(MEASURED, LIKE)))
-    rows = doctor.predicted(device, MEASURED.measurements)
-    assert [row.predicted_seconds for row in rows] == pytest.approx([0.65, 0.33, 0.65], rel=1e-4)
-    assert [row.relative_error for row in rows] == pytest.approx([0, 1 / 32, 1 / 12], abs=1e-4)
-    found = doctor.errors([row for row in rows if not row.fitted])
-    assert (found.count, found.spread) == (2, 0.05)
-    assert (found.median, found.worst) == pytest.approx(((1 / 32 + 1 / 12) / 2, 1 / 12), abs=1e-4)
-    off = [replace(rows[0], relative_error=error, spread=0.0) for error in (-0.3, 0.1, -0.05)]
-    assert doctor.errors(off) == doctor.PredictionErrors(3, 2, 0.1, 0.3, 0.0)
-    assert doctor.errors([]) == doctor.PredictionErrors(0, 0, None, None, None)
-
-
-@pytest.mark.usefixtures("measured")
-def test_people_see_the_table_the_file_and_how_to_name_it(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stream, file = io.StringIO(), cache / "devices" / "desk.toml"
-    doctor.show_calibration(doctor.calibrate("desk"), stream)
-
-    assert capsys.readouterr() == (
-        "",
-        "fedbr: measuring training steps of reference networks and shipped models, and codecs, on one core; "
-        "some two minutes\n",
-    )
-    assert [line.rstrip() for line in stream.getvalue().splitlines()] == [
-        "model               batch        work  CPU time  predicted  error",
-        "resnet18, width 16     16  12.8 GFLOP    320 ms     330 ms  +3.1%",
-        "cnn                    32  25.6 GFLOP    600 ms     650 ms  +8.3%",
-        "",
-        "not fitted: 2 of 2 within 10%; median error 5.7%, at most 8%; the measurements differ by 5% from pass to pass",
-        "reference networks: median error 0.0%, at most 0%",
-        "codecs: 4.00 times as long as the reference host; encoding of 250 kB, MB/s: "
-        + ", ".join(f"{kind} {rates.encode[1] / 2e6:.3g}" for kind, rates in reference_rates().items()),
-        f"written to {file}",
-        "a scenario names it so: fleet.devices = { desk = 1.0 }",
-    ]
-    *_, last = file.read_text().split("\n[[desk.measurements]]\n")
-    assert last.splitlines()[:5] == [
-        *('model = "cnn"', "fitted = false", "batch = 32", "flops_per_example = 800000000.0", "measured_seconds = 0.6")
-    ]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from coordinator.workers.launcher import WorkerLauncher
@@ -170,32 +169,6 @@ def test_runs_without_a_round_and_half_made_folders_are_waste(
     assert run_command(["ls", "--unneeded", "--rm", str(out)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "nothing to free"
     assert OLD_SECONDS == 86_400
-
-
-def test_decoded_data_of_other_versions_and_of_replaced_files_is_waste(tmp_path: Path, cache: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        recorded = run(tmp_path / "runs", "rounds.max=1")
-    (now,) = (cache / "data" / "v1").glob("digits-*")
-    assert waste([tmp_path / "runs"]) == []
-    same = now.with_name(f"digits-{'0' * 32}")
-    other = now.with_name(f"digits-{'1' * 32}")
-    used = now.with_name(f"digits-{'2' * 32}")
-    content = json.loads((now / "meta.json").read_text())["sha256"]
-    for folder, sha256 in ((same, content), (other, "f" * 64), (used, "e" * 64)):
-        folder.mkdir()
-        (folder / "meta.json").write_text(json.dumps({"sha256": sha256}))
-        np.save(folder / "train_x.npy", np.zeros(9))
-    environment = json.loads((recorded / "environment.json").read_text())
-    environment["data"]["sha256"] = "e" * 64  # a run needs it
-    (recorded / "environment.json").write_text(json.dumps(environment))
-    (cache / "data" / "v0" / "digits-old").mkdir(parents=True)
-    found = {each.path: each.why for each in waste([tmp_path / "runs"])}
-    assert found == {
-        cache / "data" / "v0": "of another version of fedbr",
-        same: "decoded from files that have been replaced",
-        other: "decoded from files that have been replaced",
-    }
 
 
 def test_kept_checkpoints_go_if_they_are_asked_for_and_the_run_can_still_go_on(tmp_path: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from scenarios.cli.main import run_command
-from scenarios.config.errors import ReportError
 from scenarios.studies.run_difference import difference, verdict
 from tests.scenarios.in_this_process import pool_in_this_process, run
 
@@ -73,17 +71,3 @@ def test_scenarios_are_compared_by_their_keys_alone(tmp_path: Path, capsys: pyte
     assert json.loads(capsys.readouterr().out)["keys"] == {"fleet.transport.reconnect": [None, "5 s"]}
     assert run_command(["diff", "digits", "digits"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "the scenarios are the same"
-
-
-def test_what_is_neither_a_run_nor_a_scenario_is_refused(
-    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "set"
-    shutil.copytree(recorded, folder / "a")
-    (folder / "study.json").write_text('{"study": "sweep"}')
-    with pytest.raises(
-        ReportError, match=f"{folder} is the folder of a sweep: name one of its runs, such as {folder}/a"
-    ):
-        difference(str(recorded), str(folder))
-    assert run_command(["diff", str(recorded), "digitz"]) == 2
-    assert "did you mean 'digits'?" in capsys.readouterr().err

@@ -178,19 +178,3 @@ def test_the_mark_of_a_run_set_that_cannot_be_read_is_said_beside_its_runs(tmp_p
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
-
-
-def test_ls_prints_a_line_each_and_with_all_those_of_run_sets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run_command(["ls"]) == 0
-    assert capsys.readouterr() == ("", "fedbr: no runs in runs\n")
-    made_run(run_set(tmp_path / "runs" / "digits" / "sweep") / "a", (0.5,), FEDAVG)
-    summary(tmp_path / "runs" / "digits" / "sweep" / "a", accuracy=0.5)
-    assert run_command(["ls"]) == 0
-    header, line = capsys.readouterr().out.splitlines()
-    assert header.split() == ["folder", "method", "rounds", "accuracy", "size", "age", "state"]
-    assert line.split()[:2] == ["runs/digits/sweep", "fedavg"]
-    assert run_command(["ls", "--all"]) == 0
-    assert capsys.readouterr().out.splitlines()[2].split()[:4] == ["runs/digits/sweep/a", "fedavg", "1", "50.00"]

@@ -19,7 +19,6 @@ from coordinator.records.store import read
 from costmodel.fleet import devices as device
 from edge.protocol.rng import keyed_generator
 from scenarios.cli import main
-from scenarios.config.errors import ReportError
 from scenarios.config.load import ScenarioError
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.report import drawn_times, html, terminal
@@ -333,45 +332,3 @@ def test_the_command_keeps_the_times_for_reports_and_tables(
     assert "<td>given this training</td>" in page
     assert drawn_times.read(alone, "the hash of a later model") is None
     (alone / "uncertainty.json").unlink()
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"virtual_seconds": [1.0]}, "have not the same number of draws"),
-        ({"virtual_seconds": [None, None], "time_to_target_s": [None, None]}, "has no draw with a time"),
-        ({"virtual_seconds": [1.0, -2.0]}, "greater than or equal to 0"),
-        ({"time_to_target_s": [1.0, 7.0]}, "is later than the end of the run"),
-        ({"reason": "a\x1b[2J"}, "reason: Value error, has characters that cannot be printed"),
-        ({"more": 1}, "more: Extra inputs are not permitted"),
-        ({"virtual_seconds": [1.0] * 10_001}, "at most 10000 items"),
-    ],
-)
-def test_a_file_that_no_replay_has_written_is_refused_by_name(
-    tmp_path: Path, change: dict[str, Any], reason: str
-) -> None:
-    values = drawn([1.0, None], [1.0, 2.0]).model_dump() | change
-    (tmp_path / "uncertainty.json").write_text(json.dumps(values))
-    with pytest.raises(ReportError, match=rf"uncertainty.json is damaged: ?.*{reason}"):
-        drawn_times.read(tmp_path, "a")
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("--seed", "1"), "--seed and --sigma are those of draws: add --draws 100"),
-        (("elsewhere/a=b",), "elsewhere/a=b: only with --draws several runs are replayed, for example --draws 100"),
-        (("--draws", "1"), "--draws 1: must be from 2 to 10,000"),
-        (("--draws", "9", "--sigma", "asumed=1"), "--sigma asumed=1: unknown basis 'asumed', did you mean 'assumed'?"),
-        (
-            ("--draws", "9", "--sigma", "assumed=x"),
-            "--sigma assumed=x: must be a number from 0 to 3, for example assumed=0.2",
-        ),
-        (("--draws", "9", "train.lr=1"), "command line: train.lr: would change the training; a replay takes fleet"),
-    ],
-)
-def test_arguments_that_make_no_draws_end_with_code_2(
-    alone: Path, words: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main.run_command(["replay", str(alone), *words]) == 2
-    assert capsys.readouterr().err.startswith(f"fedbr: {text}")

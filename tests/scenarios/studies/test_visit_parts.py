@@ -98,20 +98,3 @@ def test_the_command_prints_the_parts_and_finds_a_visit_by_round_and_client(
     text = stream.getvalue()
     assert "3.5 round trips of" in text
     assert "x jitter" in text
-
-
-@pytest.mark.parametrize(
-    ("word", "problem"),
-    [
-        ("999", "the run has no such visit; they are numbered from 0 to 9"),
-        ("first", "a visit is a number, or ROUND:CLIENT with rounds from 1"),
-        ("3:1", "the run has no round 3"),
-        ("1:77", "no visit to client 77 in it, but to "),
-    ],
-)
-def test_a_visit_that_is_not_there_is_refused(
-    plain: Path, word: str, problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main.run_command(["explain", str(plain), word]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"fedbr: explain {plain} {word}: {problem}"), error

@@ -30,7 +30,6 @@ from tests.edge.protocol.codecs.chains import (
     mutated,
     name,
     stream,
-    vector,
 )
 
 ONE = struct.pack("<f", 1)
@@ -100,22 +99,6 @@ def test_whatever_bytes_come_they_are_refused_or_finite_numbers(stages: list[dic
         assert str(error)
     else:
         assert numbers.shape == (COUNT,) and numbers.dtype == np.float32 and np.isfinite(numbers).all()
-
-
-@pytest.mark.parametrize("stages", CHAINS, ids=name)
-def test_a_frame_may_lie_anywhere_in_memory(stages: list[dict[str, Any]]) -> None:
-    codec, raw = make_codec(stages), frame(stages)
-    expected = codec.decode(raw, TENSORS, stream()).tobytes()
-    for offset in (1, 2, 3):
-        memory = bytearray(offset) + raw
-        for view in (memoryview(memory)[offset:], memoryview(bytes(memory))[offset:]):
-            numbers = codec.decode(view, TENSORS, stream())
-            assert numbers.tobytes() == expected
-            numbers += 1  # memory of its own
-        assert memory[offset:] == raw
-    apart = np.zeros(2 * COUNT, np.float32)[::2]
-    apart[:] = vector()
-    assert codec.encode(apart, TENSORS, stream()).frame.tobytes() == raw
 
 
 FRAMES = """

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 import fedbr
-from coordinator.rounds.amounts import BY_NAME
 from scenarios.cli import main
 from scenarios.config.load import load
 from scenarios.config.overrides import parsed
@@ -21,12 +20,11 @@ from scenarios.run.run_folder import RunFolder
 from scenarios.run.setup import RunInputs
 from scenarios.studies.decide import analysis, analysis_file, decision, evidence, variations
 from scenarios.studies.decide.candidates import starter
-from scenarios.studies.decide.objective import AMOUNTS, Objective
+from scenarios.studies.decide.objective import Objective
 from scenarios.studies.replay import prepared
 from tests.brief import brief_figures
 from tests.scenarios.in_this_process import SMALL, summary_of_run
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
-from tests.scenarios.runs import changed
 
 GRID = ("digits", "method=fedavg,fedprox", "fleet.networks={wifi-4=1},{lte=1}", *SMALL)
 
@@ -205,22 +203,6 @@ def test_all_links_on_the_way_to_the_server_are_varied_together() -> None:
     assert halved.down.tolist() == (fleet.down / 2).tolist()
 
 
-def test_a_candidate_without_gateways_does_as_it_did_when_a_gateway_is_lost(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    words = ["digits", "method=fedavg", "fleet.gateways.count=0,2", *SMALL, "--budget", "seconds=1 h", "--robust"]
-    options = ("--out", str(tmp_path), "--run-id", "d", "--json", "--seeds", "1", "--draws", "0")
-    assert main.run_command(["decide", *words, *options]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert [away for away, _ in runs_without(result, "-cut-off")] == [{0, 2, 4, 6, 8}]
-    direct = next(row for row in result["candidates"] if row["settings"] == {"fleet.gateways.count": "0"})
-    assert result["robust"][-1]["values"][direct["name"]] == direct["value"]["mean"]
-    assert [each["change"] for each in result["robust"]][-2:] == [
-        "a fifth of the clients gone",
-        "the gateway with the most clients lost, and them with it",
-    ]
-
-
 def test_a_decision_that_was_interrupted_gives_the_same_answer(
     whole: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,21 +218,6 @@ def test_a_decision_that_was_interrupted_gives_the_same_answer(
         key: whole[key] for key in ("candidates", "finalists", "tests", "test")
     }
     assert [run["model_sha256"] for run in again["runs"]] == [run["model_sha256"] for run in trained(whole)]
-
-
-def test_a_candidate_that_is_not_evaluated_within_a_budget_is_not_chosen(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    # A first round takes more than 250 ms. FedBR's depends on what it has learned, and is refused above twice as much.
-    words = ["decide", "digits", "method=fedbr,fedbr+fedprox", *SMALL, "--budget", "seconds=250 ms"]
-    assert main.run_command([*words, "--out", str(tmp_path), "--run-id", "d", "--json", "--seeds", "1"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["nearest"]["name"] is None
-    assert {row["accuracy"]["mean"] for row in result["candidates"]} == {None}
-    page = (tmp_path / "digits/d/decision.md").read_text()
-    assert page.startswith("No candidate is evaluated within the budgets; 1 fedbr would need virtual time ")
-    assert "| chosen |" not in page
-    assert "| not tested |" in page
 
 
 def test_a_finalist_that_cannot_be_replayed_leaves_the_answer_open(
@@ -311,24 +278,6 @@ def test_python_lists_candidates_as_mappings_and_reads_the_answer(tmp_path: Path
     assert str(refused.value) == "budgets = byte=1000000: unknown amount 'byte', did you mean 'bytes'?"
 
 
-@pytest.mark.parametrize("budget", ["price", pytest.param("joules_per_device", marks=pytest.mark.long)])
-def test_a_run_ends_where_it_has_used_up_what_the_rows_of_its_rounds_do_not_say(
-    budget: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    tiers = () if budget.endswith("_per_device") else ("fleet.tiers.count=2", "fleet.tiers.price=1000")
-    words = ("decide", "digits", "method=fedavg", "train.lr=0.1,0.05", *SMALL, *tiers, "--json")
-    options = ("--out", str(tmp_path), "--seeds", "1", "--draws", "0", "--budget")
-
-    def rounds(limit: float) -> list[int]:
-        amount = f"{budget}={limit:.17g} {BY_NAME[budget].written_unit}"
-        assert main.run_command([*words, *options, amount, "--run-id", f"to-{limit:g}"]) == 0
-        return [run["rounds"] for run in json.loads(capsys.readouterr().out)["runs"]]
-
-    assert rounds(1e9) == [4, 4]
-    whole = RunFolder(next(tmp_path.glob("digits/to-1e+09/*/ledger.sqlite")).parent)
-    assert rounds(AMOUNTS[budget].spent(whole.device_trail[1])) == [2, 2]
-
-
 def test_replays_have_the_bytes_and_the_price_of_messages_above_aggregators(tmp_path: Path) -> None:
     summary_of_run(tmp_path, *SMALL, "fleet.tiers.count=2", "fleet.tiers.price=1000", run_id="r")
     run = tmp_path / "digits" / "r"
@@ -368,23 +317,6 @@ def test_an_analysis_that_no_decision_writes_is_made_anew(
             analysis_file.read(file, names)
     assert decided(capsys, tmp_path, *WHOLE)["flips"] == whole["flips"]
     assert file.read_text() == written
-
-
-def test_a_decision_between_other_candidates_does_not_replace_a_finished_one(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = {path: path.read_bytes() for path in (out / "digits/d").iterdir() if path.is_file()}
-
-    def refusal(*words: str) -> str:
-        assert main.run_command(["decide", *words, *WHOLE, "--out", str(out), "--run-id", "d", "--seeds", "2"]) == 2
-        return " ".join(capsys.readouterr().err.split())
-
-    message = refusal(*changed(GRID, "method=fedavg,fedntd"))
-    assert "its candidates were method=fedavg" in message
-    assert message.endswith("choose another --run-id")
-    aims = "its aims were cost seconds, budget seconds 3600.0, now target 0.5, cost seconds, budget seconds 3600.0"
-    assert aims in refusal(*GRID, "--target", "0.5")
-    assert {path: path.read_bytes() for path in files} == files
 
 
 def test_a_decision_goes_on_however_its_folder_is_spelled_and_wherever_it_lies(

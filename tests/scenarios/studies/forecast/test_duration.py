@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.records.store import read
 from scenarios.cli import main
 from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
-from scenarios.report import html
-from scenarios.report.run_reader import open_runs
 from scenarios.run.host import Piece
 from scenarios.studies.forecast import duration
 from scenarios.studies.forecast.duration import rounds_needed
@@ -95,46 +92,6 @@ def test_a_piece_is_over_at_the_end_of_the_first_round_after_its_time() -> None:
     assert piece()
     assert piece.stopped_by() == "time_limit"
     assert Piece(None, lambda: True)()
-
-
-def chains(folder: Path) -> list[str]:
-    return [
-        read(path, "SELECT chain FROM rounds ORDER BY round DESC LIMIT 1")[0]["chain"]
-        for path in sorted(folder.glob("*/ledger.sqlite"))
-    ]
-
-
-def test_a_comparison_in_pieces_ends_as_one_that_was_made_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(html, "build", lambda runs, page, *_: page)  # reports take seconds
-    words = ["compare", "digits", "method=fedavg,fedprox", "--json", "--workers", "1", "--out", str(tmp_path)]
-    words += ["rounds.max=2", "train.local_steps=2"]
-    assert main.run_command([*words, "--run-id", "whole"]) == 0
-    capsys.readouterr()
-
-    codes, rests, ends = [], [], []
-    for _ in range(4):
-        codes.append(main.run_command([*words, "--run-id", "pieces", "--for", "1 us"]))
-        result = json.loads(capsys.readouterr().out)
-        rests.append(result.get("left", {}))
-        ends.append([run["stopped_by"] for run in result["runs"]])
-
-    # The last round of a run ends it, so a piece that makes it stops before the next run.
-    assert codes == [4, 4, 4, 0]
-    assert [rest.get("rounds_done") for rest in rests] == [1, 2, 3, None]
-    assert [rest.get("runs_ended") for rest in rests] == [0, 1, 1, None]
-    # A run that Ctrl-C stops has "user".
-    assert ends == [["time_limit"], ["rounds"], ["rounds", "time_limit"], ["rounds", "rounds"]]
-    assert rests[0]["rounds_left"] == 3
-    assert rests[0]["seconds_left"] > 0
-    assert chains(tmp_path / "digits" / "pieces") == chains(tmp_path / "digits" / "whole")
-    assert main.run_command(["run", "digits", "--for", "1 us", *words[3:], "--run-id", "one"]) == 4
-    piece = json.loads(capsys.readouterr().out)
-    assert (piece["rounds"], piece["stopped_by"]) == (1, "time_limit")
-    assert open_runs([tmp_path / "digits" / "one"])[0].stopped_by() == "stopped at its time limit"
-    assert main.run_command(["resume", str(tmp_path / "digits" / "one"), "--workers", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["stopped_by"] == "rounds"
 
 
 def test_the_worker_with_most_to_do_takes_the_longest_visits_as_it_comes_free() -> None:
