@@ -7,6 +7,8 @@ STAMP := .venv/.installed
 SEED ?= 0
 MESSAGES ?= 100000
 LIMIT ?= 120
+# One process more than there are cores, since some wait; at most four.
+PROCESSES ?= $(shell "$(PYTHON)" -c 'import os; print(min(len(os.sched_getaffinity(0)) + 1, 4))')
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-long test-docs golden golden-write stub fuzz test-network chaos docs lint format clean
@@ -26,10 +28,10 @@ demo: $(STAMP) ## a comparison on real data: FedAvg, FedProx, FedMLB and FedBR o
 	$(BIN)/fedbr compare digits method=fedavg,fedprox,fedmlb,fedbr rounds.max=20 --seeds 3 --parallel 2
 
 test: $(STAMP) ## the test suite, but for its long tests
-	$(BIN)/python -m pytest -m "not long" --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long" --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-long: $(STAMP) ## the long tests: clusters, and processes that are killed over and over
-	$(BIN)/python -m pytest -m long --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m long --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-docs: $(STAMP) ## every command of README and docs, run as it is written, LIMIT seconds at most (about an hour)
 	$(BIN)/python -m tests.documented --limit $(LIMIT)

@@ -97,28 +97,22 @@ def interruptible() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[WorkerLauncher]:
-    """One fork server for the pools of one file."""
-    with WorkerLauncher(preload=("tests.pools",)) as launcher:
-        yield launcher
-
-
 @pytest.fixture(scope="session")
-def trainers() -> Iterator[WorkerLauncher]:
-    """One fork server for all runs that train: to import torch anew takes longer than most of them do.
+def launcher() -> Iterator[WorkerLauncher]:
+    """One fork server for all pools and runs of a suite: to import torch anew takes longer than most of them do.
 
-    Its workers are forked for each run. They have the environment of its start, and know no later entries of the path.
+    Its workers are forked for each of them. They have the environment of its start, and know no later entries of the
+    path.
     """
-    with WorkerLauncher(("edge.training.trainer",)) as launcher:
+    with WorkerLauncher(preload=("edge.training.trainer", "tests.pools")) as launcher:
         yield launcher
 
 
 @pytest.fixture
-def warm_workers(trainers: WorkerLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands and calls of this test have `trainers` instead of a fork server of their own."""
-    monkeypatch.setattr(Session, "_launcher", lambda session, runs: nullcontext(trainers))
-    monkeypatch.setattr("scenarios.studies.forecast.check.WorkerLauncher", lambda instructions: nullcontext(trainers))
+def warm_workers(launcher: WorkerLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands and calls of this test have `launcher` instead of a fork server of their own."""
+    monkeypatch.setattr(Session, "_launcher", lambda session, runs: nullcontext(launcher))
+    monkeypatch.setattr("scenarios.studies.forecast.check.WorkerLauncher", lambda instructions: nullcontext(launcher))
 
 
 @pytest.fixture

@@ -33,33 +33,33 @@ def finished(out: Path, launcher: WorkerLauncher, scenario: str, gpu: str, worke
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_number_of_workers_on_a_gpu_does_not_matter(
-    gpu: str, scenario: str, tmp_path: Path, trainers: WorkerLauncher, name: str
+    gpu: str, scenario: str, tmp_path: Path, launcher: WorkerLauncher, name: str
 ) -> None:
-    one, three = (finished(tmp_path, trainers, scenario, gpu, count, *METHODS[name]) for count in (1, 3))
+    one, three = (finished(tmp_path, launcher, scenario, gpu, count, *METHODS[name]) for count in (1, 3))
     assert one["rounds"] == three["rounds"] == 3
     assert one["model_sha256"] == three["model_sha256"]
 
 
 def test_a_run_on_a_gpu_resumes_after_its_first_round(
-    gpu: str, scenario: str, tmp_path: Path, trainers: WorkerLauncher
+    gpu: str, scenario: str, tmp_path: Path, launcher: WorkerLauncher
 ) -> None:
-    whole = finished(tmp_path, trainers, scenario, gpu, 2, "method=fedbr")
+    whole = finished(tmp_path, launcher, scenario, gpu, 2, "method=fedbr")
     rounds: list[RoundFinished] = []
     host = Host(tmp_path, 2, gpu, observers=[Listener(on_round=rounds.append)])
     cut = runner.run(
-        load(scenario, parsed(["method=fedbr"])), host, trainers, lambda: bool(rounds), stop_at_target=False
+        load(scenario, parsed(["method=fedbr"])), host, launcher, lambda: bool(rounds), stop_at_target=False
     )
     assert cut["rounds"] == 1
     folder = Path(cut["run_dir"])
     loaded, device = opened(folder)
-    resumed = runner.resume(loaded, Host(folder.parent, 1, device), folder, trainers, never)
+    resumed = runner.resume(loaded, Host(folder.parent, 1, device), folder, launcher, never)
     assert (device, resumed["rounds"], resumed["model_sha256"]) == (gpu, 3, whole["model_sha256"])
 
 
 def test_each_worker_tells_what_its_first_visit_took(
-    gpu: str, scenario: str, tmp_path: Path, trainers: WorkerLauncher
+    gpu: str, scenario: str, tmp_path: Path, launcher: WorkerLauncher
 ) -> None:
-    folder = Path(finished(tmp_path, trainers, scenario, gpu, 2)["run_dir"])
+    folder = Path(finished(tmp_path, launcher, scenario, gpu, 2)["run_dir"])
     rows = read(folder / "ledger.sqlite", "SELECT detail FROM host_events WHERE kind = 'worker_memory' ORDER BY detail")
     told = [re.fullmatch(r"worker ([0-9]) on (.*): [0-9]+ MiB reserved, (.*)", row["detail"]) for row in rows]
     assert told, "no worker told"

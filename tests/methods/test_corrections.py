@@ -26,6 +26,7 @@ from edge.protocol.payload import CONTROL, MODEL, Layout, Payload
 from edge.training.block_model import BlockModel
 from edge.training.blocks import load_dotted
 from edge.training.sgd import Sgd
+from tests.crossed import every
 from tests.toy import CPU, batch, play, state_file, tower, vector, visit, whole
 
 IID = PartitionConfig("iid")
@@ -163,7 +164,7 @@ def test_scaffold_reaches_the_global_optimum_with_half_of_the_clients(lean: bool
     assert [world.own(client) for client in range(4)] == pytest.approx([2.0, 2.0, -8.0, 4.0], abs=1e-3)
 
 
-@pytest.mark.parametrize("clipped", ["everything", "ce+linear"])
+@pytest.mark.parametrize("clipped", every(2, ["everything", "ce+linear"]))
 def test_feddyn_reaches_the_global_optimum_with_half_of_the_clients(clipped: str) -> None:
     world = Quadratics(
         "feddyn", A, B, replace(FIVE_STEPS, local_steps=40), options={"coefficient": 1, "clipped": clipped}

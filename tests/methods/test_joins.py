@@ -11,6 +11,7 @@ import pytest
 from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.payload import CONTROL
+from tests.crossed import every
 from tests.toy import Run, play, state_file
 
 TRAIN = TrainConfig(lr=0.1, batch=16, local_steps=2)
@@ -35,7 +36,7 @@ def played(folder: Path, name: str, **how: Any) -> Run:
     return play(folder, name, **{"train": TRAIN, "rounds": 2, **METHODS[name.partition("+")[0]], **how})
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", every(2, METHODS))
 def test_what_corrects_or_steps_changes_it(name: str, tmp_path: Path) -> None:
     alone = played(tmp_path / "alone", name)
     for way, (ending, options) in WAYS.items():

@@ -7,16 +7,9 @@ from functools import cache
 
 import pytest
 
-from coordinator.workers.launcher import WorkerLauncher
 from scenarios.studies.forecast import relative_costs
 from tests.remains import Watch
 from tests.scenarios.in_this_process import training_here
-
-
-@pytest.fixture(scope="module")
-def launcher(trainers: WorkerLauncher) -> WorkerLauncher:
-    """A launcher of workers that train."""
-    return trainers
 
 
 @pytest.fixture(scope="session", autouse=True)

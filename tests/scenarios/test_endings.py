@@ -21,6 +21,7 @@ from coordinator.workers.task import PoolError
 from scenarios.cli.main import run_command
 from scenarios.run import run_problems
 from tests import warm
+from tests.crossed import every
 from tests.remains import Watch
 from tests.scenarios.runs import committed, fedbr
 
@@ -108,7 +109,7 @@ def test_a_run_that_fails(watch: Watch, tmp_path: Path) -> None:
     run.check_folder()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", every(2, [signal.SIGINT, signal.SIGTERM]))
 def test_a_run_that_the_user_stops(
     number: signal.Signals, watch: Watch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

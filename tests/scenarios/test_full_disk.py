@@ -134,6 +134,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_started(
     assert sorted(path.name for path in (disk / "digits").iterdir()) == ["begun", "whole"]
 
 
+@pytest.mark.long
 def test_a_cache_that_can_only_be_read_is_used_as_far_as_it_goes(
     disk: Path, tmp_path: Path, launcher: WorkerLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,7 +85,7 @@ ASYNCHRONOUS: list[Kill] = [
 @pytest.mark.parametrize(
     ("overrides", "kills"),
     [
-        pytest.param(("method=fedavg",), SYNCHRONOUS, id="fedavg"),
+        pytest.param(("method=fedavg",), SYNCHRONOUS, id="fedavg", marks=pytest.mark.long),
         pytest.param(
             ("method=fedbr", "method_options.broadcast=everyone", "method_options.period=2"), KEEPING, id="fedbr"
         ),

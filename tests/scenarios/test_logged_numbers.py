@@ -16,6 +16,7 @@ from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.run.run_folder import RunFolder
+from tests.crossed import every
 from tests.observers import Listener
 from tests.scenarios.runs import QUICK, never
 
@@ -43,9 +44,9 @@ Once = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory, trainers: WorkerLauncher) -> Once:
+def once(tmp_path_factory: pytest.TempPathFactory, launcher: WorkerLauncher) -> Once:
     """`made` with these overrides on one worker, for tests that only read it."""
-    return functools.cache(lambda *overrides: made(tmp_path_factory.mktemp("once"), trainers, "aa", *overrides))
+    return functools.cache(lambda *overrides: made(tmp_path_factory.mktemp("once"), launcher, "aa", *overrides))
 
 
 def rows(run: Path) -> list[tuple[Any, ...]]:
@@ -56,14 +57,14 @@ def column(run: Path, query: str) -> list[Any]:
     return [row[0] for row in read(run / "ledger.sqlite", query)]
 
 
-@pytest.mark.parametrize("policy", ["sync", "fedbuff"])
+@pytest.mark.parametrize("policy", every(2, ["sync", "fedbuff"]))
 def test_the_same_numbers_are_logged_by_any_workers_and_after_a_stop(
-    policy: str, tmp_path: Path, trainers: WorkerLauncher, once: Once
+    policy: str, tmp_path: Path, launcher: WorkerLauncher, once: Once
 ) -> None:
-    first = once() if policy == "sync" else made(tmp_path, trainers, "one", f"rounds.policy={policy}")
+    first = once() if policy == "sync" else made(tmp_path, launcher, "one", f"rounds.policy={policy}")
     found = rows(first)
-    assert found == rows(made(tmp_path, trainers, "three", f"rounds.policy={policy}", workers=3))
-    assert found == rows(made(tmp_path, trainers, "cut", f"rounds.policy={policy}", workers=2, rounds=2))
+    assert found == rows(made(tmp_path, launcher, "three", f"rounds.policy={policy}", workers=3))
+    assert found == rows(made(tmp_path, launcher, "cut", f"rounds.policy={policy}", workers=2, rounds=2))
     assert {round for round, *_ in found} == {0, 1, 2, 3}
 
 

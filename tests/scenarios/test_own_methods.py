@@ -40,6 +40,7 @@ def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
 # --- two models -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_both_models_are_hashed_checkpointed_and_resumed(tmp_path: Path, launcher: WorkerLauncher) -> None:
     whole = undisturbed(tmp_path, launcher, *CLUSTERS)
     checkpoint = load_file(whole / "checkpoints" / "round-000002.safetensors")
@@ -59,6 +60,7 @@ def test_two_models_go_down_and_one_comes_back(tmp_path: Path, launcher: WorkerL
     assert run_with(tmp_path, launcher, 3, *CLUSTERS)["model_sha256"] == result["model_sha256"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", every(2, ["fedbuff", "fedasync"]))
 def test_asynchronous_policies_rebase_the_model_that_was_trained(
     policy: str, tmp_path: Path, launcher: WorkerLauncher
@@ -72,7 +74,12 @@ def test_asynchronous_policies_rebase_the_model_that_was_trained(
 # --- uploads in a slot of their own -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rules", [(), ("rounds.policy=fedasync",), ("rounds.policy=fedbuff", "rounds.buffer=3")])
+@pytest.mark.parametrize(
+    "rules",
+    every(
+        3, [(row,) for row in [(), ("rounds.policy=fedasync",), ("rounds.policy=fedbuff", "rounds.buffer=3")]], first=1
+    ),
+)
 def test_a_slot_of_its_own_equals_the_slot_of_the_model(
     rules: tuple[str, ...], tmp_path: Path, launcher: WorkerLauncher
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from edge.data.partition_registry import PartitionRow
 from scenarios.report import html
@@ -28,6 +29,7 @@ def run(out: Path, notes: list[str], *overrides: str) -> dict[str, Any]:
     return summary_of_run(out, "rounds.max=1", "eval.on=clients", *overrides, run_id="run", observers=[watch])
 
 
+@pytest.mark.long
 def test_a_run_counts_the_clients_that_means_leave_out_and_its_report_shows_who_holds_what(tmp_path: Path) -> None:
     notes: list[str] = []
     ten_each = ("data.clients=3", "rounds.participants=2", f"data.partition.kind={__name__}:TEN_EACH")

@@ -38,6 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
+@pytest.mark.long
 def test_no_file_of_a_study_has_its_users_home_or_name_and_all_commands_find_what_they_need(home: Path) -> None:
     link = home / "own" / "link.csv"
     words = ["rounds.max=1", "rounds.selection=adas_selector:ROW", "fleet.bandwidth.kind=trace"]

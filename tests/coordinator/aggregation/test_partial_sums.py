@@ -118,7 +118,7 @@ class Killing:
 
 
 @pytest.fixture
-def trained(trainers: WorkerLauncher, tmp_path: Path, short_folder: Path) -> Callable[..., str]:
+def trained(launcher: WorkerLauncher, tmp_path: Path, short_folder: Path) -> Callable[..., str]:
     """Runs of real clients; each gives the hash of its model, which must be the same for all."""
 
     def trained(name: str, workers: int = 0, shuffle: int | None = None, kill_after: int = -1) -> str:
@@ -127,7 +127,7 @@ def trained(trainers: WorkerLauncher, tmp_path: Path, short_folder: Path) -> Cal
         with ExitStack() as stack:
             stack.callback(store(run).ledger.close)
             if workers:
-                pools = Pools(trainers, tmp_path / name, short_folder)
+                pools = Pools(launcher, tmp_path / name, short_folder)
                 pool = stack.enter_context(pools(workers, run.job, TRAINER))
                 set_workers(run, Killing(pools, pool, kill_after))
             run_synchronous(run)

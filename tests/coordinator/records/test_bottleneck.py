@@ -143,6 +143,7 @@ def _saved(visits: Round) -> Iterator[tuple[str, float]]:
             yield name, visits.faster(part, 1.0) - visits.faster(part, FASTER)
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(_rounds())
 def test_the_named_one_shortens_a_random_round_and_others_do_less(visits: Round) -> None:

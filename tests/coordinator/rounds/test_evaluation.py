@@ -89,7 +89,7 @@ def test_no_virtual_fact_depends_on_what_is_evaluated(tmp_path: Path) -> None:
     assert plain == all_of_it
 
 
-@pytest.mark.parametrize("method", every(4, (*OBJECTIVES, *(f"fedavg+{name}" for name in CORRECTIONS))))
+@pytest.mark.parametrize("method", every(8, (*OBJECTIVES, *(f"fedavg+{name}" for name in CORRECTIONS))))
 def test_every_method_can_be_evaluated_on_clients_after_an_adaptation(tmp_path: Path, method: str) -> None:
     is_global = resolve(method).objective.evaluation.on == "global"
     run = played(tmp_path, method, on="both" if is_global else "clients", adapt={"epochs": 1, "lr": 0.05})

@@ -20,6 +20,7 @@ from coordinator.rounds.synchronous import run_rounds
 from edge.protocol.config import ModelConfig
 from tests.coordinator.rounds.clockwork import BRIEF, FOUR, IID, windows
 from tests.coordinator.rounds.tier_clockwork import Wan
+from tests.crossed import every
 from tests.toy import Run, federation, model_sha256, store, unsteady_world
 
 ONE = {"count": 1, "down": math.inf, "up": math.inf, "aggregate": math.inf}
@@ -58,7 +59,7 @@ CASES: Mapping[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", every(2, CASES))
 def test_one_aggregator_is_the_server_to_the_bit(name: str, tmp_path: Path) -> None:
     how = {"rounds": 3, "seconds": FOUR, **SMALL, **CASES[name]}
     plain, below = (_ran(tmp_path / folder, tiers, **how) for folder, tiers in (("plain", {}), ("below", ONE)))

@@ -138,7 +138,7 @@ def has_tiers(case: Case) -> bool:
     return not sees_all and not any(part.refusals.tiers for part in method.parts) and method.objective.submodels is None
 
 
-@pytest.mark.parametrize("case", every(3, filter(has_tiers, CASES)), ids=str)
+@pytest.mark.parametrize("case", every(6, filter(has_tiers, CASES)), ids=str)
 def test_with_one_aggregator_a_method_has_its_models_to_the_bit(case: Case, tmp_path: Path) -> None:
     flat, one = (
         case.play_real(partial(play, tmp_path / name), aggregators={"count": count})

@@ -92,7 +92,7 @@ def test_a_run_of_replayed_steps_ends_in_the_same_bits(
     assert (graphs.made, graphs.replays) == (kinds, full_batches - kinds * WARM_UP_STEPS)
 
 
-@pytest.mark.parametrize(("method", "options", "kinds"), every(3, REPLAYED, first=1))
+@pytest.mark.parametrize(("method", "options", "kinds"), every(6, REPLAYED, first=1))
 def test_a_run_of_taped_steps_ends_in_the_same_bits(
     tmp_path: Path, method: str, options: dict[str, Any], kinds: int
 ) -> None:

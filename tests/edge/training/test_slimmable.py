@@ -140,7 +140,7 @@ def test_variants_are_counted_as_the_narrower_models_that_they_are(tmp_path: Pat
     assert np.array_equal(run.federation.description.variant_flops, counted)
 
 
-def test_a_run_with_variants_is_replayed_from_its_records(tmp_path: Path, trainers: WorkerLauncher) -> None:
+def test_a_run_with_variants_is_replayed_from_its_records(tmp_path: Path, launcher: WorkerLauncher) -> None:
     brief = (
         "model.name=resnet18",
         "model.width=4",
@@ -150,10 +150,10 @@ def test_a_run_with_variants_is_replayed_from_its_records(tmp_path: Path, traine
         "rounds.participants=4",
     )
     gradaug = ("method=gradaug", "method_options.multiple=2", "train.local_steps=2")
-    folder = undisturbed(tmp_path, trainers, *gradaug, *brief)
+    folder = undisturbed(tmp_path, launcher, *gradaug, *brief)
     assert replay(folder, parsed(["fleet.server.down=3 Mbit/s"])).rounds == 2
 
 
-def test_a_model_for_images_of_one_size_has_no_variant_of_another(tmp_path: Path, trainers: WorkerLauncher) -> None:
+def test_a_model_for_images_of_one_size_has_no_variant_of_another(tmp_path: Path, launcher: WorkerLauncher) -> None:
     with pytest.raises(ScenarioError, match="'digits-cnn': the method needs one that takes images of height 4"):
-        undisturbed(tmp_path, trainers, f"method={__name__}:SMALLER")
+        undisturbed(tmp_path, launcher, f"method={__name__}:SMALLER")

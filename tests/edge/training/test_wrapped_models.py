@@ -27,6 +27,7 @@ PROJECTED = "moon"
 UNFORESEEN = replace(moon.SPEC, model=replace(moon.SPEC.model, wrapped_blocks=lambda names, options: names))
 
 
+@pytest.mark.long
 def test_a_projection_head_trains_and_travels_like_every_block(tmp_path: Path) -> None:
     train = TrainConfig(lr=0.2, batch=32, local_steps=60)
     model = ModelConfig("digits-cnn", width=16)
@@ -44,19 +45,19 @@ def test_a_projection_head_trains_and_travels_like_every_block(tmp_path: Path) -
     assert run.rows("SELECT accuracy > 0.8 FROM rounds")[-1] == (1,)
 
 
-def test_a_projected_model_runs_with_workers_of_its_own(tmp_path: Path, trainers: WorkerLauncher) -> None:
+def test_a_projected_model_runs_with_workers_of_its_own(tmp_path: Path, launcher: WorkerLauncher) -> None:
     brief = ("rounds.max=2", "data.clients=4", "rounds.participants=4", "train.local_steps=2")
     exchange = ("travels.up=without:projection", "travels.down=without:projection")
-    folder = undisturbed(tmp_path, trainers, f"method={PROJECTED}", *brief, *exchange)
+    folder = undisturbed(tmp_path, launcher, f"method={PROJECTED}", *brief, *exchange)
     keys = "SELECT DISTINCT key FROM transfers WHERE slot = 'model' ORDER BY key"
     assert [key for (key,) in read(folder / "ledger.sqlite", keys)] == ["conv1", "conv2", "conv3", "head"]
 
 
 def test_blocks_that_a_spec_does_not_foresee_are_refused_before_the_run(
-    tmp_path: Path, trainers: WorkerLauncher
+    tmp_path: Path, launcher: WorkerLauncher
 ) -> None:
     with pytest.raises(ScenarioError, match=r"conv3, projection, head, but wrapped_blocks of its spec foresees conv1"):
-        undisturbed(tmp_path, trainers, f"method={__name__}:UNFORESEEN")
+        undisturbed(tmp_path, launcher, f"method={__name__}:UNFORESEEN")
     with pytest.raises(ScenarioError, match="no block 'projection'"):
         load("digits", parsed(["method=fedavg", "travels.up=without:projection"]))
 

@@ -160,18 +160,6 @@ def test_a_row_is_shown_with_what_its_figures_mean(name: str) -> None:
     assert [text.startswith(begins) for text, begins in zip(found, SHOWN[name], strict=True)] == [True] * len(found)
 
 
-def test_each_figure_is_marked_by_its_basis_and_the_list_ends_with_the_meaning_of_the_marks() -> None:
-    row = named("devices", "phone-high") | {"inference": ("flops_per_second.conv",)}
-    stream = io.StringIO()
-    listing_text.show("devices", [row], stream)
-    lines = stream.getvalue().splitlines()
-    assert lines[1] == "    GFLOP/s: conv 32i, depthwise 6.4; 10.7 ms more per step"
-    assert lines[2] == "    6.44 GB*, 2 W~ training, 0.5 W* idle, 1.709 GHz~"
-    assert lines[-3].startswith("  no mark: measured in training, or read in a data sheet; i: measured")
-    assert lines[-1] == "  assumed"
-    assert max(map(len, lines)) <= 80
-
-
 @pytest.mark.parametrize(
     ("kind", "shipped", "row_type"), [("devices", devices, Device), ("networks", networks, Network)]
 )

@@ -121,6 +121,7 @@ def test_a_live_table_whose_terminal_is_closed_ends_no_run(tmp_path: Path, watch
     assert (watch.remains(), committed(tmp_path / "digits" / "a")) == ([], 2)
 
 
+@pytest.mark.long
 def test_streams_that_were_closed_before_the_start_are_no_failure_and_no_file_takes_their_places(
     tmp_path: Path,
 ) -> None:

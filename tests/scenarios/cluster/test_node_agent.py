@@ -55,7 +55,7 @@ def test_an_agent_with_other_libraries_does_not_serve() -> None:
 
 
 def test_an_agent_with_other_data_or_without_the_method_does_not_serve(
-    trainers: WorkerLauncher, tmp_path: Path
+    launcher: WorkerLauncher, tmp_path: Path
 ) -> None:
     other = job(data_sha256="0123456789abcdef" * 4)
     unknown = replace(other, objective="nobodys.module:Half")
@@ -66,7 +66,7 @@ def test_an_agent_with_other_data_or_without_the_method_does_not_serve(
         local = replace(localized_job(run, options()), cache=str(tmp_path))
         with (
             pytest.raises(kind, match=why),
-            Pool(local, 1, trainers, tmp_path, lambda event: None, bool, TRAINER) as pool,
+            Pool(local, 1, launcher, tmp_path, lambda event: None, bool, TRAINER) as pool,
         ):
             check_data(run, pool)
 

@@ -82,7 +82,7 @@ def test_a_cluster_of_somebody_else_is_told_by_its_token_at_once(nodes: RayNodes
 
 @pytest.mark.long
 def test_a_sweep_on_a_cluster_has_the_results_of_one_here(
-    nodes: RayNodes, tmp_path: Path, trainers: WorkerLauncher
+    nodes: RayNodes, tmp_path: Path, launcher: WorkerLauncher
 ) -> None:
     words = ["sweep", "digits", *TINY, "rounds.max=2", "train.lr=0.05,0.1", "--seeds", "1", "--out", str(tmp_path)]
     with start(nodes, *words, "--json", "--run-id", "spread") as sweep:
@@ -91,13 +91,13 @@ def test_a_sweep_on_a_cluster_has_the_results_of_one_here(
     folders = [Path(run["run_dir"]) for run in json.loads(out)["runs"]]
     assert [folder.parent for folder in folders] == [tmp_path / "digits" / "spread"] * 2
     assert list((tmp_path / "digits").rglob(".*")) == []  # no sign by which nodes recognize the folder
-    here = run_with(tmp_path, trainers, 1, *TINY, "rounds.max=2", "train.lr=0.05")
+    here = run_with(tmp_path, launcher, 1, *TINY, "rounds.max=2", "train.lr=0.05")
     assert models(folders[0]) == models(Path(here["run_dir"]))
 
 
 @pytest.mark.long
 def test_nodes_join_a_run_and_are_lost_with_the_head_and_change_nothing(
-    nodes: RayNodes, tmp_path: Path, trainers: WorkerLauncher
+    nodes: RayNodes, tmp_path: Path, launcher: WorkerLauncher
 ) -> None:
     folder = tmp_path / "digits" / "on-nodes"
     words = ["run", "digits", *TINY, "rounds.max=100000", "--out", str(tmp_path), "--run-id", "on-nodes"]
@@ -125,7 +125,7 @@ def test_nodes_join_a_run_and_are_lost_with_the_head_and_change_nothing(
         time.sleep(0.1)
     assert [agent for agent in beside if agent.is_running()] == []  # though none of their cluster told them to end
     done = models(folder)
-    alone = run_with(tmp_path, trainers, 2, *TINY, f"rounds.max={len(done)}")
+    alone = run_with(tmp_path, launcher, 2, *TINY, f"rounds.max={len(done)}")
     assert models(Path(alone["run_dir"])) == done
 
 

@@ -61,12 +61,12 @@ def run(out: Path, launcher: WorkerLauncher, *overrides: str) -> None:
     ],
 )
 def test_an_error_in_a_round_names_row_place_client_and_round(
-    override: str, message: str, tmp_path: Path, trainers: WorkerLauncher
+    override: str, message: str, tmp_path: Path, launcher: WorkerLauncher
 ) -> None:
     key, _, row = override.partition("=")
     folder = tmp_path / "digits" / "run"
     with pytest.raises(RunFailed) as raised:
-        run(tmp_path, trainers, override)
+        run(tmp_path, launcher, override)
     assert re.fullmatch(f"{key} = '{row}': {message}\nrun folder: {re.escape(str(folder))}", str(raised.value))
     assert "Traceback" in (folder / "logs" / "coordinator.log").read_text()
 
@@ -88,10 +88,10 @@ def test_an_error_in_a_round_names_row_place_client_and_round(
     ],
 )
 def test_an_error_before_the_first_round_is_one_of_the_scenario(
-    row: str, message: str, tmp_path: Path, trainers: WorkerLauncher
+    row: str, message: str, tmp_path: Path, launcher: WorkerLauncher
 ) -> None:
     with pytest.raises(ScenarioError) as raised:
-        run(tmp_path, trainers, f"method={ROWS}:{row}")
+        run(tmp_path, launcher, f"method={ROWS}:{row}")
     assert re.fullmatch(f"digits: {message}", str(raised.value))
     assert list((tmp_path / "digits").iterdir()) == []
 
@@ -121,10 +121,10 @@ def test_an_error_before_the_first_round_is_one_of_the_scenario(
     ],
 )
 def test_a_client_side_that_breaks_its_contract_ends_the_run_with_one_sentence(
-    row: str, message: str, tmp_path: Path, trainers: WorkerLauncher
+    row: str, message: str, tmp_path: Path, launcher: WorkerLauncher
 ) -> None:
     with pytest.raises(RunFailed) as raised:
-        run(tmp_path, trainers, f"method={ROWS}:{row}")
+        run(tmp_path, launcher, f"method={ROWS}:{row}")
     assert re.fullmatch(rf"client \d, round 1, train: method: {message}\nrun folder: .*", str(raised.value))
 
 
@@ -144,22 +144,22 @@ def test_a_client_side_that_breaks_its_contract_ends_the_run_with_one_sentence(
     ],
 )
 def test_an_error_of_a_reader_or_a_partition_names_its_last_line_and_has_its_traceback(
-    overrides: tuple[str, ...], message: str, last: str, tmp_path: Path, trainers: WorkerLauncher
+    overrides: tuple[str, ...], message: str, last: str, tmp_path: Path, launcher: WorkerLauncher
 ) -> None:
     with pytest.raises(ScenarioError) as raised:
-        run(tmp_path, trainers, *overrides)
+        run(tmp_path, launcher, *overrides)
     assert str(raised.value) == f"digits: {message} ({RAISING}, line {line_of(RAISING, last)})"
     assert isinstance(raised.value.__cause__, WorkerTraceback)
     assert f'raising.py", line {line_of(RAISING, last)}, in ' in str(raised.value.__cause__)
 
 
 def test_an_error_in_training_names_its_last_line_and_has_its_traceback(
-    tmp_path: Path, trainers: WorkerLauncher
+    tmp_path: Path, launcher: WorkerLauncher
 ) -> None:
     file = RAISING.with_name("raising_client.py")
     place = f"{file}, line {line_of(file, 'raise LookupError')}"
     with pytest.raises(RunFailed, match=re.escape(f"LookupError: no loss ({place})")) as raised:
-        run(tmp_path, trainers, f"method={ROWS}:UNTRAINED")
+        run(tmp_path, launcher, f"method={ROWS}:UNTRAINED")
     assert isinstance(raised.value.__cause__, PoolError)
     told = raised.value.__cause__.__cause__
     assert isinstance(told, WorkerTraceback)

@@ -31,6 +31,7 @@ from scenarios.experiment.executors import (
 from scenarios.experiment.run_set import PlannedRun, RunSet
 from scenarios.run.child_process import ChildProcess
 from scenarios.run.host import Host
+from tests.crossed import every
 from tests.observers import Listener
 from tests.scenarios.experiment import fake_runs
 from tests.scenarios.runs import QUICK, never
@@ -105,11 +106,15 @@ KILLED = "its process was ended by SIGKILL"
 
 @pytest.mark.parametrize(
     ("kind", "failures"),
-    [
-        (IN_TURN, {}),
-        (PROCESSES, {"killed": KILLED, "killed-too": KILLED}),
-        (CLUSTER, {"killed": KILLED, "doomed": "its node was lost: The actor died unexpectedly"}),
-    ],
+    every(
+        2,
+        [
+            (IN_TURN, {}),
+            (PROCESSES, {"killed": KILLED, "killed-too": KILLED}),
+            (CLUSTER, {"killed": KILLED, "doomed": "its node was lost: The actor died unexpectedly"}),
+        ],
+        first=1,
+    ),
 )
 def test_a_run_that_fails_or_whose_process_is_killed_costs_the_others_nothing(
     kind: str, failures: dict[str, str], tmp_path: Path, choose: Chosen
@@ -151,14 +156,14 @@ def test_when_the_user_stops_the_runs_at_work_end_and_no_other_begins(
 
 
 def test_a_run_that_is_interrupted_goes_on_to_the_same_result(
-    tmp_path: Path, trainers: WorkerLauncher, whole: dict[str, Any]
+    tmp_path: Path, launcher: WorkerLauncher, whole: dict[str, Any]
 ) -> None:
     rounds: list[int] = []
     watch = Listener(on_round=lambda progress: rounds.append(progress.rounds))
     host = Host(tmp_path, 2, "cpu", observers=[watch])
-    interrupted = make_runs(tiny_run(), host, InTurn(trainers), lambda: bool(rounds))
+    interrupted = make_runs(tiny_run(), host, InTurn(launcher), lambda: bool(rounds))
     assert (interrupted["runs"][0]["stopped_by"], rounds) == ("user", [1])
-    again = make_runs(tiny_run(), host, InTurn(trainers), never)
+    again = make_runs(tiny_run(), host, InTurn(launcher), never)
     assert rounds == [1, 2, 3, 4, 5]
     assert again["runs"][0] | DIFFERS == whole | DIFFERS
 
@@ -173,10 +178,10 @@ def tiny_run() -> RunSet:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, trainers: WorkerLauncher) -> dict[str, Any]:
+def whole(tmp_path_factory: pytest.TempPathFactory, launcher: WorkerLauncher) -> dict[str, Any]:
     """The summary of `tiny_run` that nobody disturbs."""
     host = Host(tmp_path_factory.mktemp("whole"), 2, "cpu")
-    return dict(make_runs(tiny_run(), host, InTurn(trainers), never)["runs"][0])
+    return dict(make_runs(tiny_run(), host, InTurn(launcher), never)["runs"][0])
 
 
 def test_a_run_process_ends_when_whoever_asked_is_gone() -> None:

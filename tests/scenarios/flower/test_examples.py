@@ -40,6 +40,7 @@ def test_an_example_learns_in_three_rounds(apps: Apps, name: str, accuracy: floa
     assert (result["flops"] > 0, len(result["warnings"])) == (True, 1 if name == "scikit-learn" else 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["digits", "local-dp"])
 def test_one_and_three_workers_give_one_chain(apps: Apps, name: str) -> None:
     chains = [

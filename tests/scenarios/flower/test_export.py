@@ -82,15 +82,15 @@ def simulated(out: Path, launcher: WorkerLauncher, *overrides: str) -> dict[str,
     ids=" ".join,
 )
 def test_devices_give_the_weights_of_a_run_to_the_bit(
-    overrides: tuple[str, ...], tmp_path: Path, trainers: WorkerLauncher
+    overrides: tuple[str, ...], tmp_path: Path, launcher: WorkerLauncher
 ) -> None:
     real = served(tmp_path, LocalGrid(client_app(), nodes(CLIENTS)), *overrides)
-    virtual = simulated(tmp_path, trainers, *overrides)
+    virtual = simulated(tmp_path, launcher, *overrides)
     assert real["model_sha256"] == virtual["model_sha256"]
     assert (real["accuracy"], real["flops"]) == (virtual["accuracy"], virtual["flops"])
 
 
-def test_the_exported_modules_are_the_app(tmp_path: Path, trainers: WorkerLauncher) -> None:
+def test_the_exported_modules_are_the_app(tmp_path: Path, launcher: WorkerLauncher) -> None:
     folder = tmp_path / "app"
     written = export(load("digits", parse_all([*SMALL, "method=fedbr", "method_options.alpha=1"])), folder)
     assert sorted(path.name for path in written) == sorted(path.name for path in folder.iterdir())
@@ -109,7 +109,7 @@ def test_the_exported_modules_are_the_app(tmp_path: Path, trainers: WorkerLaunch
     module(folder / "server_app.py").app(grid, grid.server_context(config | {"out": str(out), "poll-seconds": 0.01}))
     (run,) = (out / "digits").iterdir()
     ((hash_of_model,),) = read(run / "ledger.sqlite", "SELECT model_sha256 FROM rounds WHERE round = 1")
-    virtual = simulated(tmp_path, trainers, "method=fedbr", "method_options.alpha=1")
+    virtual = simulated(tmp_path, launcher, "method=fedbr", "method_options.alpha=1")
     assert hash_of_model == virtual["model_sha256"]
 
 

@@ -94,17 +94,10 @@ LATER = "msg.content['config']['server-round'] == 2 and context.node_config['par
             "round 2, client 1, train, message 4: the ClientApp has returned a reply whose metrics.num-examples is -1"
             ": must be from 0 to 9007199254740992",
         ),
-        (
-            f"if {LATER}: metrics['num-examples'] = [1, 2]",
-            "round 2: the ServerApp has raised InconsistentMessageReplies: ..; of the replies, client 1's "
-            "metrics.num-examples is a list",
-        ),
-        (
-            f"if {LATER}: msg.content['arrays']['0'] = Array('float64', (10,), 'numpy.ndarray', b'no')",
-            "round 2: the ServerApp has raised ..; of the replies, client 1's arrays.0 is no array that can be read",
-        ),
     ],
-    ids=["negative", "list", "damaged"],
+    ids=[
+        "negative",
+    ],
 )
 def test_a_run_goes_on_with_an_app_whose_client_was_mended(apps: Apps, wrong: str, error: str) -> None:
     client = CLIENT.replace("from flwr.app import", "import numpy as np, torch\nfrom flwr.app import Array,", 1)

@@ -18,6 +18,7 @@ from scenarios.run import runner
 from scenarios.run.host import Host
 from scenarios.studies.replay import prepared, replay
 from scenarios.studies.replayed_run import OtherVisits
+from tests.crossed import every
 from tests.ledgers import chain
 from tests.scenarios.flower.apps import CLIENT, SERVER, Apps, write_app
 from tests.scenarios.runs import committed, killed, never, opened
@@ -76,7 +77,9 @@ def test_a_changed_app_is_not_replayed_and_not_resumed(apps: Apps) -> None:
         replay(folder, allow_code=True)
 
 
-@pytest.mark.parametrize("command", [("replay",), ("resume",), ("diff", "--again")], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", every(3, [(row,) for row in [("replay",), ("resume",), ("diff", "--again")]]), ids=" ".join
+)
 def test_an_app_that_a_run_names_runs_only_if_its_user_says_so(
     apps: Apps, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
 ) -> None:

@@ -84,6 +84,7 @@ def test_the_papers_costs_of_resnet_56(row: str, millions: float, weights: int) 
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_counts_are_not_scaled_and_need_no_run() -> None:
     made = reproduce.plan(
         "fedalign:5", "tiny", grid_of("fedalign:5", ["row=FedAvg", f"panel={USUAL}@MFLOPs,{USUAL}@params(M)"]), 1

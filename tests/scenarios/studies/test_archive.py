@@ -148,6 +148,7 @@ def test_what_cannot_be_packed_is_refused(recorded: Path, tmp_path: Path, capsys
     assert not (tmp_path / "a.tar.gz").exists()
 
 
+@pytest.mark.long
 def test_an_archive_has_the_files_that_the_scenario_names_so_that_a_reader_can_run_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

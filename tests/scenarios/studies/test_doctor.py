@@ -83,6 +83,7 @@ def python_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
     monkeypatch.setattr(sys, "executable", str(path))
 
 
+@pytest.mark.long
 def test_this_machine_becomes_a_device_that_reads_back(cache: Path) -> None:
     made = doctor.calibrate("my-host", quick=True)
     device = own_rows(cache / "devices" / "my-host.toml", Device)["my-host"]

@@ -22,6 +22,7 @@ from scenarios.config.load import ScenarioError
 from scenarios.config.overrides import parse_all, parsed
 from scenarios.studies import replay as study
 from scenarios.studies.replay import replay, replayed
+from tests.crossed import every
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.in_this_process import run
 
@@ -90,22 +91,34 @@ def refusal(folder: Path, *overrides: str) -> str:
 
 @pytest.mark.parametrize(
     "overrides",
-    [
-        ("method=fedmlb+fedprox", "eval.every=3"),
-        (f"method={__name__}:LAYERS",),
-        ("method=fedbr", "method_options.broadcast=everyone", "method_options.drop=visits"),
-        ("method=fedbr", "method_options.drop=exact", "rounds.policy=over_select", "rounds.participants=3"),
-        ("rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.min_fraction=0.7"),
-        ("rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.on_late=complete"),
-        ("fleet.battery=6 J", "budget.client.bytes=900 kB"),
-        ("budget.bytes=1.5 MB", "eval.every=5"),
-        ("budget.virtual_seconds=1.1 s", "rounds.min_fraction=0"),
-        ("stop.patience=1", "train.lr=0", "eval.on=clients", "eval.select=validation", "data.validation=0.2"),
-        ("rounds.policy=over_select", "rounds.participants=3", "eval.on=both", *TIERS),
-        ('codec.wan={kind="quantize",bits=4}', "budget.wan_bytes=700 kB", *TIERS),
-        ("fleet.tiers.count=3", "tiers.interval=500 ms", "rounds.max=6"),
-        ('codec.wan={kind="quantize",bits=4}', "rounds.max=30", "budget.wan_bytes=700 kB", *ONE_BY_ONE, *DROPOUTS),
-    ],
+    every(
+        2,
+        [
+            (row,)
+            for row in [
+                ("method=fedmlb+fedprox", "eval.every=3"),
+                (f"method={__name__}:LAYERS",),
+                ("method=fedbr", "method_options.broadcast=everyone", "method_options.drop=visits"),
+                ("method=fedbr", "method_options.drop=exact", "rounds.policy=over_select", "rounds.participants=3"),
+                ("rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.min_fraction=0.7"),
+                ("rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.on_late=complete"),
+                ("fleet.battery=6 J", "budget.client.bytes=900 kB"),
+                ("budget.bytes=1.5 MB", "eval.every=5"),
+                ("budget.virtual_seconds=1.1 s", "rounds.min_fraction=0"),
+                ("stop.patience=1", "train.lr=0", "eval.on=clients", "eval.select=validation", "data.validation=0.2"),
+                ("rounds.policy=over_select", "rounds.participants=3", "eval.on=both", *TIERS),
+                ('codec.wan={kind="quantize",bits=4}', "budget.wan_bytes=700 kB", *TIERS),
+                ("fleet.tiers.count=3", "tiers.interval=500 ms", "rounds.max=6"),
+                (
+                    'codec.wan={kind="quantize",bits=4}',
+                    "rounds.max=30",
+                    "budget.wan_bytes=700 kB",
+                    *ONE_BY_ONE,
+                    *DROPOUTS,
+                ),
+            ]
+        ],
+    ),
 )
 def test_on_the_same_fleet_a_replay_is_the_run_to_the_bit(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     folder = run(tmp_path, *overrides)
@@ -115,17 +128,23 @@ def test_on_the_same_fleet_a_replay_is_the_run_to_the_bit(tmp_path: Path, overri
 
 @pytest.mark.parametrize(
     ("method", "overrides"),
-    [
-        (("method=fedavg",), ("fleet.devices={jetson-nano=1.0}", "fleet.bandwidth.kind=ou", "fleet.redraw=0.5")),
-        (("method=fedavg", *DROPOUTS), ("fleet.transport.security=tls", "fleet.radio_energy=rate")),
-        (("method=fedbr", "method_options.alpha=random"), SLOW_LINK),
-        (("method=fedmlb",), ("rounds.policy=deadline", "rounds.deadline=9 s", *SLOW_LINK)),
-        (
-            ("method=fedavg+scaffold", *TIERS, "eval.aggregators=true"),
-            ("fleet.tiers.networks={lte=1.0}", "fleet.server.up=300 kbit/s"),
-        ),
-        (("method=fedavg", "fleet.gateways.count=2"), ("fleet.scale={server=0.1,links=0.3,devices=0.7}", *SLOW_LINK)),
-    ],
+    every(
+        2,
+        [
+            (("method=fedavg",), ("fleet.devices={jetson-nano=1.0}", "fleet.bandwidth.kind=ou", "fleet.redraw=0.5")),
+            (("method=fedavg", *DROPOUTS), ("fleet.transport.security=tls", "fleet.radio_energy=rate")),
+            (("method=fedbr", "method_options.alpha=random"), SLOW_LINK),
+            (("method=fedmlb",), ("rounds.policy=deadline", "rounds.deadline=9 s", *SLOW_LINK)),
+            (
+                ("method=fedavg+scaffold", *TIERS, "eval.aggregators=true"),
+                ("fleet.tiers.networks={lte=1.0}", "fleet.server.up=300 kbit/s"),
+            ),
+            (
+                ("method=fedavg", "fleet.gateways.count=2"),
+                ("fleet.scale={server=0.1,links=0.3,devices=0.7}", *SLOW_LINK),
+            ),
+        ],
+    ),
 )
 def test_a_replay_is_a_fresh_run_on_the_other_fleet_to_the_bit(
     tmp_path: Path, method: tuple[str, ...], overrides: tuple[str, ...]

@@ -45,6 +45,7 @@ def stressed(
     return stress(plan, out, Host(Path(), workers, "cpu"), launcher, never)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", every(4, JOINED))
 def test_workers_answer_the_visits_of_every_method(method: str, launcher: WorkerLauncher) -> None:
     result = stressed(launcher, f"method={method}", *NEEDS.get(method, ()))
@@ -56,16 +57,22 @@ def test_workers_answer_the_visits_of_every_method(method: str, launcher: Worker
 
 @pytest.mark.parametrize(
     "overrides",
-    [
-        ("method=fedbr", CODEC),
-        ("method=fedavg+scaffold", CODEC, "codec.error_feedback=true"),
-        ("aggregate.sum=fixed_point", CODEC),
-        ('codec.up=[{kind="quantize"}, {kind="zstd"}]', 'codec.down={kind="quantize", bits=8}'),
-        ("rounds.policy=fedasync", "method=fedbr"),
-        ("fleet.tiers.count=3",),
-        ("eval.on=clients", "eval.every=1", "eval.metrics=['class-accuracy']"),
-        ("method=heterofl", "submodel.rate=client", "train.local_epochs=1"),
-    ],
+    every(
+        2,
+        [
+            (row,)
+            for row in [
+                ("method=fedbr", CODEC),
+                ("method=fedavg+scaffold", CODEC, "codec.error_feedback=true"),
+                ("aggregate.sum=fixed_point", CODEC),
+                ('codec.up=[{kind="quantize"}, {kind="zstd"}]', 'codec.down={kind="quantize", bits=8}'),
+                ("rounds.policy=fedasync", "method=fedbr"),
+                ("fleet.tiers.count=3",),
+                ("eval.on=clients", "eval.every=1", "eval.metrics=['class-accuracy']"),
+                ("method=heterofl", "submodel.rate=client", "train.local_epochs=1"),
+            ]
+        ],
+    ),
     ids=" ".join,
 )
 def test_codecs_sums_policies_and_evaluations_are_those_of_a_run(

@@ -28,7 +28,6 @@ from scenarios.studies.uncertainty import (
     DrawnRuns,
     Draws,
     replay_in_draws,
-    sigmas,
     throughput_sigma,
 )
 from tests.scenarios.in_this_process import BOARDS, run
@@ -96,17 +95,6 @@ def test_the_times_of_one_client_are_those_of_its_steps_with_the_factors_of_each
     assert (group.label, group.seeds, group.scope) == ("fedavg", [0], "given this training")
     assert group.virtual_seconds == result.virtual_seconds
     assert found.result().pairs == []
-
-
-def test_draws_are_a_function_of_the_seed_and_more_of_them_begin_with_the_same(alone: Path, found: DrawnRuns) -> None:
-    def times(draws: Draws) -> list[float | None]:
-        return replay_in_draws([alone], {}, draws).times[0].virtual_seconds
-
-    all_times = found.times[0].virtual_seconds
-    assert times(Draws(6, 3)) == all_times[:6]
-    assert not set(times(Draws(6, 4))) & set(all_times)
-    narrow = times(Draws(6, 3, sigmas(["assumed=0.1"])))
-    assert narrow == pytest.approx(by_hand(alone, 6, {"assumed": 0.1}), rel=1e-6)
 
 
 HELD_OUT = [
