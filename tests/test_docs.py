@@ -66,6 +66,7 @@ def test_the_plug_ins_that_are_shown_run_together_from_the_current_folder(tmp_pa
     assert sorted(path.stem for path in copies) == names
 
 
+@pytest.mark.long
 def test_the_methods_that_are_shown_run_in_one_comparison(tmp_path: Path) -> None:
     text = extracted("own-methods.md", tmp_path)
     compare, check = re.findall(r"```sh\nfedbr (.*)\n```", text)
@@ -144,6 +145,7 @@ def test_every_link_to_a_file_or_heading_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(file), target
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_notebook_runs_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "XDG_CACHE_HOME"):

@@ -85,7 +85,7 @@ def test_amounts_settings_and_measures_are_had_from_python(tmp_path: Path) -> No
 
 
 def test_names_and_keys_are_looked_up_from_python() -> None:
-    assert "fedbr" in [row["name"] for row in fedbr.list("methods")]
+    assert "fedadam" in [row["name"] for row in fedbr.list("servers")]
     assert {"name": "devices", "key": "fleet.devices"} in fedbr.list()
     assert (fedbr.explain("train.lr")["kind"], fedbr.explain("sync")["kind"]) == ("key", "row")
     with pytest.raises(ScenarioError, match=r"did you mean 'train\.lr'"):

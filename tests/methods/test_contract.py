@@ -86,7 +86,7 @@ def test_a_real_setting_is_not(case: Case, once: Played) -> None:
     assert len(real) % len(fedavg) > 0 or np.abs(real[: len(fedavg)] - fedavg).max() > 1e-5
 
 
-@pytest.mark.parametrize("case", every(8, [case for case in CASES if "+" not in case.name], first=3), ids=str)
+@pytest.mark.parametrize("case", every(16, [case for case in CASES if "+" not in case.name], first=3), ids=str)
 def test_it_learns_to_read_digits(case: Case, once: Played) -> None:
     """Within ten rounds: last bits, which differ between processors, move the round. It ends with the one that has."""
     run = case.play_real(once, train=THOROUGH, partition=IID, clients=3, rounds=10, target=0.9)

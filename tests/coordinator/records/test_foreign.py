@@ -185,7 +185,7 @@ COMMITS = {
 
 @pytest.mark.parametrize("table", COMMITS)
 @given(integer=INTEGERS, number=NUMBERS, text=TEXTS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_readers_take_whatever_a_ledger_takes(
     table: str, tmp_path: Path, integer: int, number: float, text: str
 ) -> None:

@@ -216,6 +216,7 @@ def hidden(folder: Path) -> list[Path]:
     return [path for path in (folder / "cache").rglob("*") if path.name.startswith(".") or path.suffix == ".part"]
 
 
+@pytest.mark.long
 def test_one_that_is_killed_while_it_builds_neither_blocks_the_other_nor_leaves_anything(
     describers: Describers, tmp_path: Path
 ) -> None:

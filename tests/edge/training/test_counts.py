@@ -57,7 +57,7 @@ def small_resnet() -> list[Block]:
 
 
 @pytest.mark.parametrize(("make", "shape"), [(tower_blocks, (1, 1, 5)), (small_resnet, (3, 16, 16))])
-@pytest.mark.parametrize(("name", "options", "choice"), every(2, CASES))
+@pytest.mark.parametrize(("name", "options", "choice"), every(4, CASES))
 def test_a_row_foresees_the_flops_of_a_step(
     name: str, options: dict[str, Any], choice: dict[str, int], make: Any, shape: tuple[int, int, int]
 ) -> None:

@@ -75,7 +75,7 @@ REPLAYED: list[tuple[str, dict[str, Any], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "options", "kinds"), every(3, REPLAYED))
+@pytest.mark.parametrize(("method", "options", "kinds"), every(6, REPLAYED))
 def test_a_run_of_replayed_steps_ends_in_the_same_bits(
     tmp_path: Path, method: str, options: dict[str, Any], kinds: int
 ) -> None:

@@ -18,6 +18,7 @@ from edge.protocol.payload import MODEL
 from edge.protocol.serialization import packed_text
 from edge.training.client_update import ClientUpdate
 from edge.training.trainer import LocalTrainer
+from tests.crossed import every
 from tests.plugins import leaking_client, leaking_parts
 from tests.toy import DIGITS_CNN, TRAIN, cache_folder
 
@@ -59,7 +60,7 @@ def default_dtype() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("way", leaking_client.WAYS)
+@pytest.mark.parametrize("way", every(2, leaking_client.WAYS))
 def test_what_a_visit_leaves_in_the_process_does_not_reach_the_next(way: str) -> None:
     first, second = Worker(f"of_{way}"), Worker(f"of_{way}")
     alone = first.visit(1)

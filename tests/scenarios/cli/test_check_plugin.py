@@ -23,6 +23,7 @@ def checked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[
     return code, findings
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("trained_here")
 def test_a_method_with_two_models_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     code, findings = checked(capsys, "coordinator.methods.ifca:SPEC")

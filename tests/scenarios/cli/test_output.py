@@ -95,6 +95,7 @@ def test_runs_go_on_without_anybody_who_reads_their_progress_or_result(
     assert (tmp_path / "digits" / "a" / "report.html").is_file()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("brief_figures", "reports")
 def test_a_run_that_cannot_print_its_summary_has_finished_and_one_that_owes_json_has_not_delivered_it(
     tmp_path: Path,

@@ -129,6 +129,7 @@ def test_nodes_join_a_run_and_are_lost_with_the_head_and_change_nothing(
     assert models(Path(alone["run_dir"])) == done
 
 
+@pytest.mark.long
 def test_a_python_call_starts_a_cluster_of_its_own_and_leaves_no_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crossed import every
 from tests.ledgers import chain
 from tests.scenarios.flower.apps import EXAMPLES, Apps
 
@@ -30,7 +31,7 @@ def test_an_example_has_nothing_of_ours(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "accuracy"),
-    [("digits", 0.6), ("fedadam", 0.7), ("local-dp", 0.8), ("scikit-learn", 0.9)],
+    every(2, [("digits", 0.6), ("fedadam", 0.7), ("local-dp", 0.8), ("scikit-learn", 0.9)]),
 )
 def test_an_example_learns_in_three_rounds(apps: Apps, name: str, accuracy: float) -> None:
     result = apps.run(EXAMPLES / name, ROUNDS + "3")

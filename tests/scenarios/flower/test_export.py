@@ -352,7 +352,7 @@ def test_the_clock_gives_measured_visits_their_times() -> None:
 # --- the process that stays -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["owner", "SIGTERM"])
+@pytest.mark.parametrize("end", ["owner", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_a_device_keeps_its_process_from_one_message_to_the_next_and_no_longer(end: str) -> None:
     owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     context = Context(1, 1, {"partition-id": 7}, RecordDict(), {})

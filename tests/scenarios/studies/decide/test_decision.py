@@ -80,6 +80,7 @@ def trained(result: dict[str, Any]) -> list[dict[str, Any]]:
     return [run for run in result["runs"] if not run["name"].endswith("-gone")]
 
 
+@pytest.mark.long
 def test_candidates_that_differ_in_links_alone_share_one_training(whole: dict[str, Any]) -> None:
     assert sorted(Path(run["run_dir"]).name.partition("-networks")[0] for run in trained(whole)) == [
         "fedavg", "fedavg", "fedprox", "fedprox",
