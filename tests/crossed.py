@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 
-def every(step: int, rows: Iterable[Any], first: int = 0) -> list[Any]:
-    """All rows, of which those between each ``step``-th are long."""
-    return [_row(row, (number - first) % step == 0) for number, row in enumerate(rows)]
+def every(step: int, rows: Iterable[Any], first: int = 0, is_one: bool = False) -> list[Any]:
+    """All rows, of which those between each ``step``-th are long; ``is_one``: a row that is a tuple is one value."""
+    return [_row((row,) if is_one else row, (number - first) % step == 0) for number, row in enumerate(rows)]
 
 
 def crossed(*axes: Sequence[Any]) -> list[Any]:

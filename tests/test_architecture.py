@@ -60,13 +60,13 @@ def test_a_file_imports_only_what_its_room_may() -> None:
         room = name.split("/")[0]
         for imported in imported_by(name):
             top = imported.split(".")[0]
-            said = f"{name} imports {imported}"
-            assert top not in OURS or top in MAY_IMPORT[room], said
+            message = f"{name} imports {imported}"
+            assert top not in OURS or top in MAY_IMPORT[room], message
             if (room == "coordinator" or name.startswith("edge/protocol/")) and top == "edge":
-                assert imported.startswith("edge.protocol"), said
+                assert imported.startswith("edge.protocol"), message
             if name.startswith("coordinator/workers/"):
-                assert not imported.startswith(("coordinator.methods", "coordinator.rounds")), said
-            assert top not in ONLY_IN or name.startswith(ONLY_IN[top]), said
+                assert not imported.startswith(("coordinator.methods", "coordinator.rounds")), message
+            assert top not in ONLY_IN or name.startswith(ONLY_IN[top]), message
 
 
 def test_no_file_imports_itself_through_others_not_even_for_types() -> None:

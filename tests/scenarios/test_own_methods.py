@@ -76,9 +76,7 @@ def test_asynchronous_policies_rebase_the_model_that_was_trained(
 
 @pytest.mark.parametrize(
     "rules",
-    every(
-        3, [(row,) for row in [(), ("rounds.policy=fedasync",), ("rounds.policy=fedbuff", "rounds.buffer=3")]], first=1
-    ),
+    every(3, [(), ("rounds.policy=fedasync",), ("rounds.policy=fedbuff", "rounds.buffer=3")], first=1, is_one=True),
 )
 def test_a_slot_of_its_own_equals_the_slot_of_the_model(
     rules: tuple[str, ...], tmp_path: Path, launcher: WorkerLauncher

@@ -78,7 +78,7 @@ def test_a_changed_app_is_not_replayed_and_not_resumed(apps: Apps) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", every(3, [(row,) for row in [("replay",), ("resume",), ("diff", "--again")]]), ids=" ".join
+    "command", every(3, [("replay",), ("resume",), ("diff", "--again")], is_one=True), ids=" ".join
 )
 def test_an_app_that_a_run_names_runs_only_if_its_user_says_so(
     apps: Apps, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]

@@ -94,30 +94,28 @@ def refusal(folder: Path, *overrides: str) -> str:
     every(
         2,
         [
-            (row,)
-            for row in [
-                ("method=fedmlb+fedprox", "eval.every=3"),
-                (f"method={__name__}:LAYERS",),
-                ("method=fedbr", "method_options.broadcast=everyone", "method_options.drop=visits"),
-                ("method=fedbr", "method_options.drop=exact", "rounds.policy=over_select", "rounds.participants=3"),
-                ("rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.min_fraction=0.7"),
-                ("rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.on_late=complete"),
-                ("fleet.battery=6 J", "budget.client.bytes=900 kB"),
-                ("budget.bytes=1.5 MB", "eval.every=5"),
-                ("budget.virtual_seconds=1.1 s", "rounds.min_fraction=0"),
-                ("stop.patience=1", "train.lr=0", "eval.on=clients", "eval.select=validation", "data.validation=0.2"),
-                ("rounds.policy=over_select", "rounds.participants=3", "eval.on=both", *TIERS),
-                ('codec.wan={kind="quantize",bits=4}', "budget.wan_bytes=700 kB", *TIERS),
-                ("fleet.tiers.count=3", "tiers.interval=500 ms", "rounds.max=6"),
-                (
-                    'codec.wan={kind="quantize",bits=4}',
-                    "rounds.max=30",
-                    "budget.wan_bytes=700 kB",
-                    *ONE_BY_ONE,
-                    *DROPOUTS,
-                ),
-            ]
+            ("method=fedmlb+fedprox", "eval.every=3"),
+            (f"method={__name__}:LAYERS",),
+            ("method=fedbr", "method_options.broadcast=everyone", "method_options.drop=visits"),
+            ("method=fedbr", "method_options.drop=exact", "rounds.policy=over_select", "rounds.participants=3"),
+            ("rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.min_fraction=0.7"),
+            ("rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.on_late=complete"),
+            ("fleet.battery=6 J", "budget.client.bytes=900 kB"),
+            ("budget.bytes=1.5 MB", "eval.every=5"),
+            ("budget.virtual_seconds=1.1 s", "rounds.min_fraction=0"),
+            ("stop.patience=1", "train.lr=0", "eval.on=clients", "eval.select=validation", "data.validation=0.2"),
+            ("rounds.policy=over_select", "rounds.participants=3", "eval.on=both", *TIERS),
+            ('codec.wan={kind="quantize",bits=4}', "budget.wan_bytes=700 kB", *TIERS),
+            ("fleet.tiers.count=3", "tiers.interval=500 ms", "rounds.max=6"),
+            (
+                'codec.wan={kind="quantize",bits=4}',
+                "rounds.max=30",
+                "budget.wan_bytes=700 kB",
+                *ONE_BY_ONE,
+                *DROPOUTS,
+            ),
         ],
+        is_one=True,
     ),
 )
 def test_on_the_same_fleet_a_replay_is_the_run_to_the_bit(tmp_path: Path, overrides: tuple[str, ...]) -> None:

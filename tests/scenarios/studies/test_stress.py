@@ -60,18 +60,16 @@ def test_workers_answer_the_visits_of_every_method(method: str, launcher: Worker
     every(
         2,
         [
-            (row,)
-            for row in [
-                ("method=fedbr", CODEC),
-                ("method=fedavg+scaffold", CODEC, "codec.error_feedback=true"),
-                ("aggregate.sum=fixed_point", CODEC),
-                ('codec.up=[{kind="quantize"}, {kind="zstd"}]', 'codec.down={kind="quantize", bits=8}'),
-                ("rounds.policy=fedasync", "method=fedbr"),
-                ("fleet.tiers.count=3",),
-                ("eval.on=clients", "eval.every=1", "eval.metrics=['class-accuracy']"),
-                ("method=heterofl", "submodel.rate=client", "train.local_epochs=1"),
-            ]
+            ("method=fedbr", CODEC),
+            ("method=fedavg+scaffold", CODEC, "codec.error_feedback=true"),
+            ("aggregate.sum=fixed_point", CODEC),
+            ('codec.up=[{kind="quantize"}, {kind="zstd"}]', 'codec.down={kind="quantize", bits=8}'),
+            ("rounds.policy=fedasync", "method=fedbr"),
+            ("fleet.tiers.count=3",),
+            ("eval.on=clients", "eval.every=1", "eval.metrics=['class-accuracy']"),
+            ("method=heterofl", "submodel.rate=client", "train.local_epochs=1"),
         ],
+        is_one=True,
     ),
     ids=" ".join,
 )
