@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import fedbr
-from scenarios.api.caller import Caller
 from scenarios.report import html
 from scenarios.run.run_finder import found
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -77,16 +75,3 @@ def test_a_report_takes_runs_folders_and_collections_together(folder: Path, repo
     assert [folders for folders, _ in reported] == [[cell, folder], [cell, cell], [cell], [folder]]
     with pytest.raises(fedbr.ReportError, match="there is no run to report"):
         fedbr.report([])
-
-
-def test_a_call_writes_a_note_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("scenarios.run.setup.RunInputs.fleet_notes", ["a trace"])
-
-    def call(caller: Caller, *arguments: Any) -> dict[str, Any]:
-        caller.note("a trace")
-        return {"run_dir": "no/runs", "warnings": ["a warning"]}
-
-    monkeypatch.setattr(Caller, "call", call)
-    with pytest.raises(fedbr.ReportError, match="no/runs is not a run folder"):
-        fedbr.run("digits")
-    assert capsys.readouterr().err == "fedbr: note: a trace\nfedbr: note: a warning\n"

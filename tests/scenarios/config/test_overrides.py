@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scenarios.config.errors import COMMAND_LINE, ScenarioError
-from scenarios.config.overrides import parsed, parsed_list, shown, words
+from scenarios.config.overrides import parsed, words
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,3 @@ def test_a_word_that_is_no_override_and_a_repeated_key_are_refused(
         parsed(given)
     assert str(refused.value).startswith(message)
     assert (refused.value.key, refused.value.source) == (key, COMMAND_LINE if key else None)
-
-
-def test_the_values_of_a_list_are_read_one_by_one_and_shown_alike_however_they_are_written() -> None:
-    values = parsed_list('0.10, 1e-1,"sync",sync,5.0,[1,2],{a=1},true,20 Mbit/s')
-    assert values == [0.1, 0.1, "sync", "sync", 5.0, [1, 2], {"a": 1}, True, "20 Mbit/s"]
-    assert [shown(value) for value in values] == [
-        "0.1", "0.1", "sync", "sync", "5", "[1, 2]", "{a = 1}", "true", "20 Mbit/s"
-    ]  # fmt: skip
-    with pytest.raises(ScenarioError, match="command line: seed: write values separated by commas, for example"):
-        parsed_list("1,,2", "seed")

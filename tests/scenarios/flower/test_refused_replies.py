@@ -33,7 +33,6 @@ def changed(metadata: str, value: str) -> str:
     ("old", "new", "message"),
     [
         (METRICS, 'MetricRecord({"num-examples": -1})', f"{EXAMPLES}-1{LIMIT}"),
-        (METRICS, 'MetricRecord({"num-examples": float("inf")})', f"{EXAMPLES}inf{LIMIT}"),
         (METRICS, 'MetricRecord({"num-examples": 2**53 + 2})', f"{EXAMPLES}9007199254740994{LIMIT}"),
         (
             METRICS,
@@ -47,7 +46,6 @@ def changed(metadata: str, value: str) -> str:
             "ValueError: ..",
         ),
         (REPLY, "return None", f"{PLACE}a NoneType instead of a Message"),
-        (REPLY, "return msg", f"{NO_REPLY}reply_to_message_id is '' instead of .."),
         (
             REPLY,
             "return Message(RecordDict(), 4611686018427387905, 'train')",
@@ -57,16 +55,6 @@ def changed(metadata: str, value: str) -> str:
             REPLY,
             changed("reply_to_message_id", "'another'"),
             f"{NO_REPLY}reply_to_message_id is 'another' instead of ..",
-        ),
-        (
-            REPLY,
-            changed("src_node_id", "4611686018427387905"),
-            f"{NO_REPLY}src_node_id is 4611686018427387905 instead of 4611686018427387904{MAKES}",
-        ),
-        (
-            REPLY,
-            changed("dst_node_id", "4611686018427387905"),
-            f"{NO_REPLY}dst_node_id is 4611686018427387905 instead of 1{MAKES}",
         ),
         (REPLY, changed("run_id", "7"), f"{NO_REPLY}run_id is 7 instead of 4611686018427387904{MAKES}"),
         (REPLY, changed("ttl", "1e9"), f"{PLACE}a reply with a ttl of 1000000000.0 s, of which 43200 s are left"),
