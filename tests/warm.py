@@ -15,6 +15,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import select
 import signal
 import socket
@@ -38,9 +39,12 @@ from tests.remains import MARK
 
 ROOT = Path(__file__).parents[1]
 FORK_SERVER = "edge.runtime.fork_server"
+COMMANDS = ("cli", "run", "experiment", "studies", "report", "papers")
+"""Packages of scenarios whose modules are imported."""
 IMPORTED = (
-    *("scenarios.cli.main", "scenarios.run.runner", "scenarios.report.html", "tests.brief", "tests.scenarios.meddler"),
-    *(FORK_SERVER, "edge.training.trainer"),
+    *("tests.brief", "tests.scenarios.meddler", FORK_SERVER, "edge.training.trainer", "edge.data.scikit_learn"),
+    *("scenarios.api.caller", "scenarios.api.explained", "scenarios.api.listing"),
+    *("rich.progress", "rich.table", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "jinja2"),
 )
 PR_SET_NAME = 15  # linux/prctl.h
 LONGEST = 1 << 17
@@ -150,6 +154,20 @@ def _channel() -> socket.socket:
 
 
 # --- in the process with all modules ----------------------------------------------------------------------------------
+
+
+def _import_and_load() -> None:
+    for imported in IMPORTED:
+        importlib.import_module(imported)
+    for folder in COMMANDS:
+        package = importlib.import_module(f"scenarios.{folder}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    from edge.protocol.config import Job, prepare_from_json
+    from scenarios.config.load import load
+
+    prepare_from_json(Job)
+    load("digits")
 
 
 def _next_request(channel: socket.socket) -> Request:
@@ -285,8 +303,7 @@ def _become_fork_server(modules: Sequence[str], descriptors: Sequence[int], env:
 
 if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as opened:
-        for imported in IMPORTED:
-            importlib.import_module(imported)
+        _import_and_load()
         unflushed.leave_to_the_system(setattr)
         gc.collect()
         gc.freeze()

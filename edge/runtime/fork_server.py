@@ -38,6 +38,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from edge.protocol.config import Job, prepare_from_json
 from edge.runtime import descendants, worker
 from edge.runtime.bounded_log import BoundedLog
 from edge.runtime.log import log_error, log_to
@@ -170,6 +171,7 @@ def main(modules: list[str]) -> None:
     """Import the modules, then serve."""
     for module in modules:
         importlib.import_module(module)
+    prepare_from_json(Job)
     wakeup, signalled = os.pipe()
     os.set_blocking(wakeup, False)
     os.set_blocking(signalled, False)

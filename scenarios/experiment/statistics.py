@@ -12,7 +12,7 @@ from itertools import combinations
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
-from scipy import stats
+from scipy.special import nctdtr, ndtri, stdtr
 
 from coordinator.rounds.amounts import BYTES, ENERGY, ROUNDS, VIRTUAL_SECONDS
 from scenarios.report.readings import ACCURACY, BEST, Reading, of_tiers, total_of, until
@@ -67,7 +67,7 @@ def tested(differences: Sequence[float]) -> PairedTest:
     return PairedTest(
         higher=sum(value > 0 for value in differences),
         lower=sum(value < 0 for value in differences),
-        p=float(2 * stats.t.sf(abs(mean) / deviation * math.sqrt(len(differences)), len(differences) - 1))
+        p=float(2 * stdtr(len(differences) - 1, -abs(mean) / deviation * math.sqrt(len(differences))))
         if is_spread
         else None,
         seeds_needed=seeds_needed(mean, deviation) if is_spread else None,
@@ -79,9 +79,11 @@ def reached_p(one: Sequence[float | None], other: Sequence[float | None]) -> flo
 
     It takes the seeds as independent, so that runs which are paired by seed differ less often by chance than it says.
     """
+    from scipy.stats import fisher_exact  # a second to import, which few tables need
+
     with_value = [sum(value is not None for value in values) for values in (one, other)]
     table = [[count, len(values) - count] for count, values in zip(with_value, (one, other), strict=True)]
-    return float(stats.fisher_exact(table).pvalue)
+    return float(fisher_exact(table).pvalue)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -101,7 +103,7 @@ def seeds_needed(mean: float, deviation: float) -> int | None:
     None above `MOST_SEEDS`. ``deviation`` is that of the differences, above 0.
     """
     effect = min(abs(mean) / deviation, LARGEST_EFFECT)
-    factor = float(stats.norm.ppf((1 + LEVEL) / 2) + stats.norm.ppf(POWER))
+    factor = float(ndtri((1 + LEVEL) / 2) + ndtri(POWER))
     if not effect or (factor / effect) ** 2 > MOST_SEEDS:
         return None
     count = max(2, math.floor((factor / effect) ** 2))  # of a normal distribution, a little below that of Student's t
@@ -115,7 +117,7 @@ def seeds_needed(mean: float, deviation: float) -> int | None:
 def power(effect: float, count: int) -> float:
     """The probability that a paired t-test over ``count`` seeds finds a mean of ``effect`` deviations."""
     critical, shift = t_quantile(count), effect * math.sqrt(count)
-    return float(stats.nct.sf(critical, count - 1, shift) + stats.nct.cdf(-critical, count - 1, shift))
+    return float(1 - nctdtr(count - 1, shift, critical) + nctdtr(count - 1, shift, -critical))
 
 
 # --- of an experiment's rows ------------------------------------------------------------------------------------------

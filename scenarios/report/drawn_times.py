@@ -167,12 +167,12 @@ def interval(times: Sequence[Sequence[float | None]]) -> Interval | None:
         return None
     if len(known) == 1:
         return Interval(*np.quantile(known[0], [LOW, 0.5, HIGH]).tolist())
-    from scipy import stats  # which a run does not load
+    from scipy.special import stdtrit  # which a run does not load
 
     logarithms = [np.log(np.maximum(draws, np.finfo(np.float64).tiny)) for draws in known]
     medians = np.array([np.median(draws) for draws in logarithms])
     of_draws = np.concatenate([draws - median for draws, median in zip(logarithms, medians, strict=True)])
-    of_seeds = stats.t.ppf(HIGH, len(known) - 1) * medians.std(ddof=1) * np.sqrt(1 + 1 / len(known))
+    of_seeds = stdtrit(len(known) - 1, HIGH) * medians.std(ddof=1) * np.sqrt(1 + 1 / len(known))
     below, above = np.hypot(np.quantile(of_draws, [LOW, HIGH]), of_seeds)
     ends = medians.mean() + np.array([-below, 0.0, above])
     return Interval(*np.exp(np.clip(ends, -LARGEST_LOGARITHM, LARGEST_LOGARITHM)).tolist())
@@ -221,11 +221,11 @@ def over_seeds(by_seed: Mapping[int, float], draws: int) -> Chance:
     seeds, before = len(by_seed), sum(by_seed.values())
     ends: tuple[float | None, float | None] = (None, None)
     if seeds > 1:
-        from scipy import stats  # which a run does not load
+        from scipy.special import betaincinv  # which a run does not load
 
         ends = (
-            float(stats.beta.ppf(LOW, before, seeds - before + 1)) if before else 0.0,
-            float(stats.beta.ppf(HIGH, before + 1, seeds - before)) if before < seeds else 1.0,
+            float(betaincinv(before, seeds - before + 1, LOW)) if before else 0.0,
+            float(betaincinv(before + 1, seeds - before, HIGH)) if before < seeds else 1.0,
         )
     return Chance(before / seeds, *ends, draws, by_seed)
 

@@ -192,9 +192,9 @@ LEVEL = 0.95
 
 def t_quantile(count: int) -> float:
     """The factor of a two-sided 95 % interval of a mean of ``count`` values (Student's t); 4.303 for 3."""
-    from scipy import stats  # which a run does not load
+    from scipy.special import stdtrit  # which a run does not load
 
-    return float(stats.t.ppf((1 + LEVEL) / 2, count - 1))
+    return float(stdtrit(count - 1, (1 + LEVEL) / 2))
 
 
 def percent(share: float) -> str:
