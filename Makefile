@@ -28,10 +28,10 @@ demo: $(STAMP) ## a comparison on real data: FedAvg, FedProx, FedMLB and FedBR o
 	$(BIN)/fedbr compare digits method=fedavg,fedprox,fedmlb,fedbr rounds.max=20 --seeds 3 --parallel 2
 
 test: $(STAMP) ## the test suite, but for its long tests
-	$(BIN)/python -m pytest -m "not long" --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long" --numprocesses $(PROCESSES) --no-loadscope-reorder
 
 test-long: $(STAMP) ## the long tests: clusters, and processes that are killed over and over
-	$(BIN)/python -m pytest -m long --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m long --numprocesses $(PROCESSES) --no-loadscope-reorder
 
 test-docs: $(STAMP) ## every command of README and docs, run as it is written, LIMIT seconds at most (about an hour)
 	$(BIN)/python -m tests.documented --limit $(LIMIT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -10,8 +11,10 @@ import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 import tests.portable_kernels  # noqa: F401 - before NumPy and torch
 from coordinator.workers.launcher import WorkerLauncher
@@ -22,6 +25,7 @@ from tests.remains import kill_at_the_end
 
 HANG_SECONDS = 300
 """After the limit of a test"""
+FLOWER = "tests/scenarios/flower"
 LONGEST = ("tests/scenarios/", "tests/api/", "tests/test_docs")
 
 
@@ -36,17 +40,39 @@ def pytest_collection() -> Generator[None, object, object]:
     """Keep what is compiled for the next time, even where Python is told not to: it is half of the time of collecting.
 
     Modules that tests write and import later are not kept: they may change within the time that a file's date tells.
+    What is collected stays to the end, so that nobody needs to look through it for garbage.
     """
     written, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    gc.disable()
     try:
         return (yield)
     finally:
         sys.dont_write_bytecode = written
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Some libraries complain about what is left of them."""
+    gc.unfreeze()
+
+
+class ByFile(LoadFileScheduling):  # type: ignore[misc]
+    """All tests of a file in one process, and all of Flower's, for which that process has Flower's processes warm."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return FLOWER if nodeid.startswith(FLOWER) else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """How several processes share the tests."""
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take longest first, so that all processes of a suite have work to its end."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+    items.sort(key=lambda item: (not item.nodeid.startswith(FLOWER), not item.nodeid.startswith(LONGEST)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -29,7 +29,8 @@ ROOT = Path(__file__).parent.parent
 COMMAND = re.compile(r"^(?:    )?fedbr (.+)$", re.MULTILINE)
 PYTHON_FILE = re.compile(r"```python\n# (\w+\.py)\n(.*?)```", re.DOTALL)
 TOML_FILE = re.compile(r"```toml\n# (\w+\.toml)\n(.*?)```", re.DOTALL)
-TABLE_FILE = re.compile(r"    (client,seconds,.*?)\n\n", re.DOTALL)
+TABLE_FILES = {"day.csv": "client,seconds,", "log.csv": "time,router,"}
+"""File -> how the table begins that a page shows of it"""
 SCENARIO = re.compile(r'    (extends = "digits"\n.*?)\n\n(?!    )', re.DOTALL)
 STAND_INS = {"runs/digits/<run>": "runs/digits/plain", "RUN": "runs/digits/plain", "RUN1": "runs/digits/plain"}
 STAND_INS |= {"runs/digits/<another>": "runs/digits/alpha2", "RUN2": "runs/digits/alpha2"}
@@ -86,12 +87,15 @@ def write_files(folder: Path) -> None:
         text = page.read_text(encoding="utf-8")
         for name, source in (*PYTHON_FILE.findall(text), *TOML_FILE.findall(text)):
             (folder / name).write_text(source, encoding="utf-8")
-        for table in TABLE_FILE.findall(text):
-            (folder / "day.csv").write_text(_dedented(table), encoding="utf-8")
+        for name, head in TABLE_FILES.items():
+            for table in re.findall(rf"    ({head}.*?)\n\n", text, re.DOTALL):
+                (folder / name).write_text(_dedented(table), encoding="utf-8")
     (scenario,) = scenarios(ROOT / "docs" / "commands.md")
     (folder / "mine.toml").write_text(scenario, encoding="utf-8")
     head = "client,flops_per_second,down_bits_per_second,up_bits_per_second\n"
     (folder / "my-clients.csv").write_text(head + "ann,30e9,20e6,5e6\nbob,10e9,8e6,1e6\n", encoding="utf-8")
+    routers = "".join(f"{client},{('barn', 'yard')[client % 2]}\n" for client in range(10))
+    (folder / "who.csv").write_text("client,router\n" + routers, encoding="utf-8")
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("verizon.down", "verizon.up"):
         (folder / name).write_text("".join(f"{2 * packet}\n" for packet in range(5000)), encoding="utf-8")

@@ -13,8 +13,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import sklearn.datasets  # noqa: F401  # `edge.data.scikit_learn` imports it when it reads
-
 from edge.data import partitioning, scikit_learn
 from edge.runtime.descendants import end_with_parent
 from edge.training import counts

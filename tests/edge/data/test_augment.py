@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
-from torchvision.transforms import functional as TF
 
 from edge.data.augment import AugmentationDraws, Profile, move, prepare, profile_for
 from edge.data.registry import DATASETS, Split
 from edge.data.resized_crops import Jitters, Views, boxes, draw_views, jittered, resized
 from edge.training.batches import Loader
+
+
+def torchvision_functions() -> Any:
+    """Imported late: it takes seconds, which collecting would take in each process of a suite."""
+    return importlib.import_module("torchvision.transforms.functional")
 
 
 def pictures(batch: int = 6, channels: int = 3, side: int = 32) -> torch.Tensor:
@@ -34,6 +39,7 @@ def test_a_batch_follows_from_its_generator_and_without_augmentation_no_pixel_mo
 
 
 def test_pixels_are_normalised_as_torchvision_does_and_digits_over_sixteen() -> None:
+    TF = torchvision_functions()
     x = pictures()
     expected = TF.normalize(x / 255, [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])
     result = prepare(x, profile_for(DATASETS["cifar10"]))
@@ -53,6 +59,7 @@ def test_the_frame_around_28_pixels_is_background() -> None:
 
 
 def test_crop_and_flip_equal_torchvisions_to_the_bit() -> None:
+    TF = torchvision_functions()
     x = pictures()
     corners = np.array([[0, 0], [8, 8], [4, 4], [0, 8], [3, 5], [7, 1]])
     flips = np.array([True, False, True, False, False, True])
@@ -64,6 +71,7 @@ def test_crop_and_flip_equal_torchvisions_to_the_bit() -> None:
 
 @pytest.mark.parametrize("side", [32, 28, 9])
 def test_rotation_equals_torchvisions_nearest(side: int) -> None:
+    TF = torchvision_functions()
     x = pictures(side=side)
     degrees = np.array([-10.0, 10.0, 3.3, -7.1, 0.0, 90.0])
     moved = move(x, AugmentationDraws(degrees), crop_pad=0, background=0)
@@ -131,6 +139,7 @@ def test_boxes_by_hand() -> None:
 
 
 def test_a_box_is_resized_as_interpolation_does_and_mirrored() -> None:
+    TF = torchvision_functions()
     x = photographs(3, 20, 16)
     drawn = draw_views(3, 0.2, np.random.default_rng(2))
     flips = np.array([False, True, False])
@@ -143,6 +152,7 @@ def test_a_box_is_resized_as_interpolation_does_and_mirrored() -> None:
 
 
 def test_colours_are_adjusted_as_torchvision_does_in_the_drawn_order() -> None:
+    TF = torchvision_functions()
     x = photographs(3, 8, 8)
     jitters = Jitters(
         np.array([[1.3, 0.7, 1.2], [0.6, 1.4, 0.6], [1.0, 1.0, 1.0]]), np.array([[0, 1, 2], [2, 0, 1], [1, 2, 0]])

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision.transforms import functional as TF
 
 from edge.data.augment import prepare, profile_for
 from edge.data.decoded_cache import found_row, open_data
 from edge.data.images import decode
 from edge.data.registry import DATASETS, ClassFolders, DataError, DataSet
 from edge.protocol.config import DataConfig
+from tests.edge.data.test_augment import torchvision_functions
 
 IMAGENET = DATASETS["imagenet200"]
 SMALL = replace(IMAGENET, stored=(3, 16, 16), shape=(3, 14, 14), class_folders=ClassFolders(2, seed=1993))
@@ -74,6 +74,7 @@ def test_a_folder_has_the_classes_that_it_has_and_is_no_whole_set(
 def test_an_image_is_stored_as_resizing_and_a_centre_crop_leave_it(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (37, 50, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "wide.png")
+    TF = torchvision_functions()
     expected = TF.center_crop(TF.resize(Image.fromarray(pixels), 16), [16, 16])
     with (tmp_path / "wide.png").open("rb") as file:
         stored = decode(SMALL, "wide", file)

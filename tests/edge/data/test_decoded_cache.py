@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import multiprocessing
 import os
 import time
@@ -14,7 +15,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-import torchvision.datasets
 
 from edge.data import decoded_cache, parquet_images
 from edge.data.decoded_cache import open_data
@@ -81,7 +81,7 @@ def test_torchvision_opens_copies_of_the_pickles_that_were_checked(
                 (folder / name).write_text("changed meanwhile")
                 assert (Path(root) / "cifar-100-python" / name).read_text() == name
 
-    monkeypatch.setattr(torchvision.datasets, "CIFAR100", Cifar)
+    monkeypatch.setattr("torchvision.datasets.CIFAR100", Cifar)
     assert open_data(DataConfig("cifar100", root=str(tmp_path)), tmp_path / "cache").train.y.tolist() == [5]
 
 
@@ -134,14 +134,14 @@ def test_a_cache_that_is_damaged_or_cannot_be_written_is_named(tmp_path: Path) -
 
 
 def test_a_download_lands_in_the_cache_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, wanted = torchvision.datasets.MNIST, []
+    real, wanted = importlib.import_module("torchvision.datasets").MNIST, []
 
     def fake(root: str, train: bool, download: bool) -> Any:
         if download:
             wanted.append(write_idx(Path(root)))
         return real(root, train=train, download=False)
 
-    monkeypatch.setattr(torchvision.datasets, "MNIST", fake)
+    monkeypatch.setattr("torchvision.datasets.MNIST", fake)
     data = open_data(DataConfig("mnist"), tmp_path)
     assert data.source == f"torchvision's MNIST files in {tmp_path}/mnist"
     open_data(DataConfig("mnist"), tmp_path)
@@ -165,7 +165,7 @@ def test_the_real_femnist_has_105_writers(tmp_path: Path) -> None:
 
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([describer.__name__])
+FORKS.set_forkserver_preload([describer.__name__, "sklearn.datasets"])
 
 
 class Describer:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'fedbr-edge[flower]'")
-
-from edge.flower.client_app import _counted
 from edge.training.counts import count_flops
+
+
+def _counted() -> Any:
+    """Imported late, since it imports what torch compiles with: seconds, in each process that collects tests."""
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'fedbr-edge[flower]'")
+    return importlib.import_module("edge.flower.client_app")._counted()
 
 
 def _step(net: nn.Module, shape: tuple[int, ...]) -> None:

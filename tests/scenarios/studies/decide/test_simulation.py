@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from scenarios.experiment.grid import grid_of
 from scenarios.run.progress import ProgressPoint, Trail
@@ -142,7 +142,7 @@ def test_the_probability_is_that_with_which_the_choice_is_better_in_a_further_se
     answers = simulated(2, 3, WITHIN, ahead_by(1.0), COUNT)
     chosen = np.mean([answer.chosen == "train.lr=0.01" for answer in answers])
     # In a further seed the better one is ahead with the probability that a normal difference is positive.
-    ahead = stats.norm.cdf(1.0 / math.sqrt(2))
+    ahead = NormalDist().cdf(1.0 / math.sqrt(2))
     truth = chosen * ahead + (1 - chosen) * (1 - ahead)
     assert truth == pytest.approx(0.70, abs=0.02)
     assert mean_probability(answers) == pytest.approx(truth, abs=0.06)
