@@ -13,6 +13,7 @@ import numpy as np
 from coordinator.methods.registry import resolve
 from coordinator.rounds.visit import PlannedVisit
 from costmodel.clock import Clock
+from costmodel.visits.work import Work
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT, PASS_TYPES, BlockShape, Layout
 from scenarios.config.load import Loaded, load
@@ -92,7 +93,7 @@ class MethodCosts:
 
 def method_costs(name: str) -> MethodCosts:
     """The costs of a method with its default options; a correction joins FedAvg."""
-    setup, plain = _setup(name), _visits(_setup("fedavg"))[0].work
+    setup, plain = _setup(name), _fedavg()
     visits, layout, method = _visits(setup), setup.description.layout, setup.loaded.method
     works = [visit.work for visit in visits]
     # Papers also count an input gradient of the images, which is never computed.
@@ -109,6 +110,11 @@ def method_costs(name: str) -> MethodCosts:
         sum(sum(sizes.values()) for sizes in setup.server_of_zeros().store_shapes().values()),
         sum(kept.values()) + method.state_numbers(setup.loaded.options, layout),
     )
+
+
+@cache
+def _fedavg() -> Work:
+    return _visits(_setup("fedavg"))[0].work
 
 
 def _visits(setup: Setup) -> list[PlannedVisit]:
