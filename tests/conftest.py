@@ -22,6 +22,7 @@ from scenarios.run.session import Session
 from tests import brief, unflushed
 from tests.pools import Host, Opener, Pools
 from tests.remains import kill_at_the_end
+from tests.toy_cache import cache_folder
 
 HANG_SECONDS = 300
 """After the limit of a test"""
@@ -33,6 +34,7 @@ def pytest_configure() -> None:
     """Before torch is imported: several processes of tests compute at the same time."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     kill_at_the_end()
+    cache_folder()
 
 
 @pytest.hookimpl(wrapper=True)

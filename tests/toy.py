@@ -6,10 +6,8 @@ where the worker processes stand.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import math
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -74,13 +72,12 @@ from scenarios.run.federation import federated_run
 from scenarios.run.observer import Observers
 from scenarios.run.setup import RunInputs, Setup
 from tests.observers import Listener
+from tests.toy_cache import cache_folder
 
 CPU = torch.device("cpu")
 if not torch.cuda.is_available():
     # Each visit seeds torch, which notes its caller for each kind of device that is not there: a tenth of a run.
     torch.manual_seed = torch.default_generator.manual_seed
-TEMPORARY = tempfile.gettempdir()
-"""Some tests have a folder of their own for temporary files."""
 TRAIN = TrainConfig(lr=0.1, batch=32)
 DIGITS_CNN = ModelConfig("digits-cnn", width=4)
 DIRICHLET = PartitionConfig("dirichlet", alpha=0.3)
@@ -89,14 +86,6 @@ DIRICHLET = PartitionConfig("dirichlet", alpha=0.3)
 def streams(purpose: str, index: int, client: int) -> np.random.Generator:
     """The random streams of fleets in tests."""
     return keyed_generator(0, purpose, index, client)
-
-
-@functools.cache
-def cache_folder() -> str:
-    """Where the digits are decoded once for all tests of this process."""
-    folder = tempfile.TemporaryDirectory(prefix="fedbr-toy-", dir=TEMPORARY)
-    atexit.register(folder.cleanup)
-    return folder.name
 
 
 @functools.cache

@@ -109,17 +109,20 @@ BELOW_OTHERS = {"aggregators": {"count": 4, "above": {"count": 2}}, "schedule": 
 
 @pytest.mark.parametrize(
     ("method", "how"),
-    [
-        *(("fedavg", {"rules": RoundPolicy(policy, deadline=10.0, buffer=2)}) for policy in POLICIES),
-        *((method, how) for method in ("fedavg", "fedbr") for how in ({"sum": "fixed_point"}, AGGREGATORS)),
-        ("fedavg", BELOW_OTHERS),
-        ("fedavg", {"server": "fedavgm"}),
-        ("fedavg+scaffold", {}),
-        ("fedavg+feddyn", {}),
-        ("fednova", {}),
-        ("ifca", {}),
-        ("fedper", {"layers": 1}),
-    ],
+    every(
+        2,
+        [
+            *(("fedavg", {"rules": RoundPolicy(policy, deadline=10.0, buffer=2)}) for policy in POLICIES),
+            *((method, how) for method in ("fedavg", "fedbr") for how in ({"sum": "fixed_point"}, AGGREGATORS)),
+            ("fedavg", BELOW_OTHERS),
+            ("fedavg", {"server": "fedavgm"}),
+            ("fedavg+scaffold", {}),
+            ("fedavg+feddyn", {}),
+            ("fednova", {}),
+            ("ifca", {}),
+            ("fedper", {"layers": 1}),
+        ],
+    ),
 )
 def test_what_downloads_lose_is_no_part_of_an_update(method: str, how: Mapping[str, Any], tmp_path: Path) -> None:
     """Clients that learn nothing leave the server's model as it is, however coarse their copies of it are."""

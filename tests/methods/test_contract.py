@@ -53,6 +53,9 @@ from tests.toy import (
 )
 
 each_method = pytest.mark.parametrize("case", CASES, ids=str)
+each_alone = pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.long] if "+" in case.name else []) for case in CASES], ids=str
+)
 each_but_fedavg = pytest.mark.parametrize("case", CASES[1:], ids=str)
 
 
@@ -106,7 +109,7 @@ def test_what_travels_is_what_is_charged(case: Case, once: Played) -> None:
     assert (committed.bytes_down, committed.bytes_up) == sent[0]
 
 
-@each_method
+@each_alone
 def test_a_client_that_is_absent_keeps_what_it_had(case: Case, tmp_path: Path) -> None:
     files: list[dict[int, tuple[str, str]]] = []
 
@@ -139,7 +142,7 @@ def test_a_client_keeps_as_many_numbers_as_its_spec_says(case: Case, once: Playe
     assert sum(vector.data.size for _, _, vector in vectors(state)) == foreseen
 
 
-@each_method
+@each_alone
 def test_replies_of_any_workers_in_any_order_give_the_same_model_and_the_same_chain(case: Case, once: Played) -> None:
     ordered, shuffled = case.play_real(once), case.play_real(once, shuffle=2, sites=3)
     assert shuffled.workers.trained != ordered.workers.trained
@@ -157,7 +160,12 @@ def test_what_is_taught_by_the_received_model_alone_sends_what_fedavg_sends(case
 
 @pytest.mark.parametrize(
     ("case", "policy"),
-    [(case, policy) for case in CASES for policy in POLICIES if policy == "sync" or str(case) in ("fedavg", "fedbr")],
+    [
+        pytest.param(case, policy, marks=[pytest.mark.long] if "+" in case.name else [])
+        for case in CASES
+        for policy in POLICIES
+        if policy == "sync" or str(case) == "fedbr"
+    ],
     ids=str,
 )
 def test_resumed_after_any_round_it_ends_as_if_it_had_not_stopped(

@@ -23,6 +23,7 @@ from edge.protocol.submodels import SliceMap
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build, method_blocks
 from edge.training.exits import depth_axes, exit_logits, shortened, with_exits
+from tests.crossed import every
 from tests.toy import CPU, DIGITS_CNN, Run, batch, play, tower_blocks, visit, whole
 
 LINEAR = DepthFLOptions(exits="linear")
@@ -156,12 +157,15 @@ def test_each_depth_and_each_exit_is_evaluated(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [
-        ("depthfl+fedprox", {"mu": 0.1}),
-        ("depthfl", {"rules": RoundPolicy("fedbuff", buffer=2)}),
-        ("depthfl", {"codec": {"up": {"kind": "quantize", "bits": 4}, "down": {"kind": "fp16"}, "min_values": 1}}),
-        ("depthfl", {"exits": "convolutional", "model": ModelConfig("digits-cnn", width=4, norm="batch")}),
-    ],
+    every(
+        2,
+        [
+            ("depthfl+fedprox", {"mu": 0.1}),
+            ("depthfl", {"rules": RoundPolicy("fedbuff", buffer=2)}),
+            ("depthfl", {"codec": {"up": {"kind": "quantize", "bits": 4}, "down": {"kind": "fp16"}, "min_values": 1}}),
+            ("depthfl", {"exits": "convolutional", "model": ModelConfig("digits-cnn", width=4, norm="batch")}),
+        ],
+    ),
     ids=["fedprox", "fedbuff", "codec", "batch norm"],
 )
 def test_it_joins_what_works_block_by_block(name: str, how: dict[str, Any], tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from edge.training.block_model import BlockModel
 from edge.training.client_update import NarrowerPart
 from edge.training.sgd import Sgd
 from edge.training.trainer import LocalTrainer
+from tests.crossed import every
 from tests.toy import direct, federation, model_sha256, play, visit
 
 NARROW = ModelConfig("digits-cnn", width=5)
@@ -144,7 +145,7 @@ def test_a_plan_charges_each_step_at_its_width() -> None:
 # --- where it is FedAvg, and what a narrow client leaves --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", [NARROW, NORMED], ids=["plain", "batch"])
+@pytest.mark.parametrize("model", every(2, [NARROW, NORMED]), ids=["plain", "batch"])
 @pytest.mark.parametrize("options", [{}, {"distil": 1}, {"statistics": "shared"}], ids=str)
 def test_with_the_whole_model_alone_it_is_fedavg(tmp_path: Path, model: ModelConfig, options: Any) -> None:
     train = TrainConfig(lr=0.1, batch=32, local_steps=3, momentum=0.5, weight_decay=1e-3, clip=1.0)

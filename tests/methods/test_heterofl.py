@@ -16,6 +16,7 @@ from edge.protocol.variant import Variant
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.run.setup import RunInputs, Setup
+from tests.crossed import every
 from tests.ledgers import virtual_rows
 from tests.toy import (
     broken_off,
@@ -142,7 +143,7 @@ def test_a_deadline_chooses_the_largest_part_whose_visit_ends_in_time(tmp_path: 
 # --- beside all else --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["over_select", "deadline", "fedasync", "fedbuff"])
+@pytest.mark.parametrize("policy", every(2, ["over_select", "deadline", "fedasync", "fedbuff"]))
 def test_it_joins_every_policy_and_resumes_in_each(policy: PolicyName, tmp_path: Path) -> None:
     parts = {"rate": "round", "rates": (1.0, 0.5, 0.25)}
     how = unsteady_world(policy) | {"rounds": 4, "submodel": parts, "mask": True}

@@ -73,7 +73,7 @@ TRAINED_ANEW = (
     ("fjord", "submodel.rate=round", "eval.charged=true", "eval.on=both"),
 )
 """Their visits depend on times, or on updates, which no replay has"""
-SHORT = ("fedprox+scaffold", "fedbr", "fedfomo")
+SHORT = ("fedbr",)
 """Methods whose rows are in every run of the suite"""
 ROWS = [pytest.param(row, marks=() if row[0] in SHORT else pytest.mark.long) for row in (*REPLAYED, *TRAINED_ANEW)]
 

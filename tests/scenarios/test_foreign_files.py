@@ -27,6 +27,7 @@ from scenarios.run.run_records import (
     SummaryRecord,
     checked,
 )
+from tests.crossed import every
 from tests.ledgers import made_run
 from tests.scenarios.in_this_process import pool_in_this_process, run
 from tests.scenarios.runs import refused
@@ -62,7 +63,7 @@ def device(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
-@pytest.mark.parametrize("make", [pipe, device])
+@pytest.mark.parametrize("make", every(3, [pipe, device]))
 @pytest.mark.parametrize(
     "name",
     ["scenario.toml", "environment.json", "ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm",

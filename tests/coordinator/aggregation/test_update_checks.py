@@ -26,6 +26,7 @@ from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Stopped
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, Payload, Vector
+from tests.crossed import every
 from tests.toy import (
     Direct,
     Later,
@@ -272,7 +273,7 @@ def test_an_update_that_leads_too_far_is_refused_and_whom_no_worker_can_train_is
         ended(spoilt(tmp_path / "stop", far_away, UpdateChecks(max_norm=50.0)))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", every(2, POLICIES))
 def test_in_every_policy_such_a_run_can_be_resumed(policy: PolicyName, tmp_path: Path) -> None:
     method, faults = ("fedprox", ZERO) if policy == "deadline" else ("fedbr", REJECT)
     how = unsteady_world(policy)

@@ -22,6 +22,7 @@ from coordinator.records.schema import EvaluationRow, LoggedRow, MethodTable, Ro
 from coordinator.records.store import Commit, Ledger, has_rounds, read
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.run import RunFailed
+from tests.crossed import every
 from tests.ledgers import visit_row
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
@@ -183,7 +184,7 @@ COMMITS = {
 }
 
 
-@pytest.mark.parametrize("table", COMMITS)
+@pytest.mark.parametrize("table", every(2, COMMITS))
 @given(integer=INTEGERS, number=NUMBERS, text=TEXTS)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_readers_take_whatever_a_ledger_takes(

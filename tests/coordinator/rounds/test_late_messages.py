@@ -25,6 +25,7 @@ from costmodel.network.links import Links
 from costmodel.network.tcp import wire_bits
 from tests.coordinator.rounds import clockwork
 from tests.coordinator.rounds.clockwork import DOWN_NBYTES, UP_NBYTES
+from tests.crossed import every
 from tests.ledgers import virtual_rows
 from tests.toy import Run, federation, play, store, unsteady_world
 
@@ -150,7 +151,7 @@ def test_its_client_may_be_selected_again_when_it_has_ended_and_a_round_without_
 LATE_WAYS = [("deadline", "finish"), ("over_select", "finish"), ("deadline", "complete"), ("over_select", "complete")]
 
 
-@pytest.mark.parametrize(("policy", "on_late"), LATE_WAYS)
+@pytest.mark.parametrize(("policy", "on_late"), every(2, LATE_WAYS))
 def test_a_run_that_is_resumed_while_visits_go_on_is_the_same(policy: Any, on_late: Any, tmp_path: Path) -> None:
     how: dict[str, Any] = unsteady_world(policy)
     leaving = {"kind": "renewal", "on": 3.0, "off": 0.3, "on_loss": "pause"}

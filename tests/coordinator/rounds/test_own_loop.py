@@ -19,6 +19,7 @@ from edge.protocol.payload import MODEL, Floats, Vector
 from edge.protocol.submodels import SliceMap
 from edge.protocol.variant import PLAIN, Variant
 from edge.training.trainer import LocalTrainer
+from tests.crossed import every
 from tests.toy import Run, direct, federation, play, store
 
 TRAIN = TrainConfig(lr=0.1, batch=32, local_steps=2)
@@ -195,7 +196,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("method", "name", "depth"), CASES)
+@pytest.mark.parametrize(("method", "name", "depth"), every(2, CASES))
 def test_the_servers_model_is_that_of_an_own_loop(method: str, name: str, depth: int, tmp_path: Path) -> None:
     parts = {"submodel": {"rate": "client", "rates": (1.0, 0.5), "shares": (1, 3)}} if method == "fedrolex" else {}
     run, expected = beside(tmp_path, method, CODECS[name], depth, **parts)

@@ -20,6 +20,7 @@ from coordinator.rounds.selection import (
 )
 from coordinator.rounds.selectors.oort import Oort, OortOptions
 from coordinator.rounds.selectors.power_of_choice import PowerOfChoice, PowerOfChoiceOptions
+from tests.crossed import every
 from tests.toy import play, unsteady_world
 
 
@@ -146,7 +147,9 @@ def test_an_invalid_choice_names_the_selector(clients: Sequence[int], problem: s
         selection.select(0, range(4), 2, 0.0, lambda client: client != 3)
 
 
-@pytest.mark.parametrize(("policy", "name"), [("sync", "power-of-choice"), *((policy, "oort") for policy in POLICIES)])
+@pytest.mark.parametrize(
+    ("policy", "name"), every(2, [("sync", "power-of-choice"), *((policy, "oort") for policy in POLICIES)])
+)
 def test_every_policy_selects_by_losses_to_the_same_rows(policy: PolicyName, name: str, tmp_path: Path) -> None:
     world = {**unsteady_world(policy), "participants": 3}
     rules = RoundPolicy(policy, deadline=0.2, buffer=3, selection=name)

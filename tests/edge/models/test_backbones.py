@@ -16,6 +16,7 @@ from edge.protocol.config import ModelConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
 from edge.training.blocks import Block, build, load_dotted
 from edge.training.counts import Flops, flops_per_example
+from tests.crossed import every
 
 # Per block, with 100 classes and 32x32 images.
 PARAMS = {
@@ -66,7 +67,7 @@ MACS = {
         16 * (512 * 64 + 40 * 64**2) + 16 * 512 * 100,
     ],
 }
-each_backbone = pytest.mark.parametrize("name", PARAMS)
+each_backbone = pytest.mark.parametrize("name", every(2, PARAMS))
 
 
 def blocks(name: str, classes: int = 100, width: int | None = None, seed: int = 0) -> list[Block]:

@@ -56,7 +56,7 @@ def small_resnet() -> list[Block]:
     return build(RESNET, 10, 3)
 
 
-@pytest.mark.parametrize(("make", "shape"), [(tower_blocks, (1, 1, 5)), (small_resnet, (3, 16, 16))])
+@pytest.mark.parametrize(("make", "shape"), every(2, [(tower_blocks, (1, 1, 5)), (small_resnet, (3, 16, 16))]))
 @pytest.mark.parametrize(("name", "options", "choice"), every(4, CASES))
 def test_a_row_foresees_the_flops_of_a_step(
     name: str, options: dict[str, Any], choice: dict[str, int], make: Any, shape: tuple[int, int, int]

@@ -18,6 +18,7 @@ from edge.training.client_update import ClientUpdate
 from edge.training.cuda_graphs import StepFactory
 from edge.training.job_model import MEMORY_FORMATS, seeded
 from edge.training.kernel_tape import KernelTape
+from tests.crossed import every
 from tests.toy import CPU, visit, whole
 
 IMAGE, TOKENS = (3, 32, 32), 12
@@ -25,18 +26,21 @@ IMAGE, TOKENS = (3, 32, 32), 12
 
 @pytest.mark.parametrize(
     ("name", "width", "inputs", "shape", "norm", "images", "precision"),
-    [
-        ("mlp", 8, 30, (30,), None, "contiguous", "fp32"),
-        ("digits-cnn", 4, 1, (1, 8, 8), "none", "contiguous", "bf16"),
-        ("cnn", None, 3, IMAGE, "batch", "channels_last", "fp32"),
-        ("resnet18", 4, 3, IMAGE, "group", "contiguous", "fp32"),
-        ("mobilenetv2", 8, 3, IMAGE, "group", "channels_last", "fp32"),
-        ("shufflenet", 24, 3, IMAGE, "batch", "channels_last", "fp32"),
-        ("har-cnn", 4, 6, (6, 64), None, "contiguous", "fp32"),
-        ("text-cnn", 4, TOKENS, (20,), None, "contiguous", "fp32"),
-        ("char-lstm", 8, TOKENS, (20,), None, "contiguous", "fp32"),
-        ("char-transformer", 8, TOKENS, (20,), None, "contiguous", "fp32"),
-    ],
+    every(
+        2,
+        [
+            ("mlp", 8, 30, (30,), None, "contiguous", "fp32"),
+            ("digits-cnn", 4, 1, (1, 8, 8), "none", "contiguous", "bf16"),
+            ("cnn", None, 3, IMAGE, "batch", "channels_last", "fp32"),
+            ("resnet18", 4, 3, IMAGE, "group", "contiguous", "fp32"),
+            ("mobilenetv2", 8, 3, IMAGE, "group", "channels_last", "fp32"),
+            ("shufflenet", 24, 3, IMAGE, "batch", "channels_last", "fp32"),
+            ("har-cnn", 4, 6, (6, 64), None, "contiguous", "fp32"),
+            ("text-cnn", 4, TOKENS, (20,), None, "contiguous", "fp32"),
+            ("char-lstm", 8, TOKENS, (20,), None, "contiguous", "fp32"),
+            ("char-transformer", 8, TOKENS, (20,), None, "contiguous", "fp32"),
+        ],
+    ),
 )
 def test_shipped_models_learn_the_same_bits_with_tapes(
     name: str,

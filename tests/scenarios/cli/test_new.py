@@ -17,6 +17,7 @@ from scenarios.config.load import load
 from scenarios.config.overrides import parse_all
 from scenarios.run import runner
 from scenarios.run.host import Host
+from tests.crossed import every
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import refused
 
@@ -33,7 +34,7 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", every(3, KINDS))
 def test_the_tests_of_a_start_pass(kind: str, starts: Path) -> None:
     module = importlib.import_module(f"test_try_{kind}")
     tests = {name: getattr(module, name) for name in dir(module) if name.startswith("test_")}

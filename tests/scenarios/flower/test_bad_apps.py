@@ -11,6 +11,7 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.run.session import Session
+from tests.crossed import every
 from tests.scenarios.flower.apps import CLIENT, PROJECT, SERVER, STILL, Apps, said, write_app
 from tests.scenarios.runs import check_message
 
@@ -192,52 +193,55 @@ NOT_LOADED, RAISED, CRASHED = 1, 2, 8
 
 @pytest.mark.parametrize(
     ("parts", "error", "reason", "text"),
-    [
-        (
-            named("probe.client_app:app", "probe.clients:app"),
-            RAISED,
-            "<class 'ModuleNotFoundError'>:<'No module named 'probe.clients''>",
-            "LoadError: cannot load 'probe.clients:app': ModuleNotFoundError: No module named 'probe.clients'",
-        ),
-        (
-            named("probe.client_app:app", "probe.client_app:application"),
-            NOT_LOADED,
-            "An exception was raised when attempting to load `ClientApp`",
-            "LoadError: cannot load 'probe.client_app:application': Unable to load attribute application from module "
-            "probe.client_app",
-        ),
-        (
-            client("app = ClientApp()", "app = ClientApp("),
-            RAISED,
-            "<class 'SyntaxError'>:<''(' was never closed (client_app.py, line 5)'>",
-            "LoadError: cannot load 'probe.client_app:app': SyntaxError: '(' was never closed "
-            "(APP/probe/client_app.py, line 5)",
-        ),
-        (
-            client(REPLY, "return msg.content['nothing']"),
-            RAISED,
-            "<class 'KeyError'>:<''nothing''>",
-            "KeyError: 'nothing' (APP/probe/client_app.py, line 10)",
-        ),
-        (
-            client("@app.train()", "@app.query()"),
-            RAISED,
-            "<class 'ValueError'>:<'No train function registered with name 'default''>",
-            "ValueError: No train function registered with name 'default'",
-        ),
-        (
-            client(REPLY, "raise SystemExit(7)"),
-            CRASHED,
-            "ClientApp stopped responding.",
-            "SystemExit: 7 (APP/probe/client_app.py, line 10)",
-        ),
-        (
-            client(REPLY, "from flwr.app import Error; return Message(Error(6, 'no noise'), reply_to=msg)"),
-            6,
-            "no noise",
-            "error 6: no noise",
-        ),
-    ],
+    every(
+        2,
+        [
+            (
+                named("probe.client_app:app", "probe.clients:app"),
+                RAISED,
+                "<class 'ModuleNotFoundError'>:<'No module named 'probe.clients''>",
+                "LoadError: cannot load 'probe.clients:app': ModuleNotFoundError: No module named 'probe.clients'",
+            ),
+            (
+                named("probe.client_app:app", "probe.client_app:application"),
+                NOT_LOADED,
+                "An exception was raised when attempting to load `ClientApp`",
+                "LoadError: cannot load 'probe.client_app:application': Unable to load attribute application from "
+                "module probe.client_app",
+            ),
+            (
+                client("app = ClientApp()", "app = ClientApp("),
+                RAISED,
+                "<class 'SyntaxError'>:<''(' was never closed (client_app.py, line 5)'>",
+                "LoadError: cannot load 'probe.client_app:app': SyntaxError: '(' was never closed "
+                "(APP/probe/client_app.py, line 5)",
+            ),
+            (
+                client(REPLY, "return msg.content['nothing']"),
+                RAISED,
+                "<class 'KeyError'>:<''nothing''>",
+                "KeyError: 'nothing' (APP/probe/client_app.py, line 10)",
+            ),
+            (
+                client("@app.train()", "@app.query()"),
+                RAISED,
+                "<class 'ValueError'>:<'No train function registered with name 'default''>",
+                "ValueError: No train function registered with name 'default'",
+            ),
+            (
+                client(REPLY, "raise SystemExit(7)"),
+                CRASHED,
+                "ClientApp stopped responding.",
+                "SystemExit: 7 (APP/probe/client_app.py, line 10)",
+            ),
+            (
+                client(REPLY, "from flwr.app import Error; return Message(Error(6, 'no noise'), reply_to=msg)"),
+                6,
+                "no noise",
+                "error 6: no noise",
+            ),
+        ],
+    ),
 )
 def test_an_app_gets_flowers_error_in_place_of_a_reply_that_its_client_raises(
     apps: Apps, tmp_path: Path, parts: tuple[str, str, str], error: int, reason: str, text: str

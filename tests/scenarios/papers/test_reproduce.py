@@ -18,6 +18,7 @@ from scenarios.papers.spec import (
     PaperRow,
     PaperSetting,
 )
+from tests.crossed import crossed
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 
@@ -43,8 +44,7 @@ def test_fedbr_fig_3_holds_what_the_text_prints() -> None:
     assert {value for (panel, _), value in cells.items() if panel in "bd"} == {None}
 
 
-@pytest.mark.parametrize("name", tables.FIGURES)
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(("name", "scale"), crossed(tuple(tables.FIGURES), tuple(SCALES)))
 def test_every_figure_can_be_planned_at_every_scale(name: str, scale: str) -> None:
     made = reproduce.plan(name, scale, Grid(name), 1)
 

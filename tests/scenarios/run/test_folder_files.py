@@ -26,6 +26,7 @@ from scenarios.report import html
 from scenarios.run import folder_files, runner
 from scenarios.run.folder_files import SUPER_JOURNAL
 from scenarios.run.host import Host
+from tests.crossed import every
 from tests.observers import Listener
 from tests.scenarios.runs import QUICK, never, opened, resumed
 
@@ -71,8 +72,8 @@ def edited(folder: Path, *statements: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["checkpoints", "state", "scenario.toml", "ledger.sqlite", "ledger.sqlite-wal",
-     "logs/coordinator.log", "logs/worker-1.log", ],
+    every(2, ["checkpoints", "state", "scenario.toml", "ledger.sqlite", "ledger.sqlite-wal",
+     "logs/coordinator.log", "logs/worker-1.log", ]),
 )  # fmt: skip
 @pytest.mark.parametrize("command", [("resume",), ("diff", "--again")], ids=" ".join)
 def test_a_link_in_a_folder_is_refused_and_what_lies_behind_it_stays(
@@ -137,7 +138,7 @@ def test_a_report_replaces_a_link_but_follows_one_that_the_user_names(
 # --- names that a ledger gives ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("table", ["states", "checkpoints"])
+@pytest.mark.parametrize("table", every(3, ["states", "checkpoints"]))
 @pytest.mark.parametrize("name", ["../../../../precious", "thesis.tex", "01-0.safetensors"])
 def test_a_ledger_that_names_a_file_of_no_run_is_refused_and_nothing_is_removed(
     table: str, name: str, folder: Path, launcher: WorkerLauncher

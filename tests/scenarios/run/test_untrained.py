@@ -69,7 +69,7 @@ FIRST: Mapping[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", every(2, WHOLE, first=1))
 def test_all_rounds_are_those_of_a_run_that_trains(name: str, tmp_path: Path) -> None:
     how = WORLD | WHOLE[name]
     untrained, run = _both(tmp_path, how)

@@ -14,6 +14,7 @@ import fedbr
 from scenarios.cli import main
 from scenarios.studies import visit_parts
 from scenarios.studies.visit_parts import VisitParts
+from tests.crossed import every
 from tests.scenarios.in_this_process import pool_in_this_process, run
 
 __all__ = ["pool_in_this_process"]
@@ -57,13 +58,17 @@ def test_a_visit_is_computed_again_by_hand(plain: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ROUTERS,
-        ("rounds.policy=fedasync", "fleet.server.up=2 Mbit/s"),
-        ("rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.on_late=finish"),
-        ("fleet.tiers.count=2", "tiers.interval=2"),
-        ("fleet.networks={broadband=1}", "fleet.bandwidth.kind=ou", "fleet.bandwidth.outages=true"),
-    ],
+    every(
+        2,
+        [
+            ROUTERS,
+            ("rounds.policy=fedasync", "fleet.server.up=2 Mbit/s"),
+            ("rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.on_late=finish"),
+            ("fleet.tiers.count=2", "tiers.interval=2"),
+            ("fleet.networks={broadband=1}", "fleet.bandwidth.kind=ou", "fleet.bandwidth.outages=true"),
+        ],
+        is_one=True,
+    ),
     ids=["gateways", "asynchronous", "late", "tiers", "varying"],
 )
 def test_the_parts_of_every_visit_add_up_to_it(tmp_path: Path, words: tuple[str, ...]) -> None:
