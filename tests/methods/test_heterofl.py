@@ -113,10 +113,10 @@ def test_rates_are_fixed_by_device_drawn_by_shares_or_one_for_all() -> None:
 
 
 def test_memory_chooses_the_largest_part_that_fits() -> None:
-    known = loaded("heterofl", model=ModelConfig("resnet18", width=64), train=TrainConfig(batch=32))
-    profile = described(loaded("heterofl", model=ModelConfig("resnet18", width=64), submodel={"rate": "memory"}))
+    known = loaded("heterofl", model=ModelConfig("digits-cnn", width=64), train=TrainConfig(batch=32))
+    profile = described(loaded("heterofl", model=ModelConfig("digits-cnn", width=64), submodel={"rate": "memory"}))
     fits = Setup.of(
-        loaded("heterofl", model=ModelConfig("resnet18", width=64), submodel={"rate": "memory"}), profile
+        loaded("heterofl", model=ModelConfig("digits-cnn", width=64), submodel={"rate": "memory"}), profile
     ).fitting_rates
     assert known.scenario.submodel.levels == (1.0,)
     assert fits(1e12) == (1.0, 0.5, 0.25, 0.125, 0.0625)

@@ -70,7 +70,15 @@ KEEPING = ["method=scaffold", "faults.on_bad_client=skip"]
             id="sealed",
             marks=pytest.mark.long,
         ),
-        pytest.param(KEEPING, TRAINING, "seal=state", 0, "-0.safetensors: Read-only file system", id="state"),
+        pytest.param(
+            KEEPING,
+            TRAINING,
+            "seal=state",
+            0,
+            "-0.safetensors: Read-only file system",
+            id="state",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             PLAIN,
             SUMMARY,

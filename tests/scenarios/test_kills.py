@@ -96,6 +96,7 @@ ASYNCHRONOUS: list[Kill] = [
             ("method=fedavg+scaffold", "fleet.tiers.count=3", "tiers.interval=2", "eval.aggregators=true"),
             SYNCHRONOUS[:2],
             id="tiers",
+            marks=pytest.mark.long,
         ),
         pytest.param(
             (
@@ -183,7 +184,7 @@ def whole_of_one(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, ob
     ("instant", "left"),
     [
         pytest.param(BEFORE_CLOSING, "ledger.sqlite-wal", id="after the summary"),
-        pytest.param(IN_REPORT, "report.html.part", id="in the report"),
+        pytest.param(IN_REPORT, "report.html.part", id="in the report", marks=pytest.mark.long),
     ],
 )
 def test_a_run_that_is_killed_after_its_last_round_is_resumed_to_its_end(

@@ -68,7 +68,7 @@ def whole_rows(tmp_path_factory: pytest.TempPathFactory, launcher: WorkerLaunche
         pytest.param(PLAIN, DESCRIBED, id="before the ledger", marks=pytest.mark.long),
         pytest.param(KEEPING, TRAINING, id="client state", marks=pytest.mark.long),
         pytest.param(HEADS, TRAINING, id="private heads", marks=pytest.mark.long),
-        pytest.param(BUFFERED, TRAINING, id="asynchronous"),
+        pytest.param(BUFFERED, TRAINING, id="asynchronous", marks=pytest.mark.long),
         pytest.param(BUFFERED, COMMIT, id="asynchronous commit", marks=pytest.mark.long),
     ],
 )

@@ -68,9 +68,10 @@ def test_an_unknown_key_ends_a_real_process_with_2_and_one_line() -> None:
     ("code", "slow"),
     [
         ("from scenarios.cli import main; main.run_command(['--help'])", "numpy zmq"),
-        ("import scenarios.report.html", "matplotlib jinja2 pyarrow"),
-        ("from scenarios.studies import replay", "torch"),
-        ("from scenarios.studies import stress", "torch matplotlib"),
+        (
+            "import scenarios.report.html; from scenarios.studies import replay, stress",
+            "torch matplotlib jinja2 pyarrow",
+        ),
         (
             "from edge.data.locate import find_data; find_data('digits'); find_data('mnist', '/nowhere')",
             "torch torchvision sklearn pyarrow",

@@ -75,7 +75,7 @@ def test_a_reader_that_has_gone_changes_no_exit_code_and_a_full_disk_that_of_a_l
     [
         pytest.param(RUN, "digits/a", id="run", marks=pytest.mark.long),
         pytest.param([*RUN, "--json"], "digits/a", id="run --json"),
-        pytest.param([*COMPARE, "--run-id", "a"], "digits/a/fedprox", id="compare"),
+        pytest.param([*COMPARE, "--run-id", "a"], "digits/a/fedprox", id="compare", marks=pytest.mark.long),
         pytest.param(
             [*COMPARE, "--run-id", "a", "--parallel", "2"],
             "digits/a/fedprox",

@@ -25,6 +25,7 @@ from scenarios.experiment.run_set import NamedSummary
 from scenarios.papers import reproduce
 from scenarios.run.run_folder import RunFolder
 from tests.brief import brief_figures
+from tests.crossed import every
 from tests.scenarios.experiment import recorded_process
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
@@ -220,6 +221,7 @@ def test_a_user_who_stops_it_has_the_runs_so_far_and_the_same_command_goes_on(
 
 
 @pytest.mark.usefixtures("brief_figures")
+@pytest.mark.parametrize("made", every(2, KINDS, first=1), indirect=True)
 def test_a_run_that_fails_is_named_and_costs_the_others_nothing(
     made: Made, copies: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,7 +245,9 @@ def test_a_run_that_fails_is_named_and_costs_the_others_nothing(
 
 
 @pytest.mark.parametrize(
-    ("made", "place"), [("compare", "--parallel 2"), ("sweep", "--on auto --workers 1")], indirect=["made"]
+    ("made", "place"),
+    every(2, [("compare", "--parallel 2"), ("sweep", "--on auto --workers 1")]),
+    indirect=["made"],
 )
 def test_runs_that_are_made_at_the_same_time_have_the_scenarios_of_the_plan(
     place: str, made: Made, copies: pytest.MonkeyPatch, tmp_path: Path

@@ -92,7 +92,7 @@ def refusal(folder: Path, *overrides: str) -> str:
 @pytest.mark.parametrize(
     "overrides",
     every(
-        2,
+        3,
         [
             ("method=fedmlb+fedprox", "eval.every=3"),
             (f"method={__name__}:LAYERS",),

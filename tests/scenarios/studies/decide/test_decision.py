@@ -304,6 +304,7 @@ def damage(found: dict[str, Any], kind: str) -> Any:
     return found
 
 
+@pytest.mark.long
 def test_an_analysis_that_no_decision_writes_is_made_anew(
     out: Path, whole: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -320,6 +321,7 @@ def test_an_analysis_that_no_decision_writes_is_made_anew(
     assert file.read_text() == written
 
 
+@pytest.mark.long
 def test_a_decision_goes_on_however_its_folder_is_spelled_and_wherever_it_lies(
     out: Path, whole: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
