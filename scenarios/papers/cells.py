@@ -157,8 +157,14 @@ def run_name(group: str, variant: ExperimentRow, seed: int) -> str:
     return f"{group}-{variant.name}-seed{seed}"
 
 
-def reading(plan: CellSelection, panel: PaperPanel, name: str, runs: Sequence[RunOfCell]) -> ReproducedCell:
-    """One cell, from the summaries of the runs that there are."""
+def reading(
+    plan: CellSelection, panel: PaperPanel, name: str, runs: Sequence[RunOfCell], is_counted: bool
+) -> ReproducedCell:
+    """One cell, from the summaries of the runs that there are.
+
+    Not ``is_counted``: amounts of the paper's models are left open, since to count them can take a minute, which nobody
+    who has stopped the runs wants to wait.
+    """
     if panel.counts is not None:
         # It depends on the paper's method and model alone, at every scale.
         counted = plan.figure.rows[name]
@@ -169,7 +175,7 @@ def reading(plan: CellSelection, panel: PaperPanel, name: str, runs: Sequence[Ru
             "scaled": False,
             "marks": [],
             "changed": "",
-            **_values([panel.counts(counted)]),
+            **_values([panel.counts(counted) if is_counted else None]),
         }
     row, limit, group = plan.figure.rows[name], plan.limit(panel), plan.groups[panel.setting]
     folders = [folder for of_seeds in plan.folders(runs, group, name) for folder in of_seeds]

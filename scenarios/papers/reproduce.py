@@ -24,7 +24,7 @@ from scenarios.config.errors import COMMAND_LINE, ScenarioError
 from scenarios.config.overrides import parse_all, words
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result, Stopped
 from scenarios.experiment.grid import METHOD, Grid, axis_of, choices_of
-from scenarios.experiment.run_set import PlannedRun, RunSet
+from scenarios.experiment.run_set import PlannedRun, RunSet, is_interrupted
 from scenarios.papers import figures, tables
 from scenarios.papers.cells import CellSelection, reading, run_name
 from scenarios.papers.published import HESSIAN_DIRECTION, HESSIAN_NORM, HESSIANS, TABLE_AMOUNTS
@@ -62,7 +62,7 @@ class Reproduction(Experiment):
 
     def result(self, done: Result) -> dict[str, Any]:
         """``cells``: published and ours, with what both spent."""
-        plan = self.selection
+        plan, is_counted = self.selection, not is_interrupted(done, self.run_set)
         smoothing = {} if plan.smoothing is None else {"accuracy": plan.smoothing.text}
         return {
             "name": plan.name,
@@ -71,7 +71,9 @@ class Reproduction(Experiment):
             "scale": plan.scale,
             "seeds": list(self.seeds),
             **smoothing,
-            "cells": [reading(plan, panel, row, done["runs"]) for panel in plan.panels for row in plan.rows],
+            "cells": [
+                reading(plan, panel, row, done["runs"], is_counted) for panel in plan.panels for row in plan.rows
+            ],
             "notes": list(plan.figure.notes),
             **done,
         }

@@ -53,24 +53,6 @@ KEEPING = ["method=scaffold", "faults.on_bad_client=skip"]
     [
         pytest.param(PLAIN, COMMIT, "fill=", 1, "ledger.sqlite: database or disk is full", id="commit"),
         pytest.param(
-            PLAIN,
-            CHECKPOINT,
-            "fill=",
-            1,
-            "checkpoints/round-000001.safetensors: No space left on device",
-            id="full",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            PLAIN,
-            CHECKPOINT,
-            "seal=checkpoints",
-            1,
-            "round-000001.safetensors: Read-only file system",
-            id="sealed",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
             KEEPING,
             TRAINING,
             "seal=state",

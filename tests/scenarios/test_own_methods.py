@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from coordinator.aggregation.server import LaterPayload
 from coordinator.records.store import Ledger, read
@@ -40,35 +38,12 @@ def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
 # --- two models -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
-def test_both_models_are_hashed_checkpointed_and_resumed(tmp_path: Path, launcher: WorkerLauncher) -> None:
-    whole = undisturbed(tmp_path, launcher, *CLUSTERS)
-    checkpoint = load_file(whole / "checkpoints" / "round-000002.safetensors")
-    models = {name.partition("|")[0] for name in checkpoint if name.startswith("model")}
-    assert models == {"model cluster0", "model cluster1"}
-    assert not np.array_equal(checkpoint["model cluster0|head"], checkpoint["model cluster1|head"])
-    cut = killed_and_resumed(tmp_path, launcher, AFTER_SECOND_COMMIT, *CLUSTERS)
-    assert virtual_rows(cut) == virtual_rows(whole)
-    assert rows(cut, "SELECT chain FROM rounds") == rows(whole, "SELECT chain FROM rounds")
-
-
 def test_two_models_go_down_and_one_comes_back(tmp_path: Path, launcher: WorkerLauncher) -> None:
     result = run_with(tmp_path, launcher, 1, *CLUSTERS)
     folder = Path(result["run_dir"])
     sent = dict(rows(folder, "SELECT slot, SUM(nbytes) FROM transfers WHERE slot != '' GROUP BY slot"))
     assert sent["cluster0"] == sent["cluster1"] == sent["model"]
     assert run_with(tmp_path, launcher, 3, *CLUSTERS)["model_sha256"] == result["model_sha256"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("policy", every(2, ["fedbuff", "fedasync"]))
-def test_asynchronous_policies_rebase_the_model_that_was_trained(
-    policy: str, tmp_path: Path, launcher: WorkerLauncher
-) -> None:
-    rules = (f"rounds.policy={policy}", "rounds.buffer=3")
-    whole = undisturbed(tmp_path, launcher, *CLUSTERS, *rules)
-    cut = killed_and_resumed(tmp_path, launcher, AFTER_SECOND_COMMIT, *CLUSTERS, *rules)
-    assert virtual_rows(cut) == virtual_rows(whole)
 
 
 # --- uploads in a slot of their own -----------------------------------------------------------------------------------

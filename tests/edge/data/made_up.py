@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import struct
 from collections.abc import Mapping
 from dataclasses import replace
@@ -102,3 +103,8 @@ def write_idx(root: Path) -> Path:
         (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4i", 0x803, *x.shape) + x.tobytes())
         (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, len(y)) + bytes(y))
     return root
+
+
+def torchvision_functions() -> Any:
+    """Imported late: it takes seconds, which collecting would take in each process of a suite."""
+    return importlib.import_module("torchvision.transforms.functional")

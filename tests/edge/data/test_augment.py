@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,7 @@ from edge.data.augment import AugmentationDraws, Profile, move, prepare, profile
 from edge.data.registry import DATASETS, Split
 from edge.data.resized_crops import Jitters, Views, boxes, draw_views, jittered, resized
 from edge.training.batches import Loader
-
-
-def torchvision_functions() -> Any:
-    """Imported late: it takes seconds, which collecting would take in each process of a suite."""
-    return importlib.import_module("torchvision.transforms.functional")
+from tests.edge.data.made_up import torchvision_functions
 
 
 def pictures(batch: int = 6, channels: int = 3, side: int = 32) -> torch.Tensor:

@@ -19,7 +19,7 @@ from edge.data.decoded_cache import found_row, open_data
 from edge.data.images import decode
 from edge.data.registry import DATASETS, ClassFolders, DataError, DataSet
 from edge.protocol.config import DataConfig
-from tests.edge.data.test_augment import torchvision_functions
+from tests.edge.data.made_up import torchvision_functions
 
 IMAGENET = DATASETS["imagenet200"]
 SMALL = replace(IMAGENET, stored=(3, 16, 16), shape=(3, 14, 14), class_folders=ClassFolders(2, seed=1993))

@@ -20,7 +20,8 @@ from edge.protocol.config import DataConfig, ModelConfig, PartitionConfig, Train
 from edge.training.batches import Loader, LocalBatches
 from edge.training.blocks import build
 from edge.training.counts import count_blocks, flops_per_example
-from tests.toy import cache_folder, play
+from tests.toy import play
+from tests.toy_cache import cache_folder
 
 CPU = torch.device("cpu")
 TUMOURS, TOPICS = DATASETS["breast-cancer"], DATASETS["python-topics"]

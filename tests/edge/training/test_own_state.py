@@ -20,7 +20,8 @@ from edge.training.client_update import ClientUpdate
 from edge.training.trainer import LocalTrainer
 from tests.crossed import every
 from tests.plugins import leaking_client, leaking_parts
-from tests.toy import DIGITS_CNN, TRAIN, cache_folder
+from tests.toy import DIGITS_CNN, TRAIN
+from tests.toy_cache import cache_folder
 
 PARTS = leaking_parts.__name__
 CODEC = CodecConfig(up=({"kind": f"{PARTS}:CODEC"},), min_values=0, error_feedback=False)

@@ -15,7 +15,8 @@ from edge.training.answering import SHIFT, AnsweringTrainer
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import load
 from scenarios.run.setup import RunInputs, Setup
-from tests.toy import DIGITS_CNN, TRAIN, cache_folder
+from tests.toy import DIGITS_CNN, TRAIN
+from tests.toy_cache import cache_folder
 
 
 @pytest.fixture(scope="module")

@@ -23,20 +23,6 @@ def checked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[
     return code, findings
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("trained_here")
-def test_a_method_with_two_models_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
-    code, findings = checked(capsys, "coordinator.methods.ifca:SPEC")
-    assert code == 0
-    assert list(findings) == ["1 worker", "3 workers", "resume", "absence", "fedasync", "fedbuff", "fixed_point"]
-    assert findings["3 workers"] == (True, "4 rounds with the same hashes")
-    assert findings["resume"] == (True, "4 rounds with the same hashes, stopped after each")
-    assert findings["absence"] == (True, "keeps nothing per client")
-    assert findings["fedasync"][1].partition(" visits cost what was priced: ")[1]
-    refusal = 'refused: command line: aggregate.sum = "fixed_point": ifca needs individual updates'
-    assert findings["fixed_point"] == (True, refusal)
-
-
 @pytest.mark.usefixtures("warm_workers")
 def test_a_client_side_that_depends_on_its_process_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     code, findings = checked(capsys, "tests.plugins.broken:UNSEEDED")

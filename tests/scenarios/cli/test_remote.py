@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
-import psutil
 import pytest
 import zmq
 
-from coordinator.methods.registry import Method
-from coordinator.methods.spec import ModelEvaluation, Traffic
-from coordinator.records.store import read
-from coordinator.rounds.run import FederatedRun, RoundFinished
-from coordinator.rounds.synchronous import run_synchronous
-from coordinator.workers.launcher import WorkerLauncher
-from coordinator.workers.pool import Pool
-from coordinator.workers.sockets import RemoteAccess
 from edge.protocol import messages, serialization
-from edge.runtime.keys import make, read_pair, read_public
+from edge.runtime.keys import make, read_pair
 from scenarios.cli import main
 from tests import warm
 from tests.edge.protocol.mutations import JOB
 from tests.scenarios.runs import fedbr
-from tests.toy import federation, objective, set_workers, store
 
 TINY = ["digits", "method=fedavg", "train.local_epochs=1", "rounds.max=2"]
 
@@ -89,100 +77,6 @@ def listening(folder: Path, port: int, run_id: str) -> list[str]:
 def model_sha256(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
     assert main.run_command(words) == 0
     return str(json.loads(capsys.readouterr().out)["model_sha256"])
-
-
-def outcome(run: Path) -> dict[str, list[tuple[object, ...]]]:
-    """All that a run's folder says of what came of it: the chain of hashes, bytes, and what each client has kept."""
-    asked = {
-        "rounds": "SELECT round, model_sha256, chain, bytes_down, bytes_up FROM rounds ORDER BY round",
-        "states": "SELECT client, file, sha256 FROM states ORDER BY client",
-    }
-    told = {name: [tuple(row) for row in read(run / "ledger.sqlite", text)] for name, text in asked.items()}
-    files = sorted((run / "state").iterdir())
-    told["files"] = [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
-    return told
-
-
-PRIVATE_HEAD = objective(
-    "private-head",
-    evaluation=ModelEvaluation(on="clients"),
-    traffic=Traffic(down=lambda options: "without:head", up=lambda options: "without:head"),
-)
-"""What a client keeps is read for its scores, too."""
-
-
-def pool_for(run: FederatedRun, folder: Path, workers: int, launcher: WorkerLauncher) -> Pool:
-    """A pool that listens for alice."""
-    asked = replace(run.job, data_sha256=run.description.data_sha256)
-    own = read_pair(folder / "run.key")
-    remote_access = RemoteAccess(
-        f"tcp://127.0.0.1:{free_port()}", own.public, own.secret, [read_public(folder / "alice.pub").decode()]
-    )
-    return Pool(asked, workers, launcher, folder, store(run).ledger.event, bool, remote_access=remote_access)
-
-
-def until_ready(pool: Pool, workers: int, agents: Sequence[Agent]) -> None:
-    while len(pool._scheduler._ready) < workers:
-        assert [agent.process.poll() for agent in agents] == [None] * len(agents)
-        pool.submit([], lambda task, reply: None)
-        time.sleep(0.01)
-
-
-def port_of(pool: Pool) -> int:
-    assert pool.remote_access is not None
-    return int(pool.remote_access.endpoint.rpartition(":")[2])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("sum", "method"),
-    [("client_order", "scaffold"), ("fixed_point", PRIVATE_HEAD)],
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_an_agent_a_worker_and_a_fork_server_that_are_killed_in_the_middle_take_nothing_with_them(
-    folder: Path,
-    short_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    sum: Literal["client_order", "fixed_point"],
-    method: str | Method,
-) -> None:
-    """After a round each, while they have visits of the next: the first agent, then a worker of the other, then its
-    fork server with all workers."""
-    monkeypatch.setenv("TMPDIR", str(short_folder))
-    run = federation(folder / "alone", method, clients=6, rounds=6, sum=sum)
-    run_synchronous(run)
-    store(run).ledger.close()
-    agents: list[psutil.Process] = []
-
-    def kill(progress: RoundFinished) -> None:
-        if progress.rounds == 1:
-            for process in (*agents[0].children(recursive=True), agents[0]):
-                process.kill()
-        elif progress.rounds in (2, 4):
-            (fork_server,) = agents[1].children()
-            (fork_server if progress.rounds == 4 else fork_server.children()[0]).kill()
-
-    run = federation(folder / "both", method, clients=6, rounds=6, sum=sum, on_round=kill)
-    with (
-        WorkerLauncher() as launcher,
-        pool_for(run, folder, 0, launcher) as pool,
-        worker(folder, port_of(pool), warm_start=False) as alice,
-        worker(folder, port_of(pool), warm_start=False) as bob,
-    ):
-        agents += [psutil.Process(each.process.pid) for each in (alice, bob)]
-        until_ready(pool, 2, [alice, bob])
-        set_workers(run, pool)
-        run_synchronous(run)
-        pool.__exit__(None, None, None)
-        assert alice.ended()[0] == -signal.SIGKILL
-        status, said = bob.ended()
-    store(run).ledger.close()
-    assert outcome(folder / "both") == outcome(folder / "alone")
-    gone = read(folder / "both" / "ledger.sqlite", "SELECT detail FROM host_events WHERE kind = 'worker_died'")
-    assert [row["detail"].partition(", ")[0] for row in gone][:1] in (["worker 0"], ["worker 1"])
-    died = [line for line in said if line.startswith("worker_died")]
-    assert ["the process that starts workers was ended by SIGKILL" in line for line in died] == [False, True, True]
-    assert status == 0
 
 
 @pytest.mark.usefixtures("warm_workers")

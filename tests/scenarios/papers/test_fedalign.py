@@ -90,7 +90,8 @@ def test_counts_are_not_scaled_and_need_no_run() -> None:
         "fedalign:5", "tiny", grid_of("fedalign:5", ["row=FedAvg", f"panel={USUAL}@MFLOPs,{USUAL}@params(M)"]), 1
     )
     assert [run.needs for run in made.run_set.runs] == [{"rounds": 1.0}]
-    flops, weights = made.result({"runs": []})["cells"]
+    assert [cell["ours"]["mean"] for cell in made.result({"runs": []})["cells"]] == [None, None]  # stopped
+    flops, weights = made.result({"runs": [], "failed": {made.run_set.runs[0].name: "no room"}})["cells"]
     assert [(cell["ours"]["mean"], cell["marks"]) for cell in (flops, weights)] == [(87_254_016, []), (605_460, [])]
     (table,) = tables.tables(made.selection, {"cells": [flops, weights]})
     assert table.rows == [["FedAvg", "87.3", "87.25", "0.61", "0.6055"]]

@@ -143,7 +143,7 @@ def test_the_probability_is_that_with_which_the_choice_is_better_in_a_further_se
     chosen = np.mean([answer.chosen == "train.lr=0.01" for answer in answers])
     # In a further seed the better one is ahead with the probability that a normal difference is positive.
     ahead = NormalDist().cdf(1.0 / math.sqrt(2))
-    truth = chosen * ahead + (1 - chosen) * (1 - ahead)
+    truth = float(chosen * ahead + (1 - chosen) * (1 - ahead))
     assert truth == pytest.approx(0.70, abs=0.02)
     assert mean_probability(answers) == pytest.approx(truth, abs=0.06)
     assert covered(answers, truth) >= 0.9 - 2 * math.sqrt(0.9 * 0.1 / COUNT)
