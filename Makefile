@@ -33,7 +33,7 @@ test: $(STAMP) ## the test suite, but for its long tests
 test-long: $(STAMP) ## the long tests: clusters, and processes that are killed over and over
 	$(BIN)/python -m pytest -m long --numprocesses $(PROCESSES) --no-loadscope-reorder
 
-test-docs: $(STAMP) ## every command of README and docs, run as it is written, LIMIT seconds at most (about an hour)
+test-docs: $(STAMP) ## every command of README and docs, run as it is written, LIMIT seconds at most (an hour and a half)
 	$(BIN)/python -m tests.documented --limit $(LIMIT)
 
 golden: $(STAMP) ## what commands print and write, compared with the golden outputs (four minutes)
