@@ -114,6 +114,7 @@ def method_costs(name: str) -> MethodCosts:
 
 @cache
 def _fedavg() -> Work:
+    """Work of a visit, with which that of every other method is compared."""
     return _visits(_setup("fedavg"))[0].work
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 
 from tests.crossed import every
+from tests.ledgers import chain
 from tests.scenarios.flower.apps import EXAMPLES, Apps
 
 APPS = sorted(path.parent.name for path in EXAMPLES.glob("*/pyproject.toml"))
@@ -37,3 +39,13 @@ def test_an_example_learns_in_three_rounds(apps: Apps, name: str, accuracy: floa
     assert result["accuracy"] > accuracy
     assert result["virtual_seconds"] > 0
     assert (result["flops"] > 0, len(result["warnings"])) == (True, 1 if name == "scikit-learn" else 0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["digits", "local-dp"])
+def test_one_and_three_workers_give_one_chain(apps: Apps, name: str) -> None:
+    chains = [
+        chain(Path(apps.run(EXAMPLES / name, ROUNDS + "2", BRIEF, workers=workers, run_id=run_id)["run_dir"]))
+        for workers, run_id in ((1, "one"), (3, "three"))
+    ]
+    assert chains[0] == chains[1]

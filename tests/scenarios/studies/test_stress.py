@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
@@ -30,7 +31,10 @@ from tests.edge.protocol.mutations import DESCRIPTION
 from tests.scenarios.runs import never
 
 CODEC = 'codec.up={kind="quantize", bits=4}'
+NEEDS = {"stochdepth": ("model.name=tests.plugins.residual:ROW",)}
+"""Method -> what else its scenario takes"""
 SMALL: dict[str, Any] = {"clients": 24, "participants": 6, "rounds": 2}
+JOINED = [*OBJECTIVES, *(f"fedavg+{name}" for name in CORRECTIONS), "fedbr+scaffold"]
 
 
 def stressed(
@@ -39,6 +43,16 @@ def stressed(
     """A small run."""
     plan = StressPlan.of("digits", parse_all(["method=fedavg", *overrides]), **{**SMALL, **scale})
     return stress(plan, out, Host(Path(), workers, "cpu"), launcher, never)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", every(4, JOINED))
+def test_workers_answer_the_visits_of_every_method(method: str, launcher: WorkerLauncher) -> None:
+    result = stressed(launcher, f"method={method}", *NEEDS.get(method, ()))
+
+    assert (result.rounds, result.stopped_by, result.visits) == (2, "rounds", 12)
+    assert [each.visits for each in result.by_round] == [6, 6]
+    assert result.nbytes_per_second > 0
 
 
 @pytest.mark.parametrize(

@@ -321,6 +321,21 @@ def test_an_analysis_that_no_decision_writes_is_made_anew(
     assert file.read_text() == written
 
 
+@pytest.mark.long
+def test_a_decision_goes_on_however_its_folder_is_spelled_and_wherever_it_lies(
+    out: Path, whole: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(out, tmp_path / "moved")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    again = decided(capsys, "../here/../moved", *WHOLE)
+    assert again["robust"] == whole["robust"]
+    assert [run["model_sha256"] for run in again["runs"]] == [run["model_sha256"] for run in whole["runs"]]
+    # So do its runs, whose traces lie beside them.
+    gone, *_ = (tmp_path / "moved/digits/d").glob("*-gone")
+    assert main.run_command(["replay", str(gone), "--json"]) == 0
+
+
 def test_a_candidate_that_shares_a_training_is_judged_as_its_own_runs_would_be(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
