@@ -18,7 +18,7 @@ from edge.protocol.plugins import FLOWER_APP, display_name
 from scenarios.config.errors import COMMAND_LINE, Argument, ScenarioError
 from scenarios.config.load import METHOD as METHOD
 from scenarios.config.load import Loaded, Source, beside, load
-from scenarios.config.overrides import parse, parse_all, parsed_list, refuse_repeated, shown, split
+from scenarios.config.overrides import parse, parsed_list, refuse_repeated, shown, split
 from scenarios.config.plugin_points import BY_NAME_KEY, BY_OPTIONS, PluginPoint
 from scenarios.config.tables import TomlValue, leaves
 from scenarios.config.toml_source import UNNAMED
@@ -188,10 +188,6 @@ def row_of(method: str, settings: Point) -> ExperimentRow:
     """A method with these settings, named as `variant_name` does."""
     name = variant_name(method, settings)
     return ExperimentRow(name, name, method, settings)
-
-
-def row_of_words(method: str, words: Iterable[str]) -> ExperimentRow:
-    return row_of(method, parse_all(words))
 
 
 # --- words --------------------------------------------------------------------------------------------------------

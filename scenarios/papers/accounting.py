@@ -8,7 +8,7 @@ the step and all parameters. Both follow from a method's compute plan, so that a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -22,7 +22,7 @@ from edge.protocol.config import ModelConfig, TrainConfig
 from edge.protocol.options.base import Options
 from edge.protocol.payload import FORWARD
 from edge.training.counts import CountedModel, count_model
-from scenarios.config.overrides import parse_all
+from scenarios.config.overrides import KeyValues
 
 TRAIN = TrainConfig(batch=64)
 STEPS, VISITS = 200, 100
@@ -47,10 +47,10 @@ class MethodAccount:
     """All parameters of these models, with those of normalisation"""
 
 
-def of_row(name: str, overrides: Sequence[str], model: str, data: str, models: int) -> MethodAccount:
+def of_row(name: str, overrides: KeyValues, model: str, data: str, models: int) -> MethodAccount:
     """The account of a method with a row's overrides, on a model and on the images of a data set; none is read."""
     method = resolve(name)
-    given = {key.removeprefix(OPTION): each for key, each in parse_all(overrides).items() if key.startswith(OPTION)}
+    given = {key.removeprefix(OPTION): each for key, each in overrides.items() if key.startswith(OPTION)}
     options = method.options.model_validate(given)
     spec = method.objective
     wrapper = spec.model.wrap_model(options)

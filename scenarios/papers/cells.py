@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, NotRequired, TypedDict
 
 from coordinator.rounds.amounts import BYTES, NOMINAL_BYTES
+from scenarios.config.overrides import words
 from scenarios.experiment.experiment import ExperimentRow
 from scenarios.papers.published import HESSIANS, TABLE_AMOUNTS
 from scenarios.papers.spec import (
@@ -248,7 +249,7 @@ def described(panel: PaperPanel, name: str, row: PaperRow, scale: str = PAPER) -
     return {
         "row": name,
         "method": row.method or None,
-        "overrides": list(row.at(scale).overrides),
+        "overrides": words(row.at(scale).overrides),
         "variants": len(row.variants(scale)),
         "note": row.words(scale),
         "measure": panel.measure,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from scenarios.config.overrides import KeyValues
 from scenarios.papers.published import FACTOR, HIGHEST, TABLE_AMOUNTS, UPLOADED_MESSAGES, panels, printed
 from scenarios.papers.spec import (
     PAPER,
@@ -46,20 +47,27 @@ WRITERS = (
 )
 
 
-def _shorter(scale: str, epochs: int, every: int, *more: str) -> TablePart:
+def _shorter(scale: str, epochs: int, every: int) -> TablePart:
     rounds = ROUNDS[scale]
     return TablePart(
-        (f"train.local_epochs={epochs}", f"rounds.max={rounds}", f"eval.every={every}", *more),
+        {"train.local_epochs": epochs, "rounds.max": rounds, "eval.every": every},
         f"{epochs} local epoch{'s' * (epochs > 1)} in place of 20, {rounds} rounds in place of {ROUNDS[PAPER]}",
     )
 
 
-FEMNIST_AS_PAPER = (
-    *("method=fedprox", "method_options.mu=1", "rounds.participants=10", "train.batch=10", "train.lr=0.003"),
-    *("train.local_epochs=20", "train.partial_work=0.9", f"rounds.max={ROUNDS[PAPER]}", "eval.every=10"),
-    "stop.target_accuracy=1",
-)
-FASTER = TablePart(("train.lr=0.03",), "rate 0.03 in place of 0.003")
+FEMNIST_AS_PAPER: KeyValues = {
+    "method": "fedprox",
+    "method_options.mu": 1,
+    "rounds.participants": 10,
+    "train.batch": 10,
+    "train.lr": 0.003,
+    "train.local_epochs": 20,
+    "train.partial_work": 0.9,
+    "rounds.max": ROUNDS[PAPER],
+    "eval.every": 10,
+    "stop.target_accuracy": 1,
+}
+FASTER = TablePart({"train.lr": 0.03}, "rate 0.03 in place of 0.003")
 PARTS: Mapping[str, Mapping[str, tuple[TablePart, ...]]] = {
     SYNTHETIC: {
         PAPER: (),
@@ -97,18 +105,19 @@ of 32 bits; its factors are 6.4 = 32/5 and 11 = 32/3, and q was one of 1, 2, 4, 
 
 def _rows(dataset: str) -> dict[str, PaperRow]:
     q = LEVELS[dataset]
-    quantize = f'{{kind="quantize",levels={q},bucket={WHOLE},norm="l2"}}'
+    quantize: KeyValues = {"kind": "quantize", "levels": q, "bucket": WHOLE, "norm": "l2"}
     note = f"q = {q} follows from the factor of fixed point; the norm is that of a block"
 
-    def row(*then: str, overrides: tuple[str, ...] = (), more: str = "") -> PaperRow:
-        stages = ",".join((quantize, *(f'{{kind="{kind}"}}' for kind in then)))
+    def row(*then: str, by: tuple[str, ...] = (), more: str = "") -> PaperRow:
+        stages = [quantize, *({"kind": kind} for kind in then)]
+        levels = {f"codec.levels.{key}": True for key in by}
         notes = "; ".join(text for text in (note, more) if text)
-        return PaperRow("fedprox", (f"codec.up=[{stages}]", *overrides), note=notes)
+        return PaperRow("fedprox", {"codec.up": stages, **levels}, note=notes)
 
     def adaptive(*by: str) -> PaperRow:
         return row(
             "elias",
-            overrides=tuple(f"codec.levels.{key}=true" for key in by),
+            by=by,
             more="the loss of a round is that of local steps, and no pass over the received model",
         )
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 
+from scenarios.config.overrides import KeyValues
 from scenarios.papers.published import (
     EIGENVALUE,
     FORWARD_MACS,
@@ -55,28 +55,36 @@ SHORTER = {PAPER: {25: 25, 50: 50, 100: 100}, SMALL: {25: 15, 50: 30, 100: 60}, 
 
 
 def _narrow(of: str) -> TablePart:
-    return TablePart(("model.width=4",), f"{of} of width 4; scored on 2,000 test images")
+    return TablePart({"model.width": 4}, f"{of} of width 4; scored on 2,000 test images")
 
 
-DIGITS = ("data.name=digits", "data.augment=default", "model.name=resnet18", "model.width=8", "model.norm=batch")
+DIGITS: KeyValues = {
+    "data.name": "digits",
+    "data.augment": "default",
+    "model.name": "resnet18",
+    "model.width": 8,
+    "model.norm": "batch",
+}
 
 
 def _digits(of: str) -> TablePart:
     return TablePart(DIGITS, f"digits (8x8, 10 classes) in place of {of}, ResNet-18 of width 8; batch 16")
 
 
-IMAGENET_AT_PAPER = ("data.name=imagenet200", "data.augment=fedalign-imagenet200", "model.name=resnet18-imagenet")
-IMAGENET_SMALL = (
-    *("data.name=tinyimagenet", "data.augment=default", "model.name=resnet18", "model.width=8", "model.norm=batch"),
-)
-IMAGENET_METHODS = {"gradaug": ("method_options.resolutions=[1,0.8571,0.7143,0.5714]",)}
+IMAGENET_AT_PAPER = {
+    "data.name": "imagenet200",
+    "data.augment": "fedalign-imagenet200",
+    "model.name": "resnet18-imagenet",
+}
+IMAGENET_SMALL = {**DIGITS, "data.name": "tinyimagenet"}
+IMAGENET_METHODS = {"gradaug": {"method_options.resolutions": [1, 0.8571, 0.7143, 0.5714]}}
 """Images of 224, 192, 160 or 128, as the published code draws them."""
-CIFAR10_AT = ("data.name=cifar10", "data.augment=fedalign-cifar10")
+CIFAR10_AT = {"data.name": "cifar10", "data.augment": "fedalign-cifar10"}
 WORDS: Mapping[str, Mapping[str, TablePart]] = {
     CIFAR100: {PAPER: TablePart(), SMALL: _narrow("ResNet-56"), TINY: _digits(CIFAR100)},
     CIFAR10: {
         PAPER: TablePart(CIFAR10_AT, "", EPOCHS_LEFT_OPEN),
-        SMALL: replace(_narrow("ResNet-56"), overrides=(*CIFAR10_AT, "model.width=4"), inferred=EPOCHS_LEFT_OPEN),
+        SMALL: replace(_narrow("ResNet-56"), overrides={**CIFAR10_AT, "model.width": 4}, inferred=EPOCHS_LEFT_OPEN),
         TINY: replace(_digits(CIFAR10), inferred=EPOCHS_LEFT_OPEN),
     },
     IMAGENET: {
@@ -88,26 +96,28 @@ WORDS: Mapping[str, Mapping[str, TablePart]] = {
         ),
         TINY: replace(_digits(IMAGENET), inferred=EPOCHS_LEFT_OPEN),
     },
-    "homog": dict.fromkeys(SCALES, TablePart(("data.partition.kind=iid",))),
+    "homog": dict.fromkeys(SCALES, TablePart({"data.partition.kind": "iid"})),
 }
+
+
+def _unbalanced(alpha: float) -> TablePart:
+    return TablePart({"data.partition.kind": "dirichlet-unbalanced", "data.partition.alpha": alpha})
 
 
 def _setting(title: str, rounds: int, scale: str) -> PaperSetting:
     """The scenario for a title such as ``CIFAR-100, Dir(0.5) C=16 E=20`` at one scale."""
     dataset, _, words = title.partition(", ")
     partition, of_round, of_visit = words.split()
-    alpha = partition[len("Dir(") : -1]
-    unbalanced = TablePart(("data.partition.kind=dirichlet-unbalanced", f"data.partition.alpha={alpha}"))
-    shared = WORDS[partition][scale] if partition in WORDS else unbalanced
+    shared = WORDS[partition][scale] if partition in WORDS else _unbalanced(float(partition[len("Dir(") : -1]))
     count, _, fraction = of_round.removeprefix("C=").partition("x")  # C=64x0.25: 16 of 64 clients a round
     clients = int(count) // (2 if scale == TINY else 1)
     participants = round(clients * float(fraction or 1))
     epochs = int(of_visit.removeprefix("E="))
     visit = {
-        PAPER: TablePart((f"train.local_epochs={epochs}",)),
-        SMALL: TablePart((f"train.local_steps={epochs}",), f"{epochs} local steps in place of {epochs} epochs"),
+        PAPER: TablePart({"train.local_epochs": epochs}),
+        SMALL: TablePart({"train.local_steps": epochs}, f"{epochs} local steps in place of {epochs} epochs"),
         TINY: TablePart(
-            (f"train.local_epochs={epochs // 10}", "train.batch=16"),
+            {"train.local_epochs": epochs // 10, "train.batch": 16},
             f"{epochs // 10} local epochs in place of {epochs}",
         ),
     }
@@ -117,12 +127,12 @@ def _setting(title: str, rounds: int, scale: str) -> PaperSetting:
         WORDS[dataset][scale],
         shared,
         TablePart(
-            (f"data.clients={clients}", f"rounds.participants={participants}"),
+            {"data.clients": clients, "rounds.participants": participants},
             f"{participants} of {clients} clients a round" if scale == TINY else "",
         ),
         visit[scale],
         TablePart(
-            (f"rounds.max={few[rounds]}", *(("eval.subset=2000",) if scale == SMALL else ())),
+            {"rounds.max": few[rounds], **({"eval.subset": 2000} if scale == SMALL else {})},
             "" if scale == PAPER else f"{few[rounds]} rounds in place of {rounds}",
         ),
     ]
@@ -154,20 +164,20 @@ def _settings(*found: PaperPanel) -> dict[str, dict[str, PaperSetting]]:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _gradaug(subnets: int, mu: str) -> PaperRow:
-    return PaperRow("gradaug", (f"method_options.subnets={subnets}", f"method_options.weight={mu}"))
+def _gradaug(subnets: int, mu: float) -> PaperRow:
+    return PaperRow("gradaug", {"method_options.subnets": subnets, "method_options.weight": mu})
 
 
 ADDED = {
-    "GradAug(n=1)": _gradaug(1, "2.0"),
-    "GradAug(n=2)": _gradaug(2, "1.75"),
-    "GradAug(n=3)": _gradaug(3, "1.5"),
-    "GradAug(n=4)": _gradaug(4, "1.25"),
+    "GradAug(n=1)": _gradaug(1, 2.0),
+    "GradAug(n=2)": _gradaug(2, 1.75),
+    "GradAug(n=3)": _gradaug(3, 1.5),
+    "GradAug(n=4)": _gradaug(4, 1.25),
     "FedAlign": PaperRow("fedalign", note="its alignment term is scaled and clipped as in the published code"),
 }
 PLAIN = {
     "FedAvg": PaperRow("fedavg"),
-    "FedProx": PaperRow("fedprox", ("method_options.mu=0.0001",)),
+    "FedProx": PaperRow("fedprox", {"method_options.mu": 0.0001}),
     "MOON": PaperRow("moon"),
     "Mixup": PaperRow("mixup"),
     "StochDepth": PaperRow("stochdepth", note="its keep probabilities are those of the published code"),
@@ -195,8 +205,7 @@ COUNTED = {
 """Measure -> field of `accounting.MethodAccount`."""
 
 
-@cache
-def counted_values(method: str, overrides: tuple[str, ...], dataset: str) -> Mapping[str, float]:
+def counted_values(method: str, overrides: KeyValues, dataset: str) -> Mapping[str, float]:
     """Measure -> amount of a method on the paper's model; nothing is trained."""
     from scenarios.papers import accounting
 
@@ -212,7 +221,7 @@ def _counted(panel: PaperPanel) -> PaperPanel:
     own = IMAGENET_METHODS if dataset == IMAGENET else {}
 
     def counts(row: PaperRow) -> float:
-        return counted_values(row.method, (*row.overrides, *own.get(row.method, ())), dataset)[panel.measure]
+        return counted_values(row.method, {**row.overrides, **own.get(row.method, {})}, dataset)[panel.measure]
 
     return replace(panel, counts=counts)
 
@@ -237,18 +246,19 @@ SECOND_ORDER = (
     "Hessians are measured of each finished run's last checkpoint, as by fedbr replay RUN --measure hessian; here of "
     "the global training set without augmentation, where the paper's code draws augmented batches anew.",
 )
-BRIEF = ("examples=160", "iterations=20")
+BRIEF = {"examples": 160, "iterations": 20}
 
 
-def _briefly(options: Mapping[str, tuple[str, ...]], changed: str) -> dict[str, TablePart]:
+def _briefly(options: Mapping[str, KeyValues], changed: str) -> dict[str, TablePart]:
     """Scale -> options of metrics: at the paper's, their own."""
     part = TablePart(
-        tuple(f"eval.metric_options.{name}.{key}" for name, keys in options.items() for key in keys), changed
+        {f"eval.metric_options.{name}.{key}": value for name, keys in options.items() for key, value in keys.items()},
+        changed,
     )
     return {PAPER: TablePart(), SMALL: part, TINY: part}
 
 
-HESSIAN = {"hessian": (*BRIEF, "probes=20")}
+HESSIAN = {"hessian": {**BRIEF, "probes": 20}}
 MEASURED = _briefly(HESSIAN, "Hessians of 160 examples, with at most 20 iterations and 20 probes")
 DRAWN = _briefly(
     HESSIAN | {"loss-surface": BRIEF}, "Hessians and losses of 160 examples, with at most 20 iterations and 20 probes"

@@ -6,6 +6,7 @@ Distillation, Section V. The curves and bars themselves are drawn, not printed: 
 
 from __future__ import annotations
 
+from scenarios.config.overrides import KeyValues
 from scenarios.papers.spec import PAPER, SMALL, TINY, PaperFigure, PaperLimit, PaperPanel, PaperRow, PaperSetting
 
 SOURCE = (
@@ -40,7 +41,7 @@ SMALL_CHANGED = (
 )
 TINY_CHANGED = "digits (8x8) and digits-cnn in place of {} and ResNet-18; 10 clients, 5 a round; fleet of digits"
 TINY_CLASSES = "; of 10 classes 70 % of a client's images are of one, while of CIFAR-100's a client lacks 70"
-TINY_OVERRIDES = ("data.partition.kind=epsilon", "data.partition.epsilon=7", "rounds.max=80")
+TINY_OVERRIDES: KeyValues = {"data.partition.kind": "epsilon", "data.partition.epsilon": 7, "rounds.max": 80}
 
 
 def _limits(nbytes: PaperLimit, seconds: PaperLimit, target: float, why: str) -> dict[str, PaperLimit]:
@@ -51,10 +52,10 @@ def _limits(nbytes: PaperLimit, seconds: PaperLimit, target: float, why: str) ->
 EASIER, HARDER = "a higher target, since digits are easier", "a lower target, since the model is small"
 SETTINGS = {
     "cifar10": {
-        PAPER: PaperSetting("fedbr-cifar10", ("rounds.max=500",), {}, "", NOT_PRINTED.format("fedbr-cifar10")),
+        PAPER: PaperSetting("fedbr-cifar10", {"rounds.max": 500}, {}, "", NOT_PRINTED.format("fedbr-cifar10")),
         SMALL: PaperSetting(
             "fedbr-cifar10-cnn",
-            ("rounds.max=120",),
+            {"rounds.max": 120},
             _limits(SMALL_BYTES, SMALL_TIME, 0.35, HARDER),
             SMALL_CHANGED,
         ),
@@ -63,10 +64,10 @@ SETTINGS = {
         ),
     },
     "cifar100": {
-        PAPER: PaperSetting("fedbr-cifar100", ("rounds.max=500",), {}, "", NOT_PRINTED.format("fedbr-cifar100")),
+        PAPER: PaperSetting("fedbr-cifar100", {"rounds.max": 500}, {}, "", NOT_PRINTED.format("fedbr-cifar100")),
         SMALL: PaperSetting(
             "fedbr-cifar10-cnn",
-            ("data.name=cifar100", "rounds.max=120"),
+            {"data.name": "cifar100", "rounds.max": 120},
             _limits(SMALL_BYTES, SMALL_TIME, 0.08, HARDER),
             SMALL_CHANGED,
         ),

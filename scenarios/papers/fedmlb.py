@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
+from scenarios.config.overrides import KeyValues
 from scenarios.papers.published import panels, printed
 from scenarios.papers.spec import (
     ACCURACY_AT,
@@ -32,10 +33,10 @@ PAPER_ROUNDS = 1000
 
 
 def _model(paper: str, small: int, tiny: int) -> dict[str, TablePart]:
-    named = (f"model.name={paper}",)
+    named = {"model.name": paper}
     narrow = {SMALL: small, TINY: tiny}
     words = {
-        scale: TablePart((*named, f"model.width={width}"), f"{paper} of width {width}")
+        scale: TablePart({**named, "model.width": width}, f"{paper} of width {width}")
         for scale, width in narrow.items()
     }
     return {PAPER: TablePart(named), **words}
@@ -45,11 +46,11 @@ def _steps(paper: int, small: int, tiny: int) -> dict[str, TablePart]:
     """K; 50 at the paper's scale are the scenarios' own 5 epochs of 10 batches."""
     inferred = f"{paper} local steps are {paper // 10} epochs of the same batch, which the text leaves open"
     changed = {
-        scale: TablePart((f"train.local_steps={steps}",), f"{steps} local steps in place of {paper}")
+        scale: TablePart({"train.local_steps": steps}, f"{steps} local steps in place of {paper}")
         for scale, steps in {SMALL: small, TINY: tiny}.items()
     }
     return {
-        PAPER: TablePart((f"train.local_epochs={paper // 10}",), inferred=inferred if paper > 50 else ""),
+        PAPER: TablePart({"train.local_epochs": paper // 10}, inferred=inferred if paper > 50 else ""),
         **changed,
     }
 
@@ -70,31 +71,31 @@ TARGETS = {
 PIECES: Mapping[str, Mapping[str, TablePart]] = {
     CIFAR: {
         PAPER: TablePart(),
-        SMALL: TablePart(("eval.subset=2000",), "scored on 2,000 test images"),
-        TINY: TablePart(("data.name=digits",), "digits (8x8, 10 classes) in place of CIFAR-100"),
+        SMALL: TablePart({"eval.subset": 2000}, "scored on 2,000 test images"),
+        TINY: TablePart({"data.name": "digits"}, "digits (8x8, 10 classes) in place of CIFAR-100"),
     },
     IMAGENET: {
         PAPER: TablePart(),
-        SMALL: TablePart(("eval.subset=2000",), "scored on 2,000 test images"),
-        TINY: TablePart(("data.name=digits",), "digits (8x8, 10 classes) in place of Tiny-ImageNet"),
+        SMALL: TablePart({"eval.subset": 2000}, "scored on 2,000 test images"),
+        TINY: TablePart({"data.name": "digits"}, "digits (8x8, 10 classes) in place of Tiny-ImageNet"),
     },
-    "Dir(0.3)": dict.fromkeys(SCALES, TablePart(("data.partition.alpha=0.3",))),
-    "Dir(0.6)": dict.fromkeys(SCALES, TablePart(("data.partition.alpha=0.6",))),
-    "IID": dict.fromkeys(SCALES, TablePart(("data.partition.kind=iid",))),
+    "Dir(0.3)": dict.fromkeys(SCALES, TablePart({"data.partition.alpha": 0.3})),
+    "Dir(0.6)": dict.fromkeys(SCALES, TablePart({"data.partition.alpha": 0.6})),
+    "IID": dict.fromkeys(SCALES, TablePart({"data.partition.kind": "iid"})),
     "100 clients": {
         PAPER: TablePart(),
-        SMALL: TablePart(("train.batch=20",), "batch 20"),
-        TINY: TablePart(("data.clients=20", "train.batch=16"), "5 of 20 clients a round, batch 16"),
+        SMALL: TablePart({"train.batch": 20}, "batch 20"),
+        TINY: TablePart({"data.clients": 20, "train.batch": 16}, "5 of 20 clients a round, batch 16"),
     },
     "500 clients": {
-        PAPER: TablePart(("data.clients=500", "rounds.participants=10")),
-        SMALL: TablePart(("data.clients=500", "rounds.participants=10", "train.batch=20"), "batch 20"),
+        PAPER: TablePart({"data.clients": 500, "rounds.participants": 10}),
+        SMALL: TablePart({"data.clients": 500, "rounds.participants": 10, "train.batch": 20}, "batch 20"),
         TINY: TablePart(
-            ("data.clients=100", "rounds.participants=10", "train.batch=7"), "10 of 100 clients a round, batch 7"
+            {"data.clients": 100, "rounds.participants": 10, "train.batch": 7}, "10 of 100 clients a round, batch 7"
         ),
     },
-    f"500 clients of {CIFAR}": {PAPER: TablePart(("train.batch=10",))},
-    f"500 clients of {IMAGENET}": {PAPER: TablePart(("train.batch=20",))},
+    f"500 clients of {CIFAR}": {PAPER: TablePart({"train.batch": 10})},
+    f"500 clients of {IMAGENET}": {PAPER: TablePart({"train.batch": 20})},
     "K=50": _steps(50, 20, 10),
     "K=100": _steps(100, 40, 20),
     "K=200": _steps(200, 80, 40),
@@ -117,7 +118,7 @@ def _setting(mine: Sequence[PaperPanel], scale: str) -> PaperSetting:
     limits: dict[str, PaperLimit] = {}
     if scale != PAPER:
         rounds = ROUNDS[scale, dataset]
-        pieces.append(TablePart((f"rounds.max={rounds}",), f"{rounds} rounds in place of {PAPER_ROUNDS}"))
+        pieces.append(TablePart({"rounds.max": rounds}, f"{rounds} rounds in place of {PAPER_ROUNDS}"))
         to = sorted((panel for panel in mine if panel.measure not in ACCURACY_AT), key=lambda panel: panel.limit)
         limits = {panel.name: PaperLimit(panel.limit * rounds / PAPER_ROUNDS, "") for panel in mine if panel not in to}
         for panel, target in zip(to, TARGETS[scale, dataset], strict=False):
@@ -131,12 +132,12 @@ def _setting(mine: Sequence[PaperPanel], scale: str) -> PaperSetting:
 FEDAVG, FEDMLB = PaperRow("fedavg"), PaperRow("fedmlb")
 BETA = "which beta of 0.4, 0.6 and 0.8 was used is not printed"
 ADAM = "beta1, beta2 and v_0 are not printed"
-ADAM_IS = ("server=fedadam", "train.lr=0.01")
+ADAM_IS: KeyValues = {"server": "fedadam", "train.lr": 0.01}
 SERVERS = {
     "FedAvg": FEDAVG,
     "FedMLB": FEDMLB,
-    "FedAvgM": PaperRow("fedavg", ("server=fedavgm",), note=BETA),
-    "FedAvgM+FedMLB": PaperRow("fedmlb", ("server=fedavgm",), note=BETA),
+    "FedAvgM": PaperRow("fedavg", {"server": "fedavgm"}, note=BETA),
+    "FedAvgM+FedMLB": PaperRow("fedmlb", {"server": "fedavgm"}, note=BETA),
     "FedADAM": PaperRow("fedavg", ADAM_IS, note=ADAM),
     "FedADAM+FedMLB": PaperRow("fedmlb", ADAM_IS, note=ADAM),
     "FedDyn": PaperRow("feddyn"),
@@ -155,18 +156,18 @@ LOCAL = {
 }
 ORDERS = {
     "FedAvg": FEDAVG,
-    "FedMLB_GL": PaperRow("fedmlb", ("method_options.order=GL",)),
-    "FedMLB_LG": PaperRow("fedmlb", ("method_options.order=LG",)),
+    "FedMLB_GL": PaperRow("fedmlb", {"method_options.order": "GL"}),
+    "FedMLB_LG": PaperRow("fedmlb", {"method_options.order": "LG"}),
 }
 # As in the published code, all five pathways are what the losses are divided by, however few are used.
-DIVIDED = "method_options.norm=all"
+DIVIDED = {"method_options.norm": "all"}
 DIVIDED_NOTE = "that the losses of some pathways are divided by five, as in the published code, is inferred"
 
 
 def _paths(number: int) -> PaperRow:
     chosen = list(range(1, number + 1))
     note = f"{DIVIDED_NOTE}; that its pathways are {chosen} too, since the table's marks are lost"
-    return PaperRow("fedmlb", (DIVIDED, f"method_options.pathways={chosen}"), note=note if number < 5 else "")
+    return PaperRow("fedmlb", {**DIVIDED, "method_options.pathways": chosen}, note=note if number < 5 else "")
 
 
 MARKED = {f"row {row}": _paths(6 - row) for row in range(1, 6)}
@@ -174,22 +175,20 @@ LOST = {f"row {row}": PaperRow("", note="setting unknown: the table's marks are 
 COUNTED = {
     f"{number} pathway{'s' if number > 1 else ''}": PaperRow(
         "fedmlb",
-        (DIVIDED,),
-        tuple((f"method_options.pathways={list(chosen)}",) for chosen in combinations(range(1, 6), number)),
+        DIVIDED,
+        tuple({"method_options.pathways": list(chosen)} for chosen in combinations(range(1, 6), number)),
         note=DIVIDED_NOTE if number < 5 else "",
     )
     for number in range(1, 6)
 }
 WEIGHTED = {
     f"lambda1={first} lambda2={second}": PaperRow(
-        "fedmlb", (f"method_options.lambda1={first}", f"method_options.lambda2={second}")
+        "fedmlb", {"method_options.lambda1": first, "method_options.lambda2": second}
     )
     for first in range(4)
     for second in range(4)
 }
-TEMPERED = {
-    f"tau={t}": PaperRow("fedmlb", (f"method_options.temperature={t}",)) for t in ("0.75", "1", "1.5", "2", "3", "5")
-}
+TEMPERED = {f"tau={t}": PaperRow("fedmlb", {"method_options.temperature": t}) for t in (0.75, 1, 1.5, 2, 3, 5)}
 BACKBONES = {"FedAvg": FEDAVG, "FedLS-NTD": FEDNTD, "FedGKD": FEDGKD, "FedMLB": FEDMLB}
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from statistics import fmean
 
 from edge.protocol.payload import FORWARD, ITEM_NBYTES
 from scenarios.config.load import load
-from scenarios.config.overrides import parse_all
+from scenarios.config.overrides import KeyValues
 from scenarios.papers.published import (
     HELD_FLOPS,
     HELD_NBYTES,
@@ -64,21 +64,28 @@ STEPS = {MNIST: (1, 2), CIFAR10: (3, 8)}
 and 200 of 400; for CIFAR-10 in rounds 150 and 250 of 400, where ours falls in 150 and 300"""
 WIDTHS = {MNIST: {PAPER: 64, SMALL: 64, TINY: 32}, CIFAR10: {PAPER: 64, SMALL: 32, TINY: 32}}
 """Data set -> scale -> channels of a's first layer; e has a sixteenth, and at least two"""
-CLIPPED = TablePart(("train.clip=1",), inferred="gradients are clipped to norm 1, as in the authors' code")
+CLIPPED = TablePart({"train.clip": 1}, inferred="gradients are clipped to norm 1, as in the authors' code")
 TENTH = "10 of 100 clients a round, as in the authors' code; the baseline's list has 100"
 PADDED = "images padded to 32x32 in place of 28x28"
 FROM_CIFAR10 = TablePart(
-    (
-        *("data.name=cifar10", "model.name=resnet18", "model.norm=batch", "train.lr=0.1"),
-        *("fleet.devices={jetson-agx-xavier=1.0}", "fleet.networks={wifi-4=1.0}"),
-    ),
+    {
+        "data.name": "cifar10",
+        "model.name": "resnet18",
+        "model.norm": "batch",
+        "train.lr": 0.1,
+        "fleet.devices": {"jetson-agx-xavier": 1.0},
+        "fleet.networks": {"wifi-4": 1.0},
+    },
     "ResNet-18 with its normalisation behind the convolutions in place of before; the learning rate falls after 3/8 "
     "and 3/4 of the rounds in place of 3/8 and 5/8",
 )
-FEWER = (
-    *("data.name=digits", "data.clients=20", "rounds.participants=5"),
-    *("train.local_epochs=1", "train.drop_last=true"),
-)
+FEWER: KeyValues = {
+    "data.name": "digits",
+    "data.clients": 20,
+    "rounds.participants": 5,
+    "train.local_epochs": 1,
+    "train.drop_last": True,
+}
 
 
 def _of_scale(dataset: str, scale: str) -> TablePart:
@@ -91,25 +98,25 @@ def _of_scale(dataset: str, scale: str) -> TablePart:
     if scale == PAPER:
         return TablePart(changed=padded, inferred=TENTH)
     words = [padded, narrow if width < 64 else "", "one local epoch in place of 5"]
-    return TablePart(("train.local_epochs=1",), "; ".join(word for word in words if word), TENTH)
+    return TablePart({"train.local_epochs": 1}, "; ".join(word for word in words if word), TENTH)
 
 
 def _setting(dataset: str, partition: str, scale: str) -> PaperSetting:
     of_paper = ROUNDS[dataset, partition]
     rounds, (share, of) = SHORTER[scale][of_paper], STEPS[dataset]
-    classes = ("data.partition.kind=classes", "data.partition.classes_per_client=2")
+    classes: KeyValues = {"data.partition.kind": "classes", "data.partition.classes_per_client": 2}
     parts = [
         CLIPPED,
         *([FROM_CIFAR10] if dataset == CIFAR10 else []),
         _of_scale(dataset, scale),
-        TablePart(classes if partition == NON_IID else ()),
+        TablePart(classes if partition == NON_IID else {}),
         TablePart(
-            (
-                f"rounds.max={rounds}",
-                f"eval.every={rounds}",
-                "train.lr_schedule=step",
-                f"train.lr_schedule_options.every={rounds * share // of}",
-            ),
+            {
+                "rounds.max": rounds,
+                "eval.every": rounds,
+                "train.lr_schedule": "step",
+                "train.lr_schedule_options.every": rounds * share // of,
+            },
             "" if scale == PAPER else f"{rounds} rounds in place of {of_paper}",
         ),
     ]
@@ -125,9 +132,9 @@ MIXES = ("a", "a-e", "a-b-c-d-e", "b", "b-e", "b-c-d-e", "c", "c-e", "c-d-e", "d
 def _row(dataset: str, mix: str) -> PaperRow:
     """A visit has each level of the mix with the same probability."""
     largest, *more = (LEVELS[level] for level in mix.split("-"))
-    rates = ",".join(f"{rate / largest:g}" for rate in (largest, *more))
-    drawn = ("submodel.rate=round", f"submodel.rates=[{rates}]") if more else ("submodel.rate=1",)
-    scaled = {scale: TablePart((f"model.width={width * largest:g}",)) for scale, width in WIDTHS[dataset].items()}
+    rates = [rate / largest for rate in (largest, *more)]
+    drawn: KeyValues = {"submodel.rate": "round", "submodel.rates": rates} if more else {"submodel.rate": 1}
+    scaled = {scale: TablePart({"model.width": round(width * largest)}) for scale, width in WIDTHS[dataset].items()}
     return PaperRow("heterofl", drawn, scaled=scaled)
 
 
@@ -164,7 +171,7 @@ def _counted(panel: PaperPanel) -> PaperPanel:
         return panel
 
     def counts(row: PaperRow) -> float:
-        scenario = load(SCENARIO, parse_all(row.at(PAPER).overrides), row.method).scenario
+        scenario = load(SCENARIO, row.at(PAPER).overrides, row.method).scenario
         width = scenario.model.width
         assert width is not None
         return fmean(held_model(round(width * rate))[panel.measure] for rate in scenario.submodel.levels)

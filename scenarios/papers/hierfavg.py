@@ -14,7 +14,6 @@ from math import log2
 
 from coordinator.rounds.amounts import ENERGY, VIRTUAL_SECONDS
 from edge.protocol.payload import ITEM_NBYTES
-from scenarios.config.overrides import parse_all
 from scenarios.papers.published import INTERVAL_JOULES, INTERVAL_SECONDS, TABLE_AMOUNTS
 from scenarios.papers.spec import (
     PAPER,
@@ -93,10 +92,14 @@ PARTS = {
     PAPER: TablePart(changed=EQUAL, inferred=ONE_CLASS),
     SMALL: TablePart(changed=f"{EQUAL}; 20 steps of the cloud in place of 100", inferred=ONE_CLASS),
     TINY: TablePart(
-        (
-            *("data.name=digits", "data.clients=20", "rounds.participants=20", "model.name=digits-cnn"),
-            *("fleet.tiers.count=2", "train.lr=0.1"),
-        ),
+        {
+            "data.name": "digits",
+            "data.clients": 20,
+            "rounds.participants": 20,
+            "model.name": "digits-cnn",
+            "fleet.tiers.count": 2,
+            "train.lr": 0.1,
+        },
         "digits (8x8) and digits-cnn in place of MNIST; two edge servers of ten clients in place of five; rate 0.1 in "
         "place of 0.01; 20 steps of the cloud in place of 100",
         "one class a client, as in the authors' code; the targets are ours",
@@ -108,7 +111,7 @@ PARTS = {
 def _setting(edges: str, scale: str) -> PaperSetting:
     assign = "mixed" if edges == IID else "alike"
     differs = ALIKE if edges == NON_IID and scale != TINY else ""
-    parts = [PARTS[scale], TablePart((f"fleet.tiers.assign={assign}",), differs)]
+    parts = [PARTS[scale], TablePart({"fleet.tiers.assign": assign}, differs)]
     limits = {measure: PaperLimit(TARGETS[scale], WHY[scale]) for measure in UNTIL if scale != PAPER}
     return setting_of(SCENARIO, parts, limits)
 
@@ -118,11 +121,11 @@ def _row(local_steps: int, edge_rounds: int) -> PaperRow:
 
     def part(scale: str) -> TablePart:
         rounds, steps = CLOUD_STEPS[scale] * edge_rounds, LOCAL_STEPS[scale] // edge_rounds
-        fewer = (f"train.local_steps={steps}",) if steps < local_steps else ()
+        fewer = {"train.local_steps": steps} if steps < local_steps else {}
         changed = f"{steps} local steps in place of {local_steps}" if fewer else ""
-        return TablePart((*fewer, f"rounds.max={rounds}", f"eval.every={edge_rounds}"), changed)
+        return TablePart({**fewer, "rounds.max": rounds, "eval.every": edge_rounds}, changed)
 
-    kappas = (f"train.local_steps={local_steps}", f"tiers.interval={edge_rounds}")
+    kappas = {"train.local_steps": local_steps, "tiers.interval": edge_rounds}
     return PaperRow("fedavg", kappas, scaled={scale: part(scale) for scale in SCALES})
 
 
@@ -130,9 +133,8 @@ def _row(local_steps: int, edge_rounds: int) -> PaperRow:
 
 
 def _counted(measure: str, row: PaperRow) -> float:
-    words = parse_all(row.overrides)
-    steps, rounds = words["train.local_steps"], words["tiers.interval"]
-    assert isinstance(steps, int) and isinstance(rounds, int), words
+    steps, rounds = row.overrides["train.local_steps"], row.overrides["tiers.interval"]
+    assert isinstance(steps, int) and isinstance(rounds, int), row
     return interval(steps, rounds)[measure]
 
 

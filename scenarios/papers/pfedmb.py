@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from scenarios.config.overrides import KeyValues
 from scenarios.papers.published import panels, printed
 from scenarios.papers.spec import (
     BEST,
@@ -42,13 +43,13 @@ SHORTER = {SMALL: 30, TINY: 6}
 SCALED: Mapping[str, TablePart] = {
     PAPER: TablePart(inferred=UNKNOWN),
     SMALL: TablePart(
-        ("train.local_epochs=1", "eval.adapt.epochs=1", f"rounds.max={SHORTER[SMALL]}", "eval.every=5"),
+        {"train.local_epochs": 1, "eval.adapt.epochs": 1, "rounds.max": SHORTER[SMALL], "eval.every": 5},
         f"1 local epoch and 1 epoch of adaptation in place of 5, {SHORTER[SMALL]} rounds, evaluated every 5, in place "
         "of convergence",
         UNKNOWN,
     ),
     TINY: TablePart(
-        ("train.local_epochs=1", "eval.adapt.epochs=1", "train.batch=16", f"rounds.max={SHORTER[TINY]}"),
+        {"train.local_epochs": 1, "eval.adapt.epochs": 1, "train.batch": 16, "rounds.max": SHORTER[TINY]},
         f"1 local epoch and 1 epoch of adaptation in place of 5, batch 16, {SHORTER[TINY]} rounds in place of "
         "convergence",
         UNKNOWN,
@@ -57,40 +58,43 @@ SCALED: Mapping[str, TablePart] = {
 
 
 def _digits(of: str) -> TablePart:
-    return TablePart(("data.name=digits", "model.name=digits-cnn"), f"digits (8x8, 10 classes) in place of {of}")
+    return TablePart({"data.name": "digits", "model.name": "digits-cnn"}, f"digits (8x8, 10 classes) in place of {of}")
 
 
-def _everywhere(*overrides: str, inferred: str = "") -> dict[str, TablePart]:
+def _everywhere(overrides: KeyValues, inferred: str = "") -> dict[str, TablePart]:
     return dict.fromkeys(SCALES, TablePart(overrides, inferred=inferred))
 
 
 WORDS: Mapping[str, Mapping[str, TablePart]] = {
     "CIFAR-10": {PAPER: TablePart(), SMALL: TablePart(), TINY: _digits("CIFAR-10")},
     "CIFAR-100": {
-        **dict.fromkeys((PAPER, SMALL), TablePart(("data.name=cifar100",))),
+        **dict.fromkeys((PAPER, SMALL), TablePart({"data.name": "cifar100"})),
         TINY: _digits("CIFAR-100"),
     },
-    "2 classes": _everywhere("data.partition.kind=classes"),
+    "2 classes": _everywhere({"data.partition.kind": "classes"}),
     "Dir(0.4)": {
         **_everywhere(
-            "data.partition.kind=dirichlet-unbalanced",
-            "data.partition.alpha=0.4",
+            {"data.partition.kind": "dirichlet-unbalanced", "data.partition.alpha": 0.4},
             inferred="that the Dirichlet partition is the unbalanced one of the papers it cites is inferred",
         ),
         TINY: TablePart(
-            ("data.partition.kind=dirichlet-unbalanced", "data.partition.alpha=0.4", "data.partition.min_samples=5")
+            {
+                "data.partition.kind": "dirichlet-unbalanced",
+                "data.partition.alpha": 0.4,
+                "data.partition.min_samples": 5,
+            }
         ),
     },
     "20 classes": {
-        **_everywhere("data.partition.kind=class-shares", "data.partition.classes_per_client=20"),
+        **_everywhere({"data.partition.kind": "class-shares", "data.partition.classes_per_client": 20}),
         TINY: TablePart(
-            ("data.partition.kind=class-shares", "data.partition.classes_per_client=4"), "4 classes in place of 20"
+            {"data.partition.kind": "class-shares", "data.partition.classes_per_client": 4}, "4 classes in place of 20"
         ),
     },
-    "pairs": _everywhere("data.partition.kind=pairs"),
-    "10 clients": _everywhere("data.clients=10", "rounds.participants=10"),
-    "15 clients": _everywhere("data.clients=15", "rounds.participants=15"),
-    "50 clients": _everywhere("data.clients=50", "rounds.participants=10"),
+    "pairs": _everywhere({"data.partition.kind": "pairs"}),
+    "10 clients": _everywhere({"data.clients": 10, "rounds.participants": 10}),
+    "15 clients": _everywhere({"data.clients": 15, "rounds.participants": 15}),
+    "50 clients": _everywhere({"data.clients": 50, "rounds.participants": 10}),
 }
 
 
@@ -112,7 +116,7 @@ NOT_PRINTED = "its hyperparameters, tuned on validation examples, are not printe
 
 FASTER = {
     scale: TablePart(
-        (f"train.lr={lr:g}", "method_options.branch_init=variance_preserving"),
+        {"train.lr": lr, "method_options.branch_init": "variance_preserving"},
         f"rate {lr:g} in place of 0.05, and branches multiplied by √B at first, as the mean of independent ones has "
         "1/√B of a layer's deviation and needs more rounds",
     )
@@ -121,20 +125,20 @@ FASTER = {
 """Scale -> settings with which pFedMB learns, and its branch weights part, within a few rounds."""
 
 
-def _pfedmb(*overrides: str, note: str = "") -> PaperRow:
+def _pfedmb(overrides: KeyValues, note: str = "") -> PaperRow:
     return PaperRow("pfedmb", overrides, note=note, scaled=FASTER)
 
 
-PFEDMB = _pfedmb(note="the number of branches, tuned on validation examples, is lost; here 5")
-FIVE = _pfedmb("method_options.shared_alpha=true", "method_options.branches=5")
-PLAIN = _pfedmb(*FIVE.overrides, "method_options.aggregation=plain")
+PFEDMB = _pfedmb({}, "the number of branches, tuned on validation examples, is lost; here 5")
+FIVE = _pfedmb({"method_options.shared_alpha": True, "method_options.branches": 5})
+PLAIN = _pfedmb({**FIVE.overrides, "method_options.aggregation": "plain"})
 METHODS = {
     "Local": PaperRow("local"),
     "FedAvg": PaperRow("fedavg"),
     "FedProx": PaperRow("fedprox", note=NOT_PRINTED),
     "FedPer": PaperRow("fedper", note="the number of private layers is not printed; here the last one"),
     "pFedMe": PaperRow("pfedme", note=NOT_PRINTED),
-    "IFCA": PaperRow("ifca", ("method_options.models=5",), note="the number of models is not printed; here 5"),
+    "IFCA": PaperRow("ifca", {"method_options.models": 5}, note="the number of models is not printed; here 5"),
     "FedFomo": PaperRow("fedfomo", note=NOT_PRINTED),
     "FedAMP": PaperRow("fedamp", note=NOT_PRINTED),
     "pFedMB": PFEDMB,
@@ -148,7 +152,7 @@ PAIRED = {
 
 
 def _branches(*counts: int) -> dict[str, PaperRow]:
-    return {f"B={count}": _pfedmb(f"method_options.branches={count}") for count in counts}
+    return {f"B={count}": _pfedmb({"method_options.branches": count}) for count in counts}
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

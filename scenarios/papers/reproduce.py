@@ -21,7 +21,7 @@ from coordinator.workers import task
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import COMMAND_LINE, ScenarioError
-from scenarios.config.overrides import parse_all, words
+from scenarios.config.overrides import words
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result, Stopped
 from scenarios.experiment.grid import METHOD, Grid, axis_of, choices_of
 from scenarios.experiment.run_set import PlannedRun, RunSet, is_interrupted
@@ -147,11 +147,11 @@ def plan(
     panels = [panel for panel in figure.panels if panel.name in names[PANEL] and panel.setting in names[SETTING]]
     if not panels:
         raise ScenarioError(f"{PANEL}: none of these is of a chosen {SETTING}", source=COMMAND_LINE)
-    first: dict[tuple[str, tuple[str, ...]], str] = {}
     groups: dict[str, str] = {}
     for panel in panels:
         setting = figure.settings[panel.setting][scale]
-        groups[panel.setting] = first.setdefault((setting.scenario, setting.overrides), panel.setting)
+        alike = (group for group in groups.values() if figure.settings[group][scale].is_as(setting))
+        groups[panel.setting] = next(alike, panel.setting)
     overrides = words(grid.overrides)
     cells = CellSelection(name, figure, scale, panels, names[ROW], groups, overrides, _smoothing(name, figure, ema))
     run_set = RunSet(f"{name} {scale}", f"{name.replace(':', '-')}-{scale}", (), run_id)
@@ -192,14 +192,13 @@ def _runs(
     runs: list[PlannedRun] = []
     for group in dict.fromkeys(cells.groups.values()):
         setting = cells.figure.settings[group][cells.scale]
-        common = Grid(setting.scenario, (), {**parse_all(setting.overrides), **grid.overrides})
+        common = Grid(setting.scenario, (), {**setting.overrides, **grid.overrides})
         scenario = common.without_options().load({}).scenario
         needs = _needs(cells, group, scenario.rounds.max)
         start = scenario.seed if first_seed is None else first_seed
         own: list[tuple[ExperimentRow, Grid]] = []
         for variant in variants.values():
-            own_words = parse_all(setting.of_method(variant.method))
-            overrides = {**own_words, **variant.settings, **grid.overrides}
+            overrides = {**setting.of_method(variant.method), **variant.settings, **grid.overrides}
             own.append((variant, Grid(setting.scenario, (axis_of(METHOD, [variant.method]),), overrides)))
             rows.append(replace(variant, name=f"{group}-{variant.name}", folder=f"{group}-{variant.name}"))
         for seed in range(start, start + seeds):
@@ -264,7 +263,7 @@ def measure_runs(
                     loaded,
                     folder,
                     ",".join(plan.figure.metrics),
-                    parse_all(options.overrides),
+                    options.overrides,
                     None,
                     None if needs_clients else "none",
                 )

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coordinator.rounds.amounts import BYTES, ENERGY, ROUNDS, VIRTUAL_SECONDS
+from scenarios.config.overrides import KeyValues
 from scenarios.experiment.experiment import ExperimentRow
-from scenarios.experiment.grid import row_of_words
+from scenarios.experiment.grid import row_of
 from scenarios.run.progress import Trail
 
 PAPER, SMALL, TINY = "paper", "small", "tiny"
@@ -93,7 +94,7 @@ class PaperLimit:
 class TablePart:
     """The overrides for one word of a setting, or for one row, at one scale."""
 
-    overrides: tuple[str, ...] = ()
+    overrides: KeyValues = field(default_factory=dict)
     changed: str = ""
     inferred: str = ""
 
@@ -104,10 +105,10 @@ class PaperRow:
 
     method: str
     """Empty if the paper's method is unknown."""
-    overrides: tuple[str, ...] = ()
-    """KEY=VALUE, at every scale; they take precedence over the setting's."""
-    each: tuple[tuple[str, ...], ...] = ((),)
-    """Further overrides, one tuple per run, for a row that is the mean over several runs."""
+    overrides: KeyValues = field(default_factory=dict)
+    """At every scale; they take precedence over the setting's."""
+    each: tuple[KeyValues, ...] = ({},)
+    """Further overrides of each run, for a row that is the mean over several runs."""
     note: str = ""
     """Unprinted or inferred settings, in words; the reason where the method is empty."""
     scaled: Mapping[str, TablePart] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class PaperRow:
     def at(self, scale: str) -> TablePart:
         """The row's part at a scale, with all overrides but those of `each`."""
         part = self.scaled.get(scale, TablePart())
-        return replace(part, overrides=(*self.overrides, *part.overrides))
+        return replace(part, overrides={**self.overrides, **part.overrides})
 
     def words(self, scale: str) -> str:
         """The row's note at a scale: its settings that the paper does not print, and its differences from the paper."""
@@ -126,7 +127,7 @@ class PaperRow:
         """The runs of the row, each once per seed; none if the paper's method is unknown."""
         if not self.method:
             return ()
-        return tuple(row_of_words(self.method, (*self.at(scale).overrides, *further)) for further in self.each)
+        return tuple(row_of(self.method, {**self.at(scale).overrides, **further}) for further in self.each)
 
 
 @dataclass(frozen=True)
@@ -134,19 +135,23 @@ class PaperSetting:
     """The scenario for one setting of a paper at one scale."""
 
     scenario: str
-    overrides: tuple[str, ...]
+    overrides: KeyValues
     limits: Mapping[str, PaperLimit]
     """Panel or measure -> the budget or target here; other panels keep the paper's."""
     changed: str
     """The differences from the paper, in words; empty if there are none."""
     inferred: str = ""
     """Settings that the paper leaves open, and their values here, in words."""
-    of_methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    of_methods: Mapping[str, KeyValues] = field(default_factory=dict)
     """Method -> further overrides of its rows."""
 
-    def of_method(self, method: str) -> tuple[str, ...]:
+    def of_method(self, method: str) -> KeyValues:
         """All overrides for the rows of a method."""
-        return (*self.overrides, *self.of_methods.get(method, ()))
+        return {**self.overrides, **self.of_methods.get(method, {})}
+
+    def is_as(self, other: PaperSetting) -> bool:
+        """Whether both have the same runs."""
+        return (self.scenario, self.overrides) == (other.scenario, other.overrides)
 
     def limit(self, panel: PaperPanel) -> float:
         """The panel's budget or target here."""
@@ -161,7 +166,7 @@ class PaperSetting:
 
 def setting_of(scenario: str, parts: Sequence[TablePart], limits: Mapping[str, PaperLimit]) -> PaperSetting:
     """The setting whose words are these parts, in the order of their overrides."""
-    overrides = tuple(override for part in parts for override in part.overrides)
+    overrides = {key: value for part in parts for key, value in part.overrides.items()}
     changed = "; ".join(part.changed for part in parts if part.changed)
     inferred = "; ".join(part.inferred for part in parts if part.inferred)
     return PaperSetting(scenario, overrides, limits, changed, inferred)

@@ -11,6 +11,7 @@ from typing import Literal, TypedDict
 from coordinator.rounds.amounts import ROUNDS
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import ScenarioError
+from scenarios.config.overrides import words
 from scenarios.experiment.experiment import Result
 from scenarios.experiment.run_set import missing_note
 from scenarios.papers import dadaquant, depthfl, fedalign, fedbr, fedmlb, heterofl, hierfavg, pfedmb
@@ -97,7 +98,7 @@ def catalogue(name: str | None = None) -> list[CataloguedCell]:
             "scales": {
                 scale: {
                     "scenario": setting.scenario,
-                    "overrides": [*setting.of_method(row.method), *part.overrides],
+                    "overrides": words({**setting.of_method(row.method), **part.overrides}),
                     "limit": setting.limit(panel),
                     "changed": "; ".join([*changed(setting, panel), *([part.changed] if part.changed else [])]),
                 }
@@ -201,15 +202,16 @@ def listed(figure: PaperFigure, rows: Sequence[CataloguedCell]) -> list[Table]:
 def row_notes(figure: PaperFigure) -> Iterator[str]:
     """The method and overrides of each row, and what the paper leaves open."""
     for name, row in figure.rows.items():
-        run = " ".join([row.method, *row.overrides])
-        runs = ", ".join(" ".join(overrides) for overrides in row.each)
+        run = " ".join([row.method, *words(row.overrides)])
+        runs = ", ".join(" ".join(words(overrides)) for overrides in row.each)
         each = f"the mean over {len(row.each)} of them: {runs}"
         yield f"{name}: {'; '.join(text for text in (run, each if len(row.each) > 1 else '', row.note) if text)}"
     for scale in SCALES:
         parts = {name: row.scaled[scale] for name, row in figure.rows.items() if scale in row.scaled}
-        for part in dict.fromkeys(parts.values()):
-            rows = ", ".join(name for name, other in parts.items() if other == part)
-            yield f"{scale}, {rows}: {'; '.join([' '.join(part.overrides), part.changed])}"
+        for name, part in parts.items():
+            rows = [other for other in parts if parts[other] == part]
+            if name == rows[0]:
+                yield f"{scale}, {', '.join(rows)}: {'; '.join([' '.join(words(part.overrides)), part.changed])}"
 
 
 def by_setting(panels: Sequence[PaperPanel]) -> list[list[PaperPanel]]:
@@ -221,9 +223,9 @@ def by_setting(panels: Sequence[PaperPanel]) -> list[list[PaperPanel]]:
 def _scale(scale: str, setting: PaperSetting, panels: Sequence[PaperPanel]) -> str:
     read = [panel for panel in panels if panel.measure not in TABLE_AMOUNTS]
     limits = ", ".join(limit_text(panel.measure, setting.limit(panel)) for panel in read)
-    words = dict.fromkeys(word for panel in panels for word in changed(setting, panel))
-    own = [f"{method} {' '.join(overrides)}" for method, overrides in setting.of_methods.items()]
-    texts = [f"{scale}: {' '.join([setting.scenario, *setting.overrides])}", *own, limits, *words]
+    differences = dict.fromkeys(text for panel in panels for text in changed(setting, panel))
+    own = [f"{method} {' '.join(words(overrides))}" for method, overrides in setting.of_methods.items()]
+    texts = [f"{scale}: {' '.join([setting.scenario, *words(setting.overrides)])}", *own, limits, *differences]
     return "; ".join(text for text in texts if text)
 
 

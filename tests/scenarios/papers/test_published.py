@@ -11,7 +11,6 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.load import load
-from scenarios.config.overrides import parse_all
 from scenarios.experiment.grid import Grid
 from scenarios.papers import dadaquant, depthfl, heterofl, published, reproduce, tables
 from scenarios.papers.spec import SCALES
@@ -127,7 +126,7 @@ def test_the_papers_scale_is_the_papers_protocol(
     name: str, setting: str, method: str | None, protocol: dict[str, Any]
 ) -> None:
     own = tables.FIGURES[name].settings[setting]["paper"]
-    keys = resolved_keys(load(own.scenario, parse_all(own.overrides), method).scenario)
+    keys = resolved_keys(load(own.scenario, own.overrides, method).scenario)
     assert {key: keys[key] for key in protocol} == protocol
 
 

@@ -90,8 +90,8 @@ def test_panels_with_one_scenario_share_its_runs() -> None:
 def test_another_papers_table_is_a_row_of_the_registry_whose_rows_win_over_the_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slow = PaperRow("fedprox", ("train.lr=0.01", "method_options.mu=0.1"))
-    setting = {scale: PaperSetting("digits", ("train.lr=0.5", "rounds.max=2"), {}, "all of it") for scale in SCALES}
+    slow = PaperRow("fedprox", {"train.lr": 0.01, "method_options.mu": 0.1})
+    setting = {scale: PaperSetting("digits", {"train.lr": 0.5, "rounds.max": 2}, {}, "all of it") for scale in SCALES}
     panel = PaperPanel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {"Plain": 0.5})
     rows = {"Plain": PaperRow("fedprox"), "Slow": slow}
     table = PaperFigure("A table", "A source", rows, {"toy": setting}, (panel,))
@@ -103,5 +103,5 @@ def test_another_papers_table_is_a_row_of_the_registry_whose_rows_win_over_the_s
     assert (changed.loaded.scenario.train.lr, changed.loaded.scenario.method_options["mu"]) == (0.01, 0.1)
     assert plain.needs == {"rounds": 2.0}
     assert tables.catalogue("other:1")[0]["published"] == 0.5
-    rows["Wrong"] = PaperRow("fedprox", ("method_options.mue=0.1",))
+    rows["Wrong"] = PaperRow("fedprox", {"method_options.mue": 0.1})
     assert "unknown key method_options.mue" in refusal("other:1")
