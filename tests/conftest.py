@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import gc
 import os
@@ -42,7 +43,8 @@ def pytest_collection() -> Generator[None, object, object]:
     """Keep what is compiled for the next time, even where Python is told not to: it is half of the time of collecting.
 
     Modules that tests write and import later are not kept: they may change within the time that a file's date tells.
-    What is collected stays to the end, so that nobody needs to look through it for garbage.
+    What is collected stays to the end, so that nobody needs to look through it for garbage; then libraries count what
+    is left of them.
     """
     written, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     gc.disable()
@@ -52,11 +54,7 @@ def pytest_collection() -> Generator[None, object, object]:
         sys.dont_write_bytecode = written
         gc.freeze()
         gc.enable()
-
-
-def pytest_sessionfinish() -> None:
-    """Some libraries complain about what is left of them."""
-    gc.unfreeze()
+        atexit.register(gc.unfreeze)
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]
@@ -98,6 +96,20 @@ def no_reports() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def brief_figures() -> Iterator[None]:
+    """Pages of tests have few figures, in which nothing is drawn."""
+    with brief.brief_figures():
+        yield
+
+
+@pytest.fixture
+def drawn_figures() -> Iterator[None]:
+    """Pages of this test have all figures."""
+    with brief.drawn_figures():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_flushing() -> Iterator[None]:
     """Files of tests are not flushed to the disk, which takes longer than to write them; a kill loses nothing of it."""
     with pytest.MonkeyPatch.context() as patch:
@@ -109,13 +121,6 @@ def no_flushing() -> Iterator[None]:
 def reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of this test draw their reports."""
     monkeypatch.delenv("FEDBR_REPORT")
-
-
-@pytest.fixture
-def brief_figures() -> Iterator[None]:
-    """Reports of this test have one figure."""
-    with brief.brief_figures():
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

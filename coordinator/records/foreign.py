@@ -13,7 +13,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
@@ -265,10 +265,10 @@ def _conditions(db: sqlite3.Connection, table: str, of: str = "") -> Iterator[tu
         if hidden or kind not in _DECLARED or not column.isidentifier():
             raise ForeignLedger(f"table {table}: column {column!r} is one that no run makes")
         declared[column] = _DECLARED[kind]
-    types = get_type_hints(ROWS[table]) if table in ROWS else dict.fromkeys(("round", "client"), int)
+    types = _types(table)
     if missing := types.keys() - declared.keys():
         raise ForeignLedger(f"table {table}: there is no column {min(missing)}")
-    for column, kind in (declared | types).items():
+    for column, kind in {**declared, **types}.items():
         name, kinds = f'{of}"{column}"', get_args(kind) or (kind,)
         if int in kinds:
             most = MOST_CLIENT if column in ("client", "critical") else MOST_INTEGER
@@ -283,6 +283,11 @@ def _conditions(db: sqlite3.Connection, table: str, of: str = "") -> Iterator[tu
             control = "*[\x01-\x1f\x7f-\x9f]*"
             text = f"typeof({name}) = 'text' AND {name} NOT GLOB '{control}' AND instr({name}, char(0)) = 0"
         yield column, f"({name} IS NULL OR {text})" if NoneType in kinds else f"({text})"
+
+
+@cache
+def _types(table: str) -> Mapping[str, Any]:
+    return get_type_hints(ROWS[table]) if table in ROWS else dict.fromkeys(("round", "client"), int)
 
 
 def _check_rounds(db: sqlite3.Connection) -> None:

@@ -58,11 +58,7 @@ def explained(name: str) -> Explanation:
     if is_own(name):
         kind, row = listing.own_row(name)
         return {"kind": "row", "name": name, "rows": {kind: row}}
-    rows = {}  # a method, a policy, a device ..: the rows of that name in all lists
-    for kind in listing.KINDS:
-        same = [row for row in listing.rows(kind) if row["name"] == name] if kind != "keys" else []
-        if same:
-            rows[kind] = same[0]
+    rows = listing.named(name)  # a method, a policy, a device ..
     if not rows:
         raise ScenarioError(f"explain {name!r}: {_nearest(name)}")
     return {"kind": "row", "name": name, "rows": rows}

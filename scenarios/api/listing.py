@@ -52,6 +52,13 @@ def rows(kind: str, assumed: bool = False) -> list[Row]:
     return [row for row in listed if not assumed or row["assumed"]]
 
 
+def named(name: str) -> dict[str, Row]:
+    """Kind -> the row of this name, in all lists but that of keys."""
+    tables = {kind: table() for kind, table in TABLES.items()}
+    found = {kind: _row(kind, table[name], name) for kind, table in tables.items() if name in table}
+    return found | ({"scenarios": {"name": name, "head": head(name)}} if name in shipped() else {})
+
+
 def own_row(name: str) -> tuple[str, Row]:
     """(kind, row) of a row of the user's own, ``module:ROW``, under that name.
 

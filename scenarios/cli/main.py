@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -147,6 +147,12 @@ def main() -> None:
     sys.exit(code)
 
 
+@cache
+def _all_commands() -> Any:
+    """What typer makes of ``app``, once for all command lines of a process."""
+    return typer.main.get_command(app)
+
+
 def run_command(arguments: Sequence[str]) -> int:
     """The exit code of a command line; every expected failure becomes one message on stderr, never a traceback."""
     for argument in arguments:
@@ -160,7 +166,7 @@ def run_command(arguments: Sequence[str]) -> int:
         return exit_with_error(f"{command}: is now {SUCCESSORS[command]}", USAGE)
     with restored(), search_path.restored():
         try:
-            app(words, prog_name="fedbr")
+            _all_commands()(words, prog_name="fedbr")
         except SystemExit as end:
             cause: BaseException | None = end  # perhaps of a Ctrl-C that no command handled
             while cause is not None and not isinstance(cause, KeyboardInterrupt):

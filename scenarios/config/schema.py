@@ -208,7 +208,8 @@ class Scenario(BaseModel):
     checkpoints: CheckpointRules = CheckpointRules()
 
 
-def fields(table: type[Any]) -> dict[str, FieldInfo]:
+@cache
+def fields(table: type[Any]) -> Mapping[str, FieldInfo]:
     """The keys of a table."""
     if issubclass(table, BaseModel):
         return table.model_fields

@@ -509,6 +509,7 @@ def test_objects_are_given_to_several_runs_and_gone_on_with_in_the_same_process(
         assert [display_name(each.summary["method"]) for each in compared] == ["fedavg", "my_method"]
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_arrays_that_say_whose_they_are_make_natural_clients(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     who = np.repeat(["ada", "bob", "cy"], 40)

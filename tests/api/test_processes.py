@@ -62,6 +62,7 @@ BAD = """class Bad(ClientUpdate):
 """
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_mistake_in_a_notebook_is_one_message_that_begins_with_its_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

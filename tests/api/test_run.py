@@ -113,9 +113,6 @@ def test_mlflow_reads_what_its_callback_logged(recorded: Recorded) -> None:
     )
 
 
-# --- stopping and resuming --------------------------------------------------------------------------------------------
-
-
 def test_ctrl_c_returns_the_run_which_can_be_resumed(recorded: Recorded) -> None:
     before = signal.getsignal(signal.SIGINT)
     run = made(recorded.out, "interrupted", lambda round: signal.raise_signal(signal.SIGINT))
@@ -143,13 +140,7 @@ def test_a_second_ctrl_c_is_a_keyboard_interrupt(recorded: Recorded) -> None:
     assert (left.stopped_by, left.summary["rounds"]) == (None, 1)
 
 
-# --- other calls ------------------------------------------------------------------------------------------------------
-
-
-# --- the how-to -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("brief_figures")
+@pytest.mark.long
 def test_the_how_to_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
     monkeypatch.chdir(tmp_path)

@@ -79,7 +79,7 @@ ROWS = [pytest.param(row, marks=() if row[0] in SHORT else pytest.mark.long) for
 
 
 @pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch, brief_figures: None) -> None:
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variations, "AXES", {"links": (variations.with_links, (0.5, 1.0), "all links ×")})
     monkeypatch.setattr(variations, "REPLAYED", {})
     monkeypatch.setattr(analysis, "MAPPED", (1.0,))

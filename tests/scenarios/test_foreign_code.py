@@ -24,6 +24,7 @@ import fedbr
 from scenarios.config import search_path
 from scenarios.config.errors import ScenarioError
 from tests import warm
+from tests.crossed import every
 
 ROOT = Path(__file__).parents[2]
 METHOD = """
@@ -98,7 +99,6 @@ def recorded_at(folder: Path, file: str) -> str:
     ],
     ids=["inside", "above", "beside"],
 )
-@pytest.mark.usefixtures("brief_figures")
 def test_no_command_imports_what_a_foreign_folder_brings(
     file: str, cwd: str, run: str, commands: tuple[str, ...], own: Path, tmp_path: Path
 ) -> None:
@@ -241,19 +241,21 @@ def mail(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_scenario_brings_no_file_into_any_process_that_it_does_not_name(mail: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", every(2, [".", ".."]))
+def test_a_scenario_brings_no_file_into_any_process_that_it_does_not_name(
+    place: str, mail: Path, tmp_path: Path
+) -> None:
     """With real starts of interpreters, since Python itself imports two of these files at its start."""
-    for cwd, scenario in ((tmp_path.parent, str(mail / "plain.toml")), (mail, "plain.toml")):
-        words = ["run", scenario, "--out", str(tmp_path / "runs"), "--workers", "1", "--no-report"]
-        ended = subprocess.run(
-            [sys.executable, "-P", "-c", "import fedbr; fedbr.main()", *words],
-            cwd=cwd,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stderr
+    words = ["run", str(mail / "plain.toml"), "--out", str(tmp_path / "runs"), "--workers", "1", "--no-report"]
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", "import fedbr; fedbr.main()", *words],
+        cwd=mail / place,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
     assert not (tmp_path / "imported").exists()
 
 

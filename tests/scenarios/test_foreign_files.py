@@ -80,7 +80,6 @@ def test_a_pipe_or_device_in_a_files_place_is_refused_by_name(
         assert any(why in message for why in ("regular file", "is a device or a pipe, not a file", "is a link"))
 
 
-@pytest.mark.usefixtures("brief_figures")
 def test_other_files_in_a_run_folder_are_not_waited_for(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

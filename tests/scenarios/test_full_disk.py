@@ -101,7 +101,7 @@ def test_a_disk_that_takes_nothing_more_ends_a_run_that_can_go_on_later(
     assert list(folder.rglob("*.part")) == []
 
 
-@pytest.mark.usefixtures("brief_figures", "reports")
+@pytest.mark.usefixtures("reports")
 def test_a_disk_without_room_is_refused_before_anything_is_started(
     disk: Path, launcher: WorkerLauncher, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_cache_that_can_only_be_read_is_used_as_far_as_it_goes(
     assert log.read_text().endswith(": Read-only file system; going on without it\n")
 
 
-@pytest.mark.usefixtures("brief_figures", "reports")
+@pytest.mark.usefixtures("reports")
 def test_a_report_for_which_there_is_no_room_leaves_no_half_of_itself(
     disk: Path, watch: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,6 @@ import pytest
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli.main import run_command
 from tests import warm
-from tests.brief import brief_figures
 from tests.ledgers import virtual_rows
 from tests.scenarios.runs import QUICK, changed, committed, killed, resumed, undisturbed
 
@@ -174,12 +173,11 @@ def whole_of_one(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, ob
     """What an undisturbed run of one round says as JSON, and its files, with a report."""
     out = tmp_path_factory.mktemp("undisturbed")
     words = [*begin(out, *OF_ONE_ROUND), "--json"]
-    with brief_figures():
-        ended = warm.run(words, env={name: value for name, value in os.environ.items() if name != "FEDBR_REPORT"})
+    ended = warm.run(words, env={name: value for name, value in os.environ.items() if name != "FEDBR_REPORT"})
     return json.loads(ended.stdout), files(out / "digits" / "cut")
 
 
-@pytest.mark.usefixtures("brief_figures", "reports", "warm_workers")
+@pytest.mark.usefixtures("reports", "warm_workers")
 @pytest.mark.parametrize(
     ("instant", "left"),
     [

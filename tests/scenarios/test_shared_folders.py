@@ -9,7 +9,7 @@ import pytest
 
 from scenarios.cli import main
 
-pytestmark = pytest.mark.usefixtures("warm_workers", "brief_figures")
+pytestmark = pytest.mark.usefixtures("warm_workers")
 SELECTOR = """
 from coordinator.rounds.selection import ClientSelector
 from coordinator.rounds.selectors.registry import SelectionRow

@@ -91,6 +91,7 @@ class MethodCosts:
         return {"model": MODEL_NAME, **sizes, **asdict(self)}
 
 
+@cache
 def method_costs(name: str) -> MethodCosts:
     """The costs of a method with its default options; a correction joins FedAvg."""
     setup, plain = _setup(name), _fedavg()

@@ -28,7 +28,7 @@ RUN_KEYS = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("brief_figures", "reports", "warm_workers")
+@pytest.mark.usefixtures("reports", "warm_workers")
 def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,7 +111,7 @@ CUT = ["digits", "rounds.max=1", "--workers", "1", "--run-id", "a"]
 """A run of one round."""
 
 
-@pytest.mark.usefixtures("brief_figures", "reports", "warm_workers")
+@pytest.mark.usefixtures("reports", "warm_workers")
 def test_a_run_is_not_lost_where_its_report_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

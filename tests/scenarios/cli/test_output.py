@@ -69,7 +69,7 @@ def test_a_reader_that_has_gone_changes_no_exit_code_and_a_full_disk_that_of_a_l
         assert run(command, output, tmp_path / "errors") == ((3, FULL) if code == 0 else quiet)
 
 
-@pytest.mark.usefixtures("brief_figures", "reports")
+@pytest.mark.usefixtures("reports")
 @pytest.mark.parametrize(
     ("words", "place"),
     [
@@ -96,7 +96,7 @@ def test_runs_go_on_without_anybody_who_reads_their_progress_or_result(
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("brief_figures", "reports")
+@pytest.mark.usefixtures("reports")
 def test_a_run_that_cannot_print_its_summary_has_finished_and_one_that_owes_json_has_not_delivered_it(
     tmp_path: Path,
 ) -> None:

@@ -81,7 +81,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, capsys:
     }  # fmt: skip
 
 
-@pytest.mark.usefixtures("brief_figures", "reports", "warm_workers")
+@pytest.mark.usefixtures("reports", "warm_workers")
 def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,6 @@ from scenarios.experiment import compare
 from scenarios.experiment.executors import InTurn, make_runs
 from scenarios.experiment.grid import grid_of
 from scenarios.run.host import Host
-from tests.brief import brief_figures
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import never
 
@@ -60,11 +59,9 @@ def swept(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) 
     sweep = ("sweep", "digits", *GRID, "--target", "0.01", "--out", str(out))
     first = printed(*sweep, "--seeds", "1")
     made_at = ledgers(first["folder"])
-    with brief_figures():
-        return Swept(out, first, printed(*sweep, "--seeds", "2", "--report"), made_at)
+    return Swept(out, first, printed(*sweep, "--seeds", "2", "--report"), made_at)
 
 
-@pytest.mark.usefixtures("brief_figures")
 def test_warnings_of_runs_are_told_once_with_the_runs_that_have_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], pool_in_this_process: None
 ) -> None:
@@ -123,7 +120,6 @@ def test_the_result_has_a_row_per_cell_and_tests_of_all_pairs(swept: Swept) -> N
     assert first["runs"] == ["fedavg-lr-0.05-seed0", "fedavg-lr-0.05-seed1"]
 
 
-@pytest.mark.usefixtures("brief_figures")
 def test_a_file_finds_the_runs_of_the_command_line_and_a_terminal_has_room_for_their_tables(
     swept: Swept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ from tests import warm
 from tests.scenarios.config.malformed import FIELDS, deep, fits, fitting, hostile, keys, scenario, toml
 
 steady = settings(
-    max_examples=int(os.environ.get("FEDBR_HOSTILE", "100")),
+    max_examples=int(os.environ.get("FEDBR_HOSTILE", "50")),
     derandomize="FEDBR_HOSTILE" not in os.environ,
     database=None,
     deadline=None,

@@ -18,7 +18,6 @@ from scenarios.experiment.grid import grid_of
 from scenarios.experiment.sweep import plan
 from scenarios.run.progress import ProgressPoint, Trail
 from scenarios.run.run_folder import RunFolder
-from tests.brief import brief_figures
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 # Three rounds of 100 bytes, of which the second was not evaluated and the third fell back.
@@ -75,8 +74,7 @@ def study(out: Path, *more: str) -> int:
 def made(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> Path:
     """The folder of a study of two methods and two seeds."""
     out = tmp_path_factory.mktemp("runs")
-    with brief_figures():
-        assert study(out, "train.local_steps=2", "--json") == 0
+    assert study(out, "train.local_steps=2", "--json") == 0
     return out / "digits" / "a"
 
 

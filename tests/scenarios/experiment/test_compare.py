@@ -11,7 +11,6 @@ import pytest
 from scenarios.cli import main
 from scenarios.experiment.compare import plan
 from scenarios.experiment.grid import grid_of
-from tests.brief import brief_figures
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 
@@ -45,8 +44,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: Non
         "--json",
         "--report",
     ]
-    with brief_figures():
-        assert main.run_command(["compare", "digits", "method=fedavg,fedbr", "--workers", "1", *words]) == 0
+    assert main.run_command(["compare", "digits", "method=fedavg,fedbr", "--workers", "1", *words]) == 0
     return out / "digits" / "both"
 
 

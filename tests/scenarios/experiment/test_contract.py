@@ -24,7 +24,6 @@ from scenarios.experiment.grid import grid_of
 from scenarios.experiment.run_set import NamedSummary
 from scenarios.papers import reproduce
 from scenarios.run.run_folder import RunFolder
-from tests.brief import brief_figures
 from tests.crossed import every
 from tests.scenarios.experiment import recorded_process
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -145,8 +144,7 @@ def made(
     kind = str(request.param)
     if kind not in experiments:
         experiments[kind] = Made(kind, tmp_path_factory.mktemp(kind))
-        with brief_figures():
-            assert experiments[kind].command(experiments[kind].out, "--report") == 0
+        assert experiments[kind].command(experiments[kind].out, "--report") == 0
     return experiments[kind]
 
 
@@ -220,7 +218,6 @@ def test_a_user_who_stops_it_has_the_runs_so_far_and_the_same_command_goes_on(
     assert virtual(made.written(tmp_path)) == virtual(made.written())
 
 
-@pytest.mark.usefixtures("brief_figures")
 @pytest.mark.parametrize("made", every(2, KINDS, first=1), indirect=True)
 def test_a_run_that_fails_is_named_and_costs_the_others_nothing(
     made: Made, copies: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]

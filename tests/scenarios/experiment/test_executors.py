@@ -79,7 +79,9 @@ def made(
     return make_runs(runs, host, executor, stopped, about)
 
 
-@pytest.mark.parametrize(("kind", "processes", "workers"), [(IN_TURN, 1, [3, 3, 3, 3]), (PROCESSES, 2, [2, 1])])
+@pytest.mark.parametrize(
+    ("kind", "processes", "workers"), every(2, [(IN_TURN, 1, [3, 3, 3, 3]), (PROCESSES, 2, [2, 1])])
+)
 def test_results_are_in_the_order_of_the_plan_whoever_makes_the_runs(
     kind: str, processes: int, workers: list[int], tmp_path: Path, choose: Chosen
 ) -> None:
@@ -138,7 +140,7 @@ def test_if_no_run_is_made_the_reason_is_the_users_error_or_the_failures(tmp_pat
         made(choose(IN_TURN), tmp_path, "wrong", "broken")
 
 
-@pytest.mark.parametrize(("kind", "at_work"), [(IN_TURN, 1), (PROCESSES, 2)])
+@pytest.mark.parametrize(("kind", "at_work"), every(2, [(IN_TURN, 1), (PROCESSES, 2)]))
 def test_when_the_user_stops_the_runs_at_work_end_and_no_other_begins(
     kind: str, at_work: int, tmp_path: Path, choose: Chosen
 ) -> None:

@@ -39,7 +39,7 @@ def test_what_a_scenario_evaluates_otherwise_is_left_out() -> None:
     assert {run.loaded.scenario.eval.adapt.epochs for run in planned.run_set.runs} == {5}
 
 
-@pytest.mark.usefixtures("brief_figures", "pool_in_this_process")
+@pytest.mark.usefixtures("pool_in_this_process")
 def test_the_best_validation_accuracy_chooses_and_no_test_example_is_evaluated(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

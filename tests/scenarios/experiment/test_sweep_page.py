@@ -36,7 +36,6 @@ def swept(folder: Path) -> tuple[Sweep, dict[str, Any]]:
     return experiment, experiment.result({"runs": runs})
 
 
-@pytest.mark.usefixtures("brief_figures")
 def test_a_sweep_answers_first_and_reports_its_runs_by_row(tmp_path: Path) -> None:
     experiment, result = swept(tmp_path)
     page = experiment.write_page(result, tmp_path).read_text()

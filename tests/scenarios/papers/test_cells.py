@@ -16,7 +16,6 @@ from scenarios.papers import reproduce, tables
 from scenarios.papers.cells import measured
 from scenarios.papers.spec import CORRECTED, FIRST, Smoothing, ema, smoothed
 from scenarios.run.progress import ProgressPoint, Trail
-from tests.brief import brief_figures
 from tests.scenarios.in_this_process import training_here
 
 
@@ -85,7 +84,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("runs")
     words = ["fedmlb:8", "rounds.max=2", "train.local_steps=1", "row=tau=1.5", "setting=cifar100-dir0.3-100"]
     words += ["--seeds", "2"]
-    with brief_figures(), training_here():
+    with training_here():
         assert main.run_command(["reproduce", *words, "-q", "--report", "--out", str(out), "--run-id", "a"]) == 0
     return dict(json.loads((out / "fedmlb-8-tiny" / "a" / "study.json").read_text()))
 

@@ -120,6 +120,7 @@ def test_a_measurement_of_other_models_is_made_again(tmp_path: Path) -> None:
         assert is_measured(asked, folder_with(tmp_path, found | changes) / MEASURED) == same
 
 
+@pytest.mark.usefixtures("drawn_figures")
 def test_a_surface_is_drawn_of_the_runs_that_have_one(tmp_path: Path) -> None:
     points = {f"loss-surface/{number}": 1.0 + number for number in range(9)}
     found = {

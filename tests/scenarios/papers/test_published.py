@@ -198,7 +198,7 @@ def test_values_that_the_text_lost_are_not_called_unprinted(capsys: pytest.Captu
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("brief_figures", "pool_in_this_process")
+@pytest.mark.usefixtures("pool_in_this_process")
 def test_a_cell_is_the_test_accuracy_in_the_best_validation_round(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -32,7 +32,6 @@ def rows(tmp_path: Path) -> dict[str, list[Path]]:
     }
 
 
-@pytest.mark.usefixtures("brief_figures")
 def test_a_page_answers_first_and_then_reports_the_runs_of_each_row(
     rows: dict[str, list[Path]], tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_run_is_drawn_onto_axes_of_the_reader_in_their_style(folder: Path) -> 
     assert [each.get_xlabel() for each in axes] == ["rounds", "virtual time (s)"]
 
 
+@pytest.mark.usefixtures("drawn_figures")
 def test_a_drawn_figure_is_saved_as_a_page_or_a_paper_has_it(folder: Path, tmp_path: Path) -> None:
     drawn = fedbr.open(folder / "fedavg").plot("curves")
     assert 'width="1160"' in drawn.save(tmp_path / "page.svg").read_text()

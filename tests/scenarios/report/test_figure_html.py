@@ -14,6 +14,7 @@ from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
 from scenarios.report import html_figures, plot_style, theme
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.theme import PALETTE
+from tests.brief import drawn_figures
 
 
 def two_panels() -> Figure:
@@ -32,7 +33,7 @@ def two_panels() -> Figure:
 
 @pytest.fixture(scope="module")
 def html() -> str:
-    with matplotlib.rc_context(plot_style.STYLE):
+    with matplotlib.rc_context(plot_style.STYLE), drawn_figures():
         return html_figures.svg(two_panels(), "curves", log_x=True)
 
 

@@ -88,7 +88,6 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group_with_the_interval_of
     assert (cells["fedprox"]["virtual time"], cells["fedprox"]["bytes"]) == ("20 ± 0 s", "2 ± 0 kB")
 
 
-@pytest.mark.usefixtures("brief_figures")
 def test_one_page_holds_two_methods_with_two_seeds_each_and_tables_beside_it(
     study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

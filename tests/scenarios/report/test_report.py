@@ -25,7 +25,7 @@ from scenarios.report.run_reader import BlockTraffic, open_runs
 from scenarios.run.run_finder import found
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import SummaryRecord
-from tests.brief import brief_figures
+from tests.brief import brief_figures, drawn_figures
 
 BLOCKS = [
     {"name": "stem", "params": 98, "buffers": 2, "nbytes": 400, "flops_forward": 3e6},
@@ -186,7 +186,8 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
     runs = two_runs(folder)
     before = {file: file.read_bytes() for run in runs for file in run.iterdir()}
     (folder / "out").mkdir()
-    return Reported(runs, before, html.build(runs, folder / "out" / "report.html", "Two methods"))
+    with drawn_figures():
+        return Reported(runs, before, html.build(runs, folder / "out" / "report.html", "Two methods"))
 
 
 @pytest.fixture
@@ -232,8 +233,7 @@ def test_the_page_is_one_file_that_refers_to_nothing_outside_itself(page: Page, 
 
 
 def test_the_same_runs_give_the_same_bytes_and_are_left_as_they_are(reported: Reported, tmp_path: Path) -> None:
-    with brief_figures():
-        first, again = (html.build(reported.runs, tmp_path / name, "Two methods") for name in ("a.html", "b.html"))
+    first, again = (html.build(reported.runs, tmp_path / name, "Two methods") for name in ("a.html", "b.html"))
     assert again.read_bytes() == first.read_bytes()
     assert {file: file.read_bytes() for file in reported.before} == reported.before
 
@@ -439,8 +439,7 @@ def test_a_compare_folder_is_reported_whole_and_into_itself_even_when_it_was_mov
     assert whole.comparison is not None
     assert whole.comparison.model_dump(exclude_unset=True) == stated
     assert (whole.folders, alone.folders, alone.comparison) == (runs, [runs[0]], None)
-    with brief_figures():
-        path = html.from_folder(study, None, tmp_path / "rounds.csv", tmp_path / "rounds.parquet")
+    path = html.from_folder(study, None, tmp_path / "rounds.csv", tmp_path / "rounds.parquet")
     assert path == study / "report.html"
     page = Page(path.read_text())
     assert page.text.startswith("digits: fedavg, fedbr ")

@@ -121,7 +121,6 @@ def test_a_journal_that_names_another_is_refused(
     assert precious.exists()
 
 
-@pytest.mark.usefixtures("brief_figures")
 def test_a_report_replaces_a_link_but_follows_one_that_the_user_names(
     folder: Path, precious: Path, tmp_path: Path
 ) -> None:

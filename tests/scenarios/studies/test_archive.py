@@ -90,7 +90,6 @@ def test_no_file_names_a_home_folder(recorded: Path, tmp_path: Path) -> None:
     assert json.loads((folder / "measure.json").read_text()) == {"folder": "~/fed"}
 
 
-@pytest.mark.usefixtures("brief_figures")
 def test_a_reader_can_list_report_replay_verify_and_resume_it(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ from scenarios.studies.uncertainty import (
     replay_in_draws,
     throughput_sigma,
 )
+from tests.brief import brief_figures
 from tests.scenarios.in_this_process import BOARDS, run
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
@@ -314,7 +315,8 @@ def test_the_command_keeps_the_times_for_reports_and_tables(
     (text,) = with_intervals([summary["virtual_seconds"]], [around])
     rows = dict(terminal.run_rows([summary]))
     assert (rows["virtual time"], rows["scope of intervals"]) == ([text], ["given this training"])
-    page = html.build([alone], tmp_path / "page.html", "title").read_text()
+    with brief_figures("uncertainty"):
+        page = html.build([alone], tmp_path / "page.html", "title").read_text()
     (text,) = with_intervals([around.median], [around])
     assert f"<td>{text}</td>" in page and "uncertainty-caption" in page
     assert "<td>given this training</td>" in page

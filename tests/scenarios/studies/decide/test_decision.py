@@ -22,7 +22,6 @@ from scenarios.studies.decide import analysis, analysis_file, decision, evidence
 from scenarios.studies.decide.candidates import starter
 from scenarios.studies.decide.objective import Objective
 from scenarios.studies.replay import prepared
-from tests.brief import brief_figures
 from tests.scenarios.in_this_process import SMALL, summary_of_run
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
@@ -58,7 +57,7 @@ WHOLE = ("--budget", "seconds=1 h", "--robust")
 def out(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> Path:
     """The folder of a decision with all its parts, for tests that only read it or copies of it."""
     folder = tmp_path_factory.mktemp("whole")
-    with pytest.MonkeyPatch.context() as patch, brief_figures():
+    with pytest.MonkeyPatch.context() as patch:
         less_varied(patch)
         options = ("--run-id", "d", "--report", "--seeds", "2", "--draws", "2", *WHOLE)
         assert main.run_command(["decide", *GRID, "--out", str(folder), *options]) == 0

@@ -161,6 +161,7 @@ def test_a_run_that_cannot_work_is_refused_by_key(
     assert reasons == ([] if refusal is None else [refusal])
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_check_ends_with_2_where_data_cannot_be_had_after_it_has_said_all_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
