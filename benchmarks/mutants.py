@@ -81,7 +81,8 @@ PRELOADED = (
     *("scipy.optimize", "scipy.stats", "simpy", "sklearn.datasets", "torch", "torch.func", "torchvision", "zmq"),
 )
 PYTEST = (
-    *("-x", "-q", "-p", "no:cacheprovider", "-o", "timeout=0", "-W", "ignore:Module already imported"),
+    *("-x", "-q", "-m", "not long", "-p", "no:cacheprovider", "-o", "timeout=0"),
+    *("-W", "ignore:Module already imported"),
     "--hypothesis-profile=ci",  # without chance and without a database of examples
 )
 SLOWER, PATIENCE_SECONDS = 4.0, 10.0

@@ -343,14 +343,18 @@ def mirror(counts: Indices, labels: Indices, rng: Generator, available: Indices 
     return cut(labels, cuts, rng)
 
 
-def check_parts(where: str, parts: Sequence[Any], count: int) -> list[Indices]:
+def check_parts(
+    where: str, parts: Sequence[Any], count: int, names: Sequence[str | int] | None = None
+) -> list[Indices]:
     """Parts that a user has given, as sorted int64 arrays; PartitionError unless they are distinct ones of ``count``.
 
-    The text of the error begins with ``where`` and names the client. Examples without a client are left out.
+    The text of the error begins with ``where`` and names the client, by number or as ``names`` says. Examples without
+    a client are left out.
     """
+    names = range(len(parts)) if names is None else names
     client_of = np.full(count, -1, dtype=np.int64)
     checked: list[Indices] = []
-    for client, part in enumerate(parts):
+    for place, (client, part) in enumerate(zip(names, parts, strict=False)):
         indices = np.asarray(part)
         if indices.size == 0:
             checked.append(np.empty(0, dtype=np.int64))
@@ -368,9 +372,9 @@ def check_parts(where: str, parts: Sequence[Any], count: int) -> list[Indices]:
             raise PartitionError(f"{where}: client {client} holds example {twice[0]} twice")
         taken = indices[client_of[indices] >= 0]
         if taken.size:
-            other = client_of[taken[0]]
+            other = names[client_of[taken[0]]]
             raise PartitionError(f"{where}: client {client} and client {other} both hold example {taken[0]}")
-        client_of[indices] = client
+        client_of[indices] = place
         checked.append(indices)
     return checked
 

@@ -15,7 +15,7 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike
 
 from edge.data import partition
-from edge.data.json_partition import read_indices
+from edge.data.json_partition import read_parts
 from edge.data.locate import is_file
 from edge.data.partition import Ids, Indices, Options, Parts
 from edge.data.registry import DataSet, PartitionError, Split
@@ -32,9 +32,9 @@ class PartitionRow:
 
     name: str
     title: str
-    split: Callable[[Indices, Ids, int, int, Generator, Options], Sequence[ArrayLike]]
+    split: Callable[[Indices, Ids, int, int, Generator, Options], Sequence[ArrayLike]] | None = None
     """(labels, natural clients or None, clients, classes, generator, options) -> indices of each client's examples, in
-    any order, none of them twice; examples may be left out"""
+    any order, none of them twice; examples may be left out; None where ``given`` tells all"""
     split_test: Callable[[Split, Parts, Split, int, Generator, Options], Any] | None = None
     """(training set, each client's indices, test set, classes, generator, options) -> the same of the test set, by
     default the result of ``split`` for the test set, with a generator of its own"""
@@ -42,6 +42,9 @@ class PartitionRow:
     """The keys of ``data.partition`` that are among the options of a shipped kind."""
     check: Callable[[DataConfig, DataSet], None] = lambda config, data: None
     """PartitionError, naming the key, for what no data allow"""
+    given: Callable[[Split, Split, int, Options], dict[str, list[Indices]]] | None = None
+    """(training set, test set, clients, options) -> each client's indices by part: "train" and perhaps "validation", of
+    the training set, and "test"; for shipped kinds that draw nothing"""
     equal: bool = False
     """Whether all clients have equally many examples."""
     allows_empty: bool = True
@@ -108,8 +111,8 @@ def _of_boards(labels: Indices, ids: Ids, clients: int, classes: int, rng: Gener
     return [np.arange(len(labels)) if client == options.get("client") else nobody for client in range(clients)]
 
 
-def _split_by_file(labels: Indices, ids: Ids, clients: int, classes: int, rng: Generator, options: Options) -> Parts:
-    return read_indices(expanded(options["file"]), clients, len(labels))
+def _of_file(train: Split, test: Split, clients: int, options: Options) -> dict[str, list[Indices]]:
+    return read_parts(expanded(options["file"]), clients, len(train.y), len(test.y))
 
 
 _EQUAL: dict[str, Any] = {"equal": True, "allows_empty": False}
@@ -178,11 +181,10 @@ _ROWS = (
     ),
     PartitionRow(
         "file",
-        "from a JSON file {client: [indices]}",
-        _split_by_file,
-        lambda train, parts, test, classes, rng, options: [np.empty(0, dtype=np.int64) for _ in parts],
-        ("file",),
-        _check_file,
+        "from a JSON file {client: [indices]}, perhaps with tests",
+        keys=("file",),
+        check=_check_file,
+        given=_of_file,
     ),
     PartitionRow(BOARDS, "each client's examples lie on its own board, in apps that are exported", _of_boards),
 )

@@ -19,7 +19,7 @@ import numpy as np
 from edge.data import partition
 from edge.data.atomic_cache import CacheError, build_once, warn_cache_unusable
 from edge.data.json_partition import content
-from edge.data.partition import Indices
+from edge.data.partition import Indices, Options
 from edge.data.partition_registry import PARTITIONS, PartitionRow, partition_row
 from edge.data.registry import Data, DataError, DataSet, PartitionError, Split
 from edge.protocol.config import BOARDS, DataConfig
@@ -103,9 +103,16 @@ def partition_data(config: DataConfig, data: Data) -> ClientIndices:
         if row.equal:
             raise nobody
         raise PartitionError(f"data.clients = {config.clients}: there are only {count} training examples")
-    train, test = _split_both(config, row, data)
+    given = None if row.given is None else row.given(data.train, data.test, config.clients, _options(config, row))
+    train: Sequence[Indices]
+    if given is None:
+        train, test = _split_both(config, row, data)
+    else:
+        train, test = (given.get(part) or [np.empty(0, np.int64)] * config.clients for part in ("train", "test"))
     if not any(len(indices) for indices in train) and rule.kind != BOARDS:
         raise nobody
+    if given is not None and "validation" in given:
+        return ClientIndices(train, test, given["validation"])
     by = config.validation_by or data.row.validation_by
     labels, overlap = None if by == "client" else data.train.y, data.row.overlap if by == "stretch" else None
     if overlap and data.row.overlap_within == "client":
@@ -114,10 +121,15 @@ def partition_data(config: DataConfig, data: Data) -> ClientIndices:
     return ClientIndices(train, test, validation)
 
 
+def _options(config: DataConfig, row: PartitionRow) -> Options:
+    rule = config.partition
+    return {"seed": rule.seed or 0} | {key: getattr(rule, key) for key in row.keys} | rule.options
+
+
 def _split_both(config: DataConfig, row: PartitionRow, data: Data) -> tuple[Sequence[Indices], Sequence[Indices]]:
     """Training and test examples of each client; those of a user's kind are checked."""
     rule, classes = config.partition, data.row.classes
-    options = {"seed": rule.seed or 0} | {key: getattr(rule, key) for key in row.keys} | rule.options
+    options = _options(config, row)
     rngs = [keyed_generator(rule.seed or 0, purpose) for purpose in ("partition", "partition.test")]
 
     def checked(parts: Any, count: int) -> Sequence[Indices]:
@@ -129,6 +141,7 @@ def _split_both(config: DataConfig, row: PartitionRow, data: Data) -> tuple[Sequ
         return partition.check_parts(key, parts, count)
 
     def split(part: Split, rng: np.random.Generator) -> Sequence[Indices]:
+        assert row.split is not None
         return checked(row.split(part.y, part.ids, config.clients, classes, rng, options), len(part.y))
 
     try:
@@ -181,6 +194,7 @@ def _key(config: DataConfig, data: Data) -> str:
     if data.row.overlap:
         facts += [data.row.overlap, data.row.overlap_within]
     if is_own(kind):  # the text of a user's partition may change while its name stays
-        modules = {kind.partition(":")[0], partition_row(kind).split.__module__}
+        row = partition_row(kind)
+        modules = {kind.partition(":")[0], (row.split or row.given).__module__}
         facts += [inspect.getsource(importlib.import_module(module)) for module in sorted(modules)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

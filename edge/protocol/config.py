@@ -106,7 +106,7 @@ class PartitionConfig(Section):
     classes_per_client: Annotated[int, Field(ge=1)] = 2
     """classes and class-shares: the distinct classes of each client; pFedMB has 2 of 10, and 20 of 100."""
     file: FilePath | None = None
-    """JSON {client: [indices]} for kind = "file"."""
+    """JSON {client: [indices]} for kind = "file", or {client: {"train": [indices], "validation": .., "test": ..}}."""
     seed: Annotated[int, Field(ge=0)] | None = None
     """Seed of the partition alone; by default the run's ``seed``. A number lets runs of different seeds share one."""
     options: dict[str, Any] = field(default_factory=dict, hash=False)

@@ -8,6 +8,7 @@ a copy, with which it is resumed, verified, and computed elsewhere (`scenarios.r
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from os import PathLike
@@ -81,6 +82,11 @@ def as_names(given: Mapping[str, object], scenario: Any = None) -> dict[str, Any
     that no other process could rebuild.
     """
     named = _named(given, "", lambda key, value: value if key == MODEL else _name(key, value))
+    flat = dict(leaves(given))
+    data = flat.get("data", flat.get("data.name"))
+    if isinstance(data, Arrays) and data.client_names:
+        own = {"data.partition.kind": "natural", "data.clients": len(data.client_names)}
+        named |= {key: value for key, value in own.items() if key not in flat}
     return _named(named, "", lambda key, value: _model_name(value, _data_name(named, scenario)))
 
 
@@ -199,7 +205,7 @@ def _name(key: str, value: Any) -> str:
         if is_row(value):
             return dotted(value)
         if key == "data.name":
-            return (value if isinstance(value, Arrays) else arrays(value)).keep(cache_folder())
+            return _kept(value if isinstance(value, Arrays) else arrays(value))
         if isinstance(value, type | FunctionType):
             return _row_of(key, value)
         if isinstance(value, list | tuple) and key == "data.partition.kind" and not any(map(callable, value)):
@@ -212,6 +218,13 @@ def _name(key: str, value: Any) -> str:
         )
     except ValueError as why:
         raise ScenarioError(f"{GIVEN_AS.get(key, key)} = {label(value)}: {why}") from why.__cause__
+
+
+def _kept(data: Arrays) -> str:
+    """The name of arrays that are in the cache now."""
+    for note in data.notes:
+        warnings.warn(f"data: {note}", UserWarning, stacklevel=2)
+    return data.keep(cache_folder())
 
 
 def _row_of(key: str, value: Any) -> str:

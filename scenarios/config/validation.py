@@ -415,7 +415,11 @@ def of_examples(method: Method, architecture: ModelRow, data: DataSet) -> Contra
     fitting = [row.name for row in MODELS.values() if row.kind == data.kind and (row.flexible or row.shape == shape)]
     instead = f"; choose {', '.join(fitting[:-1])} or {fitting[-1]}" if len(fitting) > 1 else ""
     if takes != has:
-        yield "model.name", f"model.name = {architecture.name!r} takes {takes}; {data.name} has {has}{instead}"
+        is_given = ", or say kind='features' (fedbr.dataset)" if data.content and data.kind == "tokens" else ""
+        yield (
+            "model.name",
+            f"model.name = {architecture.name!r} takes {takes}; {data.name} has {has}{instead}{is_given}",
+        )
     if not architecture.flexible and architecture.shape != shape:
         made_for, size = ("x".join(map(str, each)) for each in (architecture.shape, shape))
         why = f"is made for {made_for} {takes}; {data.name} has {size}{instead}"

@@ -354,6 +354,38 @@ def test_a_pair_is_split_with_evenly_many_of_each_class_and_named_by_its_content
     assert given == f"arrays/features-0/6/4/{fedbr.dataset(x, y, x[:8], y[:8]).row.content}"
 
 
+def test_labels_are_texts_or_listed_and_classes_without_an_example_are_noted(script: Script) -> None:
+    script("")
+    x = np.zeros((40, 6), np.float32)
+    data = fedbr.dataset(x, np.array(["dog", "cat"])[np.arange(40) % 2])
+    assert (data.class_names, np.bincount(data.train.y).tolist(), data.notes) == (("cat", "dog"), [16, 16], ())
+    gaps = np.array([0, 3, 7, 250])[np.arange(40) % 4]
+    wide = fedbr.dataset(x, gaps)
+    assert wide.row.classes == 251
+    with pytest.warns(UserWarning, match="^data: 247 of 251 classes have no training example"):
+        as_names({"data": wide})
+    listed = fedbr.dataset(x, gaps, classes=[250, 7, 3, 0])
+    assert (listed.class_names, np.bincount(listed.train.y).tolist()) == (("250", "7", "3", "0"), [8, 8, 8, 8])
+    with pytest.raises(fedbr.DataError, match=r"y: example 3 is '250', which is not among classes = \['0', '3', '7'\]"):
+        fedbr.dataset(x, gaps, classes=[0, 3, 7])
+
+
+def test_missing_numbers_are_refused_left_out_or_the_mean_of_their_clients_training_examples() -> None:
+    x = [["1", "4"], ["3", "?"], ["5", None], ["9", "10"], ["", "30"]]
+    given: dict[str, Any] = {"clients": list("aabbb"), "clients_test": ["a"], "kind": "features"}
+    pairs = (np.array(x, object), [0, 1, 0, 1, 0]), (np.array([[np.nan, 2.0]]), [0])
+    with pytest.raises(fedbr.DataError, match="training examples: example 1 has NaN or infinite numbers, as 4 in all;"):
+        fedbr.dataset(*pairs[0], *pairs[1], **given)
+    filled = fedbr.dataset(*pairs[0], *pairs[1], missing="mean", **given)
+    assert filled.train.x.tolist() == [[1, 4], [3, 4], [5, 20], [9, 10], [7, 30]]
+    assert filled.test.x.tolist() == [[2, 2]]  # of client a, whose training examples have 1 and 3
+    assert filled.notes == ("missing numbers of 4 examples are the means of their client's training examples",)
+    kept = fedbr.dataset(*pairs[0], (np.ones((1, 2))), [0], missing="drop", **given)
+    assert (kept.train.x.tolist(), kept.train.y.tolist()) == ([[1, 4], [9, 10]], [0, 1])
+    with pytest.raises(fedbr.DataError, match="missing = 'fill': "):
+        fedbr.dataset(*pairs[0], missing="fill")  # type: ignore[arg-type]  # a user's mistake
+
+
 @pytest.mark.parametrize(
     ("x", "kind", "shape", "number"),
     [
@@ -374,7 +406,8 @@ def test_the_form_of_arrays_says_what_they_are(x: Any, kind: str, shape: tuple[i
     ("given", "why"),
     [
         ((np.zeros((4, 6)), [0, 1]), "x of shape (4, 6) and y of shape (2,): x has a row for each example, and y"),
-        ((np.zeros((2, 6)), ["a", "b"]), "y: holds <U1; give numbers"),
+        ((np.array([["a", "b"]] * 2), [0, 1]), "x: example 0, column 0: 'a' is no number; a category needs"),
+        ((np.zeros((4, 6)), [0, 1, 0, 1], np.zeros((1, 6)), [2]), "y_test: class 2 has no training example; leave it"),
         ((np.zeros((2, 6)), [0.5, 1]), "y: must hold classes, integers from 0 on"),
         ((np.zeros((2, 6)), [1, 2]), "y: begins with 1; classes are counted from 0: give y - 1, or say classes="),
         ((np.full((2, 8, 8), 0.5), [0, 1]), "x: image needs whole numbers from 0 to 255; pixels in 0..1 become them"),
@@ -514,17 +547,16 @@ def test_arrays_that_say_whose_they_are_make_natural_clients(tmp_path: Path) -> 
     rng = np.random.default_rng(0)
     who = np.repeat(["ada", "bob", "cy"], 40)
     x, y = rng.normal(size=(120, 6)).astype(np.float32), np.tile(np.arange(4), 30)
-    given = fedbr.dataset(x, y, ids=who, name="pens")
+    given = fedbr.dataset(x, y, clients=who, name="pens")
+    assert given.client_names == ("ada", "bob", "cy")
     keys: dict[str, Any] = {
-        "data.partition.kind": "natural",
-        "data.clients": 3,
         "rounds.participants": 3,
         "rounds.max": 1,
         "model.name": "softmax",
     }
     ran = fedbr.run("digits", method="fedavg", data=given, out=tmp_path, workers=1, **keys)
-    # 120 examples of four classes, a fifth of each for tests, however they fall on the three.
-    assert sum(ran.visits["samples"].to_pylist()) % 96 == 0
+    assert ran.scenario["data"]["clients"] == 3
+    assert set(ran.visits["samples"].to_pylist()) == {64}  # twice 32: a fifth of each 40 are tests
     assert display_name(str(ran.scenario["data"]["name"])) == "pens"
-    with pytest.raises(fedbr.DataError, match="ids: int64 of shape \\(3,\\); give a whole number or a text for each"):
-        fedbr.dataset(x, y, ids=[1, 2, 3])
+    with pytest.raises(fedbr.DataError, match="clients: int64 of shape \\(3,\\); give a whole number or a text"):
+        fedbr.dataset(x, y, clients=[1, 2, 3])

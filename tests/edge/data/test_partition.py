@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edge.data import partition
 from edge.data import partitioning as sharing
-from edge.data.json_partition import read_indices
+from edge.data.json_partition import read_parts
 from edge.data.partition import (
     balanced_choice,
     deal_by_weight,
@@ -162,9 +162,26 @@ def test_a_file_says_who_holds_what(tmp_path: Path) -> None:
     assert [part.tolist() for part in shares.test] == [[], [], []]
 
 
+def test_a_file_may_have_the_validation_and_test_examples_of_named_clients(tmp_path: Path) -> None:
+    text = '{"zoe": {"train": [9, 2], "validation": [0], "test": [3]}, "ann": {"test": [1, 0], "train": [5]}, "bo": []}'
+    (tmp_path / "shares.json").write_text(text)
+    by_file = replace(config(3, kind="file", file=str(tmp_path / "shares.json")), validation=0.5)
+    shares = partition_data(by_file, toy())
+    assert [part.tolist() for part in shares.train] == [[2, 9], [5], []]
+    assert [part.tolist() for part in shares.validation] == [[0], [], []]
+    assert [part.tolist() for part in shares.test] == [[3], [0, 1], []]
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        ('{"0": {"train": [1], "tests": [2]}, "1": []}', "client 0: 'tests' is no part; did you mean 'test'"),
+        ('{"0": {"test": [4]}, "1": []}', r"test: client 0 holds example 4, the data has 0\.\.3"),
+        (
+            '{"a": {"train": [1], "validation": [1]}, "b": []}',
+            r"a \(validation\) and client a both hold example 1",
+        ),
+        ('{"ann": [1]}', r"has 1 clients \(ann, \.\.\), not data.clients = 2"),
         ('{"0": [1], "1": [10]}', r"client 1 holds example 10, the data has 0\.\.9"),
         ('{"0": [1], "1": [2, 3, 2]}', "client 1 holds example 2 twice"),
         ('{"0": [1], "1": [2, 1]}', "client 1 and client 0 both hold example 1"),
@@ -179,7 +196,7 @@ def test_a_bad_file_is_named_with_its_client(tmp_path: Path, text: str, complain
     file = tmp_path / "shares.json"
     file.write_text(text)
     with pytest.raises(PartitionError, match=rf"shares\.json.*{complaint}|cannot read .*shares\.json"):
-        read_indices(file, clients=2, count=10)
+        read_parts(file, clients=2, train=10, test=4)
 
 
 @pytest.mark.parametrize(
