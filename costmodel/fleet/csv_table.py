@@ -35,6 +35,8 @@ class CsvTable:
     """Column -> its name in the file, where that is another one"""
     factors: Mapping[str, float] = field(default_factory=dict)
     """Column -> factor on its numbers, where the file has another unit"""
+    has_decimal_commas: bool = False
+    """Whether 2,5 is a number: cells are parted by semicolons or tabs then"""
 
     def error(self, row: int, column: str, reason: str) -> ValueError:
         """The error for one cell, naming file, line and column."""
@@ -71,7 +73,7 @@ class CsvTable:
 
     def _number(self, row: int, column: str, text: str, positive: bool) -> float:
         try:
-            value = float(text)
+            value = float(text.replace(",", ".") if self.has_decimal_commas else text)
         except ValueError:
             raise self.error(row, column, f"{text!r} is not a number") from None
         if not math.isfinite(value):
@@ -86,8 +88,15 @@ class CsvTable:
 
 
 def parse_table(path: Path, raw: bytes) -> CsvTable:
-    """The cells of a file's content; ValueError if it is no table with a header and rows of the header's length."""
-    reader = csv.reader(io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8-sig", newline=""), strict=True)
+    """The cells of a file's content; ValueError if it is no table with a header and rows of the header's length.
+
+    Cells are parted by commas, or by semicolons or tabs where the header has no comma; numbers may have decimal commas
+    then.
+    """
+    head = raw.split(b"\n", 1)[0]
+    parting = next((each for each in ",;\t" if each.encode() in head), ",")
+    text = io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8-sig", newline="")
+    reader = csv.reader(text, strict=True, delimiter=parting)
     lines, rows, count = [], [], 0
     try:
         for cells in reader:
@@ -114,7 +123,8 @@ def parse_table(path: Path, raw: bytes) -> CsvTable:
             raise ValueError(f"{path}, line {line}: {len(cells)} cells below a header of {len(header)}")
     if len(rows) == 1:
         raise ValueError(f"{path}: there are no rows below the header")
-    return CsvTable(path, {name: place for place, name in enumerate(header)}, lines[1:], rows[1:])
+    columns = {name: place for place, name in enumerate(header)}
+    return CsvTable(path, columns, lines[1:], rows[1:], has_decimal_commas=parting != ",")
 
 
 def _line_of_bad_text(raw: bytes) -> int:

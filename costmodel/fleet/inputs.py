@@ -21,6 +21,7 @@ from costmodel.files import read_bytes
 from costmodel.fleet import traces
 from costmodel.fleet.csv_table import LARGEST_NBYTES, CsvTable, parse_table
 from costmodel.fleet.devices import Device, Network, devices, own_rows
+from costmodel.fleet.implausible import RATE, doubt, doubts_of_row
 from costmodel.fleet.traces import ClientTrace, Machines, RateSeries, RecordedDays, Series, WindowTrace, row_count
 from costmodel.fleet.variation import counts
 from costmodel.network.bandwidth import DOWN, UP
@@ -94,6 +95,9 @@ class FleetInputs:
                 notes.append(f"{key}: shares are normalised, and data.clients = {clients}: {numbers}")
         if self.trace is not None:
             notes.append(note("fleet.trace", row_count(self.trace, config.trace_case), clients))
+        notes += [
+            text for rows in (self.devices, self.networks) for row in rows.values() for text in doubts_of_row(row)
+        ]
         notes += self._notes_of_links("fleet", config, clients, "client")
         if self.gateway_link is not None and len(self.gateway_link[0].client) < config.gateways.count:
             notes.append(
@@ -107,6 +111,10 @@ class FleetInputs:
         """Likewise for the files of ``table`` over time, and the ``size`` clients or aggregators of it (``member``)."""
         if self.link is not None:
             key, series = f"{table}.bandwidth.file", len(self.link[0].client)
+            for way, rates in zip((key, f"{key} (up)"), self.link, strict=True):
+                if isinstance(rates, RateSeries):
+                    most = max(max(each.values) for each in rates.bits_per_second)
+                    yield doubt(f"{way}: at most", most, RATE)
             if config.trace_assign == "by_client" or series == 1:
                 yield note(key, series, size, ("series", "series"), member)
             else:

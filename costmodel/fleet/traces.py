@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from costmodel.arrays import Doubles
 from costmodel.files import read_bytes
+from costmodel.fleet import public_traces
 from costmodel.fleet.csv_table import LARGEST_NBYTES, MOST_CELLS, CsvTable, parse_table
 from costmodel.step_series import StepSeries, merged
 from costmodel.units import DAY_SECONDS
@@ -177,28 +177,6 @@ def row_count(trace: ClientTrace, case: int) -> int:
     return trace.down.size if isinstance(trace, Users | Machines) else len(trace.client)
 
 
-OTHER_NAMES = {
-    "client": {"gateway": 1.0, "router": 1.0, "aggregator": 1.0},
-    "seconds": {"time": 1.0},
-    **{
-        f"{way}bits_per_second": {f"{way}{unit}": factor for unit, factor in (("kbps", 1e3), ("mbps", 1e6))}
-        for way in ("", "down_", "up_")
-    },
-}
-"""Column -> other names of it -> factor to its unit"""
-
-
-def _with_known_names(table: CsvTable) -> CsvTable:
-    """The table with the names and units that kinds of traces ask for, where a column has one of `OTHER_NAMES`."""
-    headings, factors = dict[str, str](), dict[str, float]()
-    for column, others in OTHER_NAMES.items():
-        for other in others if column not in table.column else ():
-            if other in table.column and column not in headings:
-                headings[column], factors[column] = other, others[other]
-    places = {column: table.column[other] for column, other in headings.items()}
-    return replace(table, column={**table.column, **places}, headings=headings, factors=factors)
-
-
 RATE = re.compile("bps|bit|rate|throughput|bandwidth", re.IGNORECASE)
 """In names that rates of links have elsewhere"""
 
@@ -208,7 +186,9 @@ def read(path: Path) -> Trace:
     raw = read_bytes(path, LARGEST_NBYTES)
     if _is_packet_series(raw):
         return _packet_series(path, raw)
-    cells = _with_known_names(parse_table(path, raw))
+    if (devices := public_traces.active_times(path, raw)) is not None:
+        return _active_devices(devices)
+    cells = _table(path, raw)
     for kind in KINDS:
         if all(column in cells.column for column in kind.columns):
             return kind.build(cells)
@@ -228,6 +208,11 @@ def read(path: Path) -> Trace:
     raise ValueError(f"{path}, line 1: no known trace has the columns {', '.join(header)}; {hint}known are {known}")
 
 
+def _table(path: Path, raw: bytes) -> CsvTable:
+    """The cells of a file, under the names that kinds of traces ask for."""
+    return public_traces.pairs(path, raw) or public_traces.with_known_names(parse_table(path, raw))
+
+
 def _capacities(table: CsvTable) -> Capacities:
     return Capacities(
         compute_seconds=table.numbers("computation_ms_per_sample", positive=True) / 1e3,
@@ -239,6 +224,12 @@ def _users(table: CsvTable) -> Users:
     down, up = table.numbers("down_kbps_mean", positive=True), table.numbers("up_kbps_mean", positive=True)
     down_cv, up_cv = table.numbers("down_kbps_std") / down, table.numbers("up_kbps_std") / up
     return Users(down * 1e3, up * 1e3, down_cv, up_cv)
+
+
+def _mean_users(table: CsvTable) -> Users:
+    """Means without deviations: each link keeps its mean."""
+    down, up = table.numbers("down_kbps_mean", positive=True), table.numbers("up_kbps_mean", positive=True)
+    return Users(down * 1e3, up * 1e3, np.zeros(down.size), np.zeros(up.size))
 
 
 def _cases(table: CsvTable) -> Cases:
@@ -267,6 +258,13 @@ def _windows(table: CsvTable) -> WindowTrace:
     start = np.array([first % DAY_SECONDS for first, _ in spans.values()])
     days = np.array([max(math.ceil((last - first) / DAY_SECONDS), 1) for first, last in spans.values()])
     return WindowTrace(tuple(spans), tuple(tuple(row) for row in windows.values()), start, start + days * DAY_SECONDS)
+
+
+def _active_devices(devices: Mapping[str, tuple[list[tuple[float, float]], float]]) -> WindowTrace:
+    """Windows that begin at a midnight, and come again after whole days."""
+    days = np.array([math.ceil(last / DAY_SECONDS) for _, last in devices.values()])
+    windows = tuple(tuple(windows) for windows, _ in devices.values())
+    return WindowTrace(tuple(devices), windows, np.zeros(len(devices)), days * DAY_SECONDS)
 
 
 def _spans(table: CsvTable, last: float) -> tuple[list[str], dict[str, tuple[float, float]]]:
@@ -340,7 +338,7 @@ def _link_series(table: CsvTable, column: str, found: Mapping[str, StepSeries]) 
 
 def first_line(path: Path, label: str) -> str:
     """File, line and column of the first row of a client, or of what a recording has in its place."""
-    table = _with_known_names(parse_table(path, read_bytes(path, LARGEST_NBYTES)))
+    table = _table(path, read_bytes(path, LARGEST_NBYTES))
     row = table.labels("client").index(label)
     return f"{path}, line {table.lines[row]}, column {table.headings.get('client', 'client')}"
 
@@ -369,69 +367,82 @@ def _series(table: CsvTable) -> Series:
 
 def _recorded_days(table: CsvTable) -> RecordedDays:
     """Rows (client, seconds, state from then on), those of each client in order of time."""
-    seconds = _seconds(table)
-    rows = _rows_by_client(table, seconds)
-    start = float(seconds.min())
-    times = {label: np.concatenate(([0.0], seconds[of][1:] - start)) for label, of in rows.items()}
-    latest = float(seconds.max())
-    ends = [seconds[of][-2:] for of in rows.values() if seconds[of][-1] == latest]
-    last = max((float(pair[1] - pair[0]) for pair in ends if pair.size > 1), default=max(latest - start, 1.0))
-    length = latest - start + last
-
-    def series(column: Doubles) -> tuple[StepSeries, ...]:
-        pairs = zip(times.values(), rows.values(), strict=True)
-        return tuple(merged(begins.tolist(), column[of].tolist(), length) for begins, of in pairs)
-
     has = table.column
     available = table.numbers("available") if "available" in has else None
     for row, flag in enumerate([] if available is None else available.tolist()):
         if flag not in (0.0, 1.0):
             raise table.error(row, "available", f"{flag:g} is neither 0 nor 1")
     speed = table.numbers("flops_per_second", positive=True) if "flops_per_second" in has else None
+    down, up = (table.numbers(f"{way}_bits_per_second") for way in ("down", "up"))
+    recorded = _over_time(table, (down, up, speed, available), is_link=speed is None and available is None)
+    times = [seconds for seconds, _ in recorded.values()]
+    start, latest = min(float(own[0]) for own in times), max(float(own[-1]) for own in times)
+    ends = [own[-2:] for own in times if own[-1] == latest]
+    last = max((float(pair[1] - pair[0]) for pair in ends if pair.size > 1), default=max(latest - start, 1.0))
+    length = latest - start + last
+
+    def series(place: int) -> tuple[StepSeries, ...]:
+        return tuple(
+            merged([0.0, *(seconds[1:] - start).tolist()], columns[place].tolist(), length)
+            for seconds, columns in recorded.values()
+        )
+
     return RecordedDays(
-        tuple(rows),
+        tuple(recorded),
         length,
-        series(table.numbers("down_bits_per_second")),
-        series(table.numbers("up_bits_per_second")),
-        None if speed is None else series(speed),
-        None if available is None else series(available),
+        series(0),
+        series(1),
+        None if speed is None else series(2),
+        None if available is None else series(3),
     )
 
 
 def _rate_series(table: CsvTable) -> RateSeries:
     """Rows (seconds, bit/s from then on), optionally of several clients."""
-    seconds, rates = _seconds(table), table.numbers("bits_per_second")
-    rows = _rows_by_client(table, seconds)
-    series = (StepSeries.of(seconds[of] - seconds[of[0]], rates[of]) for of in rows.values())
-    return RateSeries(tuple(rows), tuple(series))
+    recorded = _over_time(table, (table.numbers("bits_per_second"),), is_link=True)
+    series = (StepSeries.of(seconds - seconds[0], rates) for seconds, (rates, *_) in recorded.values())
+    return RateSeries(tuple(recorded), tuple(series))
+
+
+def _over_time(
+    table: CsvTable, columns: Sequence[Doubles | None], is_link: bool
+) -> dict[str, tuple[Doubles, list[Doubles]]]:
+    """Client -> its times, and the columns at these; of a link, rows of the same time are their mean."""
+    seconds, recorded = _seconds(table), {}
+    for label, of in _rows_by_client(table, seconds, may_be_equal=is_link).items():
+        times, place, count = np.unique(seconds[of], return_inverse=True, return_counts=True)
+        means = [np.zeros(0) if own is None else np.bincount(place, own[of]) / count for own in columns]
+        recorded[label] = times, means
+    return recorded
 
 
 def _seconds(table: CsvTable) -> Doubles:
     """(rows,) The column seconds; one that is called time may have times of a clock (08:15) or dates (ISO 8601)."""
-    if table.headings.get("seconds") != "time":
+    if table.headings.get("seconds") not in public_traces.CLOCKS:
         return table.numbers("seconds")
     texts = table.texts("seconds")
-    if not any(":" in text for text in texts):
+    if not any(":" in text or "_" in text for text in texts):
         return table.numbers("seconds")
-    times = []
+    times = [public_traces.since_1970(text) for text in texts]
     for row, text in enumerate(texts):
-        try:
-            moment = datetime.fromisoformat(text if "-" in text else f"1970-01-01T{text}")
-        except ValueError:
+        if times[row] is None:
             why = f"{text!r} is no number of seconds, no time such as 08:15:00, and no date and time (ISO 8601)"
-            raise table.error(row, "seconds", why) from None
-        since = moment - datetime(1970, 1, 1, tzinfo=UTC if moment.tzinfo else None)
-        times.append(since.total_seconds())
+            raise table.error(row, "seconds", why)
     return np.array(times, np.float64)
 
 
-def _rows_by_client(table: CsvTable, seconds: Doubles) -> dict[str, list[int]]:
-    """Client -> its rows, in the order of the first ones; ValueError for a time that does not come after the last."""
+def _rows_by_client(table: CsvTable, seconds: Doubles, may_be_equal: bool = False) -> dict[str, list[int]]:
+    """Client -> its rows, in the order of the first ones; ValueError for a time that does not come after the last.
+
+    ``may_be_equal``: it may be the last.
+    """
     labels = table.texts("client") if "client" in table.column else [ALL] * seconds.size
     rows: dict[str, list[int]] = {}
     for row, label in enumerate(labels):
         earlier = rows.setdefault(label, [])
-        if earlier and seconds[row] <= seconds[earlier[-1]]:
+        if earlier and (
+            seconds[row] < seconds[earlier[-1]] or (not may_be_equal and seconds[row] == seconds[earlier[-1]])
+        ):
             raise table.error(row, "seconds", f"{seconds[row]:g} does not come after {seconds[earlier[-1]]:g}")
         earlier.append(row)
     return rows
@@ -510,7 +521,7 @@ def _read_series(files: dict[str, Path]) -> dict[str, StepSeries]:
         if _is_packet_series(raw):
             found[name] = _packet_series(path, raw).bits_per_second[0]
             continue
-        table = parse_table(path, raw)
+        table = _table(path, raw)
         for column in ("seconds", "bits_per_second"):
             if column not in table.column:
                 raise ValueError(f"{path}, line 1: column {column} is missing")
@@ -534,6 +545,7 @@ class TraceKind:
 KINDS = (
     TraceKind("client capacities", ("client_id", "computation_ms_per_sample", "communication_kbps"), _capacities),
     TraceKind("network users", ("down_kbps_mean", "down_kbps_std", "up_kbps_mean", "up_kbps_std"), _users),
+    TraceKind("means of networks", ("down_kbps_mean", "up_kbps_mean"), _mean_users),
     TraceKind("network cases", ("case", "kbps_mean", "kbps_std"), _cases),
     TraceKind("availability windows", ("device", "start_s", "end_s"), _windows),
     TraceKind("recorded days", ("seconds", "down_bits_per_second", "up_bits_per_second"), _recorded_days),

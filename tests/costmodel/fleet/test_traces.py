@@ -141,6 +141,7 @@ def test_a_bad_file_is_refused_where_it_is_bad(tmp_path: Path, text: str | bytes
 KNOWN = (
     "known are client capacities (client_id, computation_ms_per_sample, communication_kbps); "
     "network users (down_kbps_mean, down_kbps_std, up_kbps_mean, up_kbps_std); "
+    "means of networks (down_kbps_mean, up_kbps_mean); "
     "network cases (case, kbps_mean, kbps_std); availability windows (device, start_s, end_s); "
     "recorded days (seconds, down_bits_per_second, up_bits_per_second); "
     "machines (client, flops_per_second, down_bits_per_second, up_bits_per_second); "
