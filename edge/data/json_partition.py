@@ -13,6 +13,7 @@ from typing import Any
 
 from edge.data.partition import Indices, check_parts
 from edge.data.registry import PartitionError
+from edge.protocol.home import expanded
 from edge.protocol.spelling import nearest
 
 PARTS = ("train", "validation", "test")
@@ -34,6 +35,15 @@ def content(file: Path) -> bytes:
     if len(raw) > MOST_NBYTES:
         raise PartitionError(f"data.partition.file: {file} is larger than {MOST_NBYTES:,} bytes")
     return raw
+
+
+def parts_beside(file: str) -> list[str]:
+    """The parts that a file has beside training examples, without a look at them; none of one that cannot be read."""
+    try:
+        raw = content(expanded(file))
+    except (PartitionError, RuntimeError):
+        return []
+    return [part for part in PARTS[1:] if f'"{part}"'.encode() in raw]
 
 
 def read_parts(file: Path, clients: int, train: int, test: int) -> dict[str, list[Indices]]:

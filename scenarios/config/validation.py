@@ -23,6 +23,7 @@ from coordinator.rounds.tier_schedule import TierSchedule
 from costmodel.config import AccessLinks, BandwidthConfig, FleetConfig, TierConfig, UpperTier
 from costmodel.fleet.devices import devices, networks
 from costmodel.units import format_rate, format_seconds
+from edge.data.json_partition import parts_beside
 from edge.data.registry import DataSet
 from edge.models.registry import MODELS, ModelRow
 from edge.protocol.codecs.registry import make_codec
@@ -231,7 +232,9 @@ def of_metrics(metrics: Iterable[MetricRow], scenario: Scenario) -> Contradictio
 def of_evaluation(method: Method, options: Options, scenario: Scenario) -> Contradictions:
     """Evaluations of models or examples that there are not, and what has no effect on those that are made."""
     wants, config, rounds = method.objective.evaluation, scenario.eval, scenario.rounds
-    on, holds_out = evaluated(method, scenario), bool(scenario.data.validation)
+    partition = scenario.data.partition
+    beside = parts_beside(partition.file) if partition.kind == "file" and partition.file is not None else ()
+    on, holds_out = evaluated(method, scenario), bool(scenario.data.validation) or "validation" in beside
     own_examples = (
         f"{method.name} is evaluated on each client's own test examples"
         if config.on is None
@@ -244,7 +247,7 @@ def of_evaluation(method: Method, options: Options, scenario: Scenario) -> Contr
             f"data.validation = 0: {method.name} needs validation examples of each client; choose such as "
             f"{wants.validation:g}, which is its default",
         )
-    if on != "global" and config.split == "test" and scenario.data.partition.kind == "file":
+    if on != "global" and config.split == "test" and partition.kind == "file" and "test" not in beside:
         yield (
             "data.partition.kind",
             f"data.partition.kind = file assigns no test examples to clients, but {own_examples}",

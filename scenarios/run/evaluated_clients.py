@@ -104,9 +104,13 @@ def check_validation(setup: Setup) -> None:
     without = np.flatnonzero((samples > 0) & (description.validation_samples == 0))
     if len(without):
         others = f", and of {len(without) - 1} other clients" if len(without) > 1 else ""
+        data, of_client = loaded.scenario.data, f"of client {without[0]}, which has {samples[without[0]]}{others}"
+        if data.partition.kind == "file" and not data.validation:
+            file = f"data.partition.file = {data.partition.file!r}"
+            raise ScenarioError(f"{loaded.name}: {file} has no validation example {of_client}; name some")
         raise ScenarioError(
-            f"{loaded.name}: data.validation = {loaded.scenario.data.validation:g} holds out no example of client "
-            f"{without[0]}, which has {samples[without[0]]}{others}; raise it, or lower data.clients"
+            f"{loaded.name}: data.validation = {data.validation:g} holds out no example {of_client}; raise it, or "
+            "lower data.clients"
         )
 
 

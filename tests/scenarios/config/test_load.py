@@ -153,6 +153,8 @@ def test_a_method_scored_client_by_client_needs_local_test_examples_and_no_part_
         "models on each client's own test examples"
     )
     assert load("digits", parse_all(["eval.on=clients", "eval.split=train", *from_file])).scenario.eval.split == "train"
+    (tmp_path / "shares.json").write_text('{"0": {"train": [1], "test": [0]}}')
+    assert load("digits", parse_all(["eval.on=both", *from_file])).scenario.eval.on == "both"
 
 
 def test_an_error_of_a_file_names_the_file_and_one_that_is_not_there_the_nearest(tmp_path: Path) -> None:
