@@ -12,7 +12,7 @@ from costmodel.fleet.devices import Device, Network
 
 
 class Plausible(NamedTuple):
-    """The range of a quantity, and what numbers outside of it may be in."""
+    """The range of a quantity, and what numbers outside of it may be in; empty if nobody can guess."""
 
     unit: str
     least: float
@@ -21,8 +21,8 @@ class Plausible(NamedTuple):
     if_more: str
 
 
-RATE = Plausible("bit/s", 1e3, 1e12, "Mbit/s", "a thousandth of it")
-SPEED = Plausible("FLOP/s", 1e5, 1e16, "GFLOP/s", "a thousandth of it")
+RATE = Plausible("bit/s", 1e3, 1e12, "Mbit/s", "")
+SPEED = Plausible("FLOP/s", 1e5, 1e16, "GFLOP/s", "")
 SECONDS = Plausible("s", 0.0, 60.0, "", "ms")
 WATTS = Plausible("W", 1e-4, 5e3, "kW", "mW")
 

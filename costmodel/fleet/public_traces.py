@@ -32,6 +32,8 @@ OTHER_NAMES: Mapping[str, Mapping[str, float]] = {
 """Column -> other names of it -> factor to its unit"""
 CLOCKS = tuple(OTHER_NAMES["seconds"])
 """Names of columns that may have times of a clock, or dates"""
+HEAD_NBYTES = 4096
+"""Of a file, in which its first line is looked for"""
 FEDSCALE = ("active", "inactive", "finish_time")
 _PAIR = re.compile(rb"[-+.\deE]+[ \t]+[-+.\deE]+")
 _DOTTED = re.compile(r"(\d{4})\.(\d\d)\.(\d\d)_(\d\d)\.(\d\d)\.(\d\d)")
@@ -50,9 +52,9 @@ def with_known_names(table: CsvTable) -> CsvTable:
 
 def pairs(path: Path, raw: bytes) -> CsvTable | None:
     """The rate series of a file of two columns by blank or tab without a header, in Mbit/s; None for any other file."""
-    lines = raw.removeprefix(BOM_UTF8).split(b"\n")
-    if not _PAIR.fullmatch(next((line.strip() for line in lines if line.strip()), b"")):
+    if not _PAIR.fullmatch(raw[:HEAD_NBYTES].removeprefix(BOM_UTF8).lstrip().split(b"\n", 1)[0].strip()):
         return None
+    lines = raw.removeprefix(BOM_UTF8).split(b"\n")
     if len(lines) > MOST_CELLS // 2:
         raise ValueError(f"{path}: more than {MOST_CELLS // 2:,} lines")
     numbers, rows = [], []
@@ -82,7 +84,7 @@ def active_times(path: Path, raw: bytes) -> dict[str, tuple[list[tuple[float, fl
 
     None for a file that is no JSON object. ValueError names the device of a wrong one.
     """
-    if not raw.removeprefix(BOM_UTF8).lstrip().startswith(b"{"):
+    if not raw[:HEAD_NBYTES].removeprefix(BOM_UTF8).lstrip().startswith(b"{"):
         return None
     try:
         devices = json.loads(raw)

@@ -111,10 +111,6 @@ def _of_boards(labels: Indices, ids: Ids, clients: int, classes: int, rng: Gener
     return [np.arange(len(labels)) if client == options.get("client") else nobody for client in range(clients)]
 
 
-def _of_file(train: Split, test: Split, clients: int, options: Options) -> dict[str, list[Indices]]:
-    return read_parts(expanded(options["file"]), clients, len(train.y), len(test.y))
-
-
 _EQUAL: dict[str, Any] = {"equal": True, "allows_empty": False}
 _UNBALANCED = ("alpha", "min_samples", "max_tries")
 _CLASSES = ("classes_per_client",)
@@ -184,7 +180,9 @@ _ROWS = (
         "from a JSON file {client: [indices]}, perhaps with tests",
         keys=("file",),
         check=_check_file,
-        given=_of_file,
+        given=lambda train, test, clients, options: read_parts(
+            expanded(options["file"]), clients, len(train.y), len(test.y)
+        ),
     ),
     PartitionRow(BOARDS, "each client's examples lie on its own board, in apps that are exported", _of_boards),
 )
