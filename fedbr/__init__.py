@@ -104,7 +104,7 @@ _HOMES = {
     ),
     **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),
     "DataError": "edge.data.registry",
-    "dataset": "scenarios.api.arrays",
+    "dataset": "edge.data.arrays",
     "DrawnFigure": "scenarios.api.figures",
     "flower": "scenarios.api.flower",
     "MLflow": "scenarios.api.mlflow",

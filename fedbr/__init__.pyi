@@ -5,9 +5,9 @@ from typing import Any, Literal, Unpack
 
 from coordinator.rounds.run import RunFailed as RunFailed
 from costmodel.units import Quantity
+from edge.data.arrays import dataset as dataset
 from edge.data.registry import DataError as DataError
 from fedbr import flower as flower
-from scenarios.api.arrays import dataset as dataset
 from scenarios.api.callbacks import Callback as Callback
 from scenarios.api.callbacks import Callbacks
 from scenarios.api.callbacks import CommittedRound as CommittedRound

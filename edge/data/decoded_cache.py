@@ -18,7 +18,7 @@ import importlib
 import inspect
 import json
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from edge.data.atomic_cache import build_once, text_once
 from edge.data.content import META, array_file, content_sha256, received_folder, recorded_sha256
 from edge.data.locate import OURS, DatasetFiles, locate, missing, reading, search_paths
-from edge.data.registry import DATASETS, Data, DataError, DataSet, Decoded, Split, dataset
+from edge.data.registry import DATASETS, Data, DataError, DataSet, Decoded, Names, Split, dataset
 from edge.data.source_files import opened
 from edge.protocol.config import BOARDS, DataConfig
 
@@ -126,14 +126,14 @@ def _folder_of_content(row: DataSet, sha256: str, cache: Path) -> Path | None:
     return next((folder for folder in decoded if recorded_sha256(folder) == sha256), None)
 
 
-def arrays_sha256(train: Split, test: Split) -> str:
+def arrays_sha256(decoded: Decoded) -> str:
     """The hash of arrays as decoded examples (`Data.sha256`)."""
-    return content_sha256(_arrays(Decoded(train, test, "")))
+    return content_sha256(_arrays(decoded))
 
 
-def store_arrays(row: DataSet, train: Split, test: Split, cache: Path) -> None:
+def store_arrays(sha256: str, decoded: Decoded, cache: Path) -> None:
     """Have the arrays of a set in the cache; CacheError if it cannot be written."""
-    build_once(received_folder(cache, "data", row.content), lambda folder: _write(Decoded(train, test, ""), folder))
+    build_once(received_folder(cache, "data", sha256), lambda folder: _write(decoded, folder))
 
 
 def _with_classes(row: DataSet, folder: Path) -> DataSet:
@@ -288,6 +288,7 @@ def _arrays(decoded: Decoded) -> dict[str, NDArray[Any]]:
         arrays[f"{name}_x"], arrays[f"{name}_y"] = split.x, split.y
         if split.ids is not None and len(ids) == 2:
             arrays[f"{name}_ids"] = np.searchsorted(np.unique(np.concatenate(ids)), split.ids).astype(np.int64)
+    arrays |= {f"{what}_names": np.array(names) for what, names in vars(decoded.names).items() if names}
     return arrays
 
 
@@ -297,6 +298,8 @@ def _write(decoded: Decoded, folder: Path) -> None:
         if not array_file(folder, name).exists():
             np.save(array_file(folder, name), array, allow_pickle=False)
     meta = {"sha256": content_sha256(arrays), "form": decoded.form, "arrays": list(arrays)}
+    if decoded.notes:
+        meta["notes"] = list(decoded.notes)
     (folder / META).write_text(json.dumps(meta))
 
 
@@ -308,6 +311,8 @@ def _map(row: DataSet, folder: Path, title: str, place: str = "") -> Data:
         arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in meta["arrays"]}
         train, test = (Split(arrays[f"{s}_x"], arrays[f"{s}_y"], arrays.get(f"{s}_ids")) for s in ("train", "test"))
         form = "; ".join(part for part in (meta["form"], row.lacking(len(train.y), len(test.y))) if part)
-        return Data(row, train, test, meta["sha256"], f"{title}{form and f' ({form})'}{place}")
+        names = Names(*(tuple(arrays.get(f"{each.name}_names", np.array(())).tolist()) for each in fields(Names)))
+        source = f"{title}{form and f' ({form})'}{place}"
+        return Data(row, train, test, meta["sha256"], source, names, tuple(map(str, meta.get("notes", ()))))
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise DataError(f"{folder}: the decoded set is damaged ({error}); remove this folder and run again") from error

@@ -41,6 +41,17 @@ def pixels(row: DataSet, where: str, encoded: bytes | None) -> NDArray[np.uint8]
         return decode(row, where, BytesIO(encoded))
 
 
+def measure(where: str, source: BinaryIO) -> tuple[tuple[int, int], bool]:
+    """((width, height), whether it is in colour) of an encoded image; DataError naming ``where`` for what is none."""
+    try:
+        with Image.open(source, formats=FORMATS) as opened:
+            palette = opened.mode == "P" and opened.palette is not None and opened.palette.mode != "L"
+            return opened.size, palette or opened.mode not in GREY_MODES
+    except Exception as error:  # damaged bytes raise every kind of error in Pillow's decoders
+        text = str(error).partition(" <_io.")[0]  # Pillow adds a memory address
+        raise DataError(f"{where}: not a readable image: {text or type(error).__name__}") from error
+
+
 def decode(row: DataSet, where: str, source: BinaryIO) -> NDArray[np.uint8]:
     """An image as (channels, height, width) of what a set stores; DataError naming ``where`` if it does not fit.
 

@@ -46,6 +46,12 @@ def parts_beside(file: str) -> list[str]:
     return [part for part in PARTS[1:] if f'"{part}"'.encode() in raw]
 
 
+def named_clients(file: Path) -> tuple[str, ...]:
+    """The names of clients 0, 1, .. of a file; empty if they have none. PartitionError as of `read_parts`."""
+    names = tuple(_by_name(file))
+    return () if all(name.isdigit() for name in names) else names
+
+
 def read_parts(file: Path, clients: int, train: int, test: int) -> dict[str, list[Indices]]:
     """The sorted indices of each of ``clients`` clients by part, one of `PARTS`; of ``train`` and ``test`` examples.
 

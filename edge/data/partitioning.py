@@ -18,7 +18,7 @@ import numpy as np
 
 from edge.data import partition
 from edge.data.atomic_cache import CacheError, build_once, warn_cache_unusable
-from edge.data.json_partition import content
+from edge.data.json_partition import content, named_clients
 from edge.data.partition import Indices, Options
 from edge.data.partition_registry import PARTITIONS, PartitionRow, partition_row
 from edge.data.registry import Data, DataError, DataSet, PartitionError, Split
@@ -119,6 +119,14 @@ def partition_data(config: DataConfig, data: Data) -> ClientIndices:
         labels = np.zeros_like(data.train.y)  # one stretch of all
     train, validation = partition.hold_out(train, config.validation, rule.seed or 0, labels, overlap)
     return ClientIndices(train, test, validation)
+
+
+def client_names(config: DataConfig, data: Data) -> tuple[str, ...]:
+    """Who client 0, 1, .. is, where data or partition say so; otherwise nobody has a name."""
+    kind, rule = config.partition.kind, config.partition
+    if kind == "natural" and data.names.clients and data.train.ids is not None:
+        return tuple(data.names.clients[number] for number in np.unique(data.train.ids)[: config.clients].tolist())
+    return named_clients(expanded(rule.file)) if kind == "file" and rule.file is not None else ()
 
 
 def _options(config: DataConfig, row: PartitionRow) -> Options:

@@ -158,6 +158,14 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Names:
+    """The names of natural clients 0, 1, .. and of classes; empty where numbers are all that is known."""
+
+    clients: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Decoded:
     """The result of a reader."""
 
@@ -165,6 +173,9 @@ class Decoded:
     test: Split
     form: str
     """The encoding of the source, for the report: lossy images affect accuracy."""
+    names: Names = Names()
+    notes: tuple[str, ...] = ()
+    """What was done to the examples, in words"""
 
 
 @dataclass(frozen=True)
@@ -178,6 +189,9 @@ class Data:
     """The hash of the decoded arrays, equal for equal examples from different files."""
     source: str
     """The description of its files, for the report."""
+    names: Names = Names()
+    notes: tuple[str, ...] = ()
+    """As of `Decoded`"""
 
 
 _CIFAR10_FILES = tuple(
@@ -350,6 +364,7 @@ _ARRAYS = re.compile(
 """``NAME/KIND-NUMBER/SHAPE/CLASSES/HASH``, and `IDS` behind it if they say whose each example is: all that the row of
 arrays depends on, so that it needs no file"""
 IDS = "/ids"
+GIVEN = "arrays"
 
 
 def arrays_row(
@@ -363,12 +378,12 @@ def arrays_row(
         raise DataError(f"data set {name}: examples of shape {shape} and {classes} classes are no {kind}")
     return DataSet(
         name,
-        f"{name}, arrays given in Python",
+        f"{name}, {GIVEN} of your own",
         classes,
         shape,
         stored=shape,
         profile="standardise" if kind in ("features", "series") else "plain",
-        source="arrays given in Python",
+        source=GIVEN,
         pixel_max=max(1, number) if kind == "image" else 255,
         kind=kind,
         vocabulary=number if kind == "tokens" else None,

@@ -26,7 +26,7 @@ from edge.protocol.payload import Layout
 from edge.protocol.plugins import PluginOptions, load
 from edge.protocol.portable import Instructions
 from edge.protocol.rng import keyed_generator
-from edge.protocol.wire import MAX_LENGTH, Count
+from edge.protocol.wire import MAX_LENGTH, Count, ShortText
 
 T = TypeVar("T")
 
@@ -114,11 +114,42 @@ class PartitionConfig(Section):
 
 
 @dataclass(frozen=True)
+class FileReading(Section):
+    """How ``data.file`` is read."""
+
+    label: str | None = None
+    """Column of the label; by default one named label, target, class, y, label_id or fine_label."""
+    client: str | None = None
+    """Column that says which client made an example; by default one named client or client_id, or the file's path."""
+    split: str | None = None
+    """Column that says train, test or validation; by default one named split, or the file's path."""
+    features: tuple[str, ...] | None = None
+    """Columns of features; by default all others."""
+    kind: Literal["image", "features", "series", "tokens"] | None = None
+    """What an example is; by default as its numbers look."""
+    shape: tuple[Annotated[int, Field(ge=1)], ...] | None = None
+    """Of an example, if it is a flat list in the file: [1, 28, 28] for images."""
+    side: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Pixels of the centre square that images are scaled to; by default all have one size."""
+    classes: int | tuple[str, ...] | None = None
+    """How many classes there are, or their labels in the order of classes; by default those that are found."""
+    missing: Literal["refuse", "drop", "mean"] = "refuse"
+    """Empty cells, NaN and ? among features: an error, the example left out, or the mean of the client's training
+    examples."""
+    test: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Part of each client's examples that is the test set, where the file has none."""
+
+
+@dataclass(frozen=True)
 class DataConfig(Section):
     """Which data set, and who holds what of it."""
 
     name: Annotated[str, Also("dataset")] = "digits"
     """Data set (``fedbr list datasets``), or ``module:ROW``."""
+    file: FilePath | None = None
+    """A data set of your own, in place of ``name``: a table (CSV, Parquet, Arrow, npz), JSON of LEAF, or a folder of
+    such files or of images. Its clients, if it says any, are those of the run."""
+    reading: FileReading = FileReading()
     root: FilePath | None = None
     """Folder searched first; if it is named and lacks the set, that is an error."""
     clients: Annotated[int, Field(ge=1, le=1_000_000), Also("num_clients", "n_clients")] = 10
@@ -523,6 +554,11 @@ class ModelProfile:
     part_flops: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
     part_activations: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     part_operations: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
+    client_names: tuple[ShortText, ...] = ()
+    """Who client 0, 1, .. is, and the labels of classes; empty where data and partition have only numbers"""
+    class_names: tuple[ShortText, ...] = ()
+    data_notes: tuple[ShortText, ...] = ()
+    """What was done to the examples, in words"""
 
     def __post_init__(self) -> None:
         if len(self.validation_samples) == 0:
@@ -541,6 +577,9 @@ class ModelProfile:
             histogram=np.zeros((0, self.classes), np.int64),
             test_samples=none,
             validation_samples=none,
+            client_names=(),
+            class_names=(),
+            data_notes=(),
         )
 
     @property

@@ -546,6 +546,9 @@ def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Mod
         expect(fits, f"Described: {name}", (array.dtype.str, array.shape))
         wrong = array[~((array >= 0) & (array < np.inf))]
         expect(wrong.size == 0, f"Described: {name}", wrong[:1].tolist())
+    for name, count in (("client_names", clients), ("class_names", classes), ("data_notes", None)):
+        expect(count is None or len(values[name]) in (0, count), f"Described: {name}", len(values[name]))
+        expect(all(map(str.isprintable, values[name])), f"Described: {name}", values[name])
     beyond = arrays["unit_blocks"][arrays["unit_blocks"] >= blocks]
     expect(beyond.size == 0, "Described: unit_blocks", beyond[:1].tolist())
     return ModelProfile(**(values | arrays))

@@ -33,6 +33,9 @@ Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
 FiniteSize = Annotated[float, Meta(ge=0, le=float_info.max)]
 """A finite number that is not negative."""
 Fraction = Annotated[float, Meta(ge=0, le=1)]
+MOST_LETTERS = 300
+"""Of a name or note that travels"""
+ShortText = Annotated[str, Meta(max_length=MOST_LETTERS)]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 REAL = 0

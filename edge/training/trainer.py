@@ -22,7 +22,7 @@ from torch import Tensor
 
 from edge.data.augment import fitted, profile_for
 from edge.data.decoded_cache import found_row, open_data
-from edge.data.partitioning import ClientIndices, cached_partition
+from edge.data.partitioning import ClientIndices, cached_partition, client_names
 from edge.data.registry import Data, DataError, Split
 from edge.models.user_module import check_module
 from edge.protocol import client_state
@@ -47,6 +47,7 @@ from edge.protocol.plugins import definition_place, error_text, is_own
 from edge.protocol.rng import keyed_generator
 from edge.protocol.submodels import slice_map
 from edge.protocol.variant import Variant
+from edge.protocol.wire import MOST_LETTERS, printable
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel
 from edge.training.blocks import load_dotted
@@ -237,6 +238,9 @@ class LocalTrainer:
             histogram=np.stack([self.class_counts(indices) for indices in clients.train]),
             test_samples=np.array([*map(len, clients.test)], np.int64),
             validation_samples=np.array([*map(len, clients.validation)], np.int64),
+            client_names=_short(client_names(self.job.data, self.data)),
+            class_names=_short(self.data.names.classes),
+            data_notes=_short(self.data.notes),
         )
         check_single_examples(self.model.blocks, self.dataset, self.job, description.samples)
 
@@ -547,6 +551,11 @@ class LocalTrainer:
             return self.test_set, self.client_indices.test[client]
         indices = self.client_indices.validation if split == "validation" else self.client_indices.train
         return self.train_set, indices[client]
+
+
+def _short(texts: Sequence[str]) -> tuple[str, ...]:
+    """Names and notes as a description may have them."""
+    return tuple(printable(text, MOST_LETTERS)[:MOST_LETTERS] for text in texts)
 
 
 def _protected(payload: Payload) -> Payload:

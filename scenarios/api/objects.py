@@ -15,11 +15,11 @@ from os import PathLike
 from types import FunctionType
 from typing import Any
 
+from edge.data.arrays import Arrays, arrays
 from edge.data.registry import ExampleKind, dataset
 from edge.models.registry import INPUTS, module_row
 from edge.protocol.plugins import display_name
 from edge.protocol.spelling import nearest
-from scenarios.api.arrays import Arrays, arrays
 from scenarios.api.object_modules import Closure, UnusableError, dotted, is_row, label
 from scenarios.api.values import shown
 from scenarios.config.cache import cache_folder

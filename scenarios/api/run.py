@@ -132,7 +132,8 @@ class Run(RunFigures):
 
         Empty for a run that evaluated nothing but the accuracy and loss of the global model, which `rounds` has.
         """
-        return tables.filled(column_types(EvaluationRow), RecordedRun(self.folder).evaluations)
+        run = RecordedRun(self.folder)
+        return tables.with_names(run, tables.filled(column_types(EvaluationRow), run.evaluations))
 
     @property
     def logged(self) -> pyarrow.Table:
@@ -140,7 +141,8 @@ class Run(RunFigures):
 
         Empty for a method that logs nothing, as all shipped ones.
         """
-        return tables.filled(column_types(LoggedRow), RecordedRun(self.folder).logged)
+        run = RecordedRun(self.folder)
+        return tables.with_names(run, tables.filled(column_types(LoggedRow), run.logged))
 
     @property
     def choices(self) -> pyarrow.Table:

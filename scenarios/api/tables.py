@@ -1,7 +1,7 @@
 """The tables of a run's ledger as `pyarrow.Table`, with the ledger's columns. Nothing is written.
 
-Rounds are counted as in the ledger: 0 is the first. Units are in the names: ``_s`` seconds of the virtual clock,
-``bytes``, ``flops``, ``joules``.
+Rounds are counted as in the ledger: 0 is the first. Where clients have names, a last column ``client_name`` has them.
+Units are in the names: ``_s`` seconds of the virtual clock, ``bytes``, ``flops``, ``joules``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,17 @@ def data_frame(call: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[s
 def of_ledger(run: RunFolder, name: str, columns: Mapping[str, str], order: str) -> pyarrow.Table:
     """A table of the run's ledger; ``columns``: name -> type of SQLite."""
     names = ", ".join(f'"{column}"' for column in columns)
-    return filled(columns, run.query(f"SELECT {names} FROM {name} ORDER BY {order}"))
+    return with_names(run, filled(columns, run.query(f"SELECT {names} FROM {name} ORDER BY {order}")))
+
+
+def with_names(run: RunFolder, table: pyarrow.Table) -> pyarrow.Table:
+    """A table with a further column, ``client_name``, if it is of clients and they have names."""
+    names = run.environment.partition.client_names
+    if not names or "client" not in table.column_names:
+        return table
+    clients = table.column("client").to_pylist()
+    named = [names[client] if client is not None and 0 <= client < len(names) else None for client in clients]
+    return table.append_column("client_name", pyarrow.array(named, pyarrow.string()))
 
 
 def filled(columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> pyarrow.Table:

@@ -31,13 +31,15 @@ CALIBRATED = "devices"
 
 
 PARTITION = "data.partition.file"
+DATA_FILE = "data.file"
+"""A data set: a file, or a folder"""
 KEYS = (*(f"fleet.{key}" for key in FILE_KEYS), PARTITION)
 """Keys that name files"""
 
 
 def beside(tables: dict[str, TomlValue], folder: Path, is_first: bool = False) -> None:
     """Name the files that lie in a folder by their whole paths, in place, as of `placed`."""
-    for key in KEYS:
+    for key in (*KEYS, DATA_FILE):
         if (name := value_at(tables, key)) is not None:
             set_value(tables, key, placed(key, name, folder, is_first))
 
@@ -45,9 +47,18 @@ def beside(tables: dict[str, TomlValue], folder: Path, is_first: bool = False) -
 def placed(key: str, name: Any, folder: Path, is_first: bool = False) -> Any:
     """The whole path of a file that a key names, if it lies in the folder and the name leads nowhere from the current
     folder, or the folder comes first; any other value as it is."""
-    if key not in KEYS or not isinstance(name, str) or not is_file(folder / name):
+    is_there = _exists if key == DATA_FILE else is_file
+    if key not in (*KEYS, DATA_FILE) or not isinstance(name, str) or not is_there(folder / name):
         return name
-    return str((folder / name).resolve()) if is_first or not is_file(Path(name)) else name
+    return str((folder / name).resolve()) if is_first or not is_there(Path(name)) else name
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is such a file or folder; False for a name that the system rejects."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def absolute(scenario: Scenario, place: Path | None = None) -> dict[str, TomlValue]:
@@ -57,9 +68,9 @@ def absolute(scenario: Scenario, place: Path | None = None) -> dict[str, TomlVal
     moved.
     """
     tables = scenario.model_dump()
-    for key in KEYS:
+    for key in (*KEYS, DATA_FILE):
         name = value_at(tables, key)
-        if isinstance(name, str) and is_file(path := expanded(name)):
+        if isinstance(name, str) and (is_file(path := expanded(name)) or (key == DATA_FILE and _exists(path))):
             is_near = place is not None and path.resolve().parent == place.resolve()
             set_value(tables, key, f"../{path.name}" if is_near else abbreviated(str(path.resolve())))
     return tables

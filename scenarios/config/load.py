@@ -27,7 +27,7 @@ from edge.protocol.options.base import Options
 from edge.protocol.plugins import PluginOptions, is_own
 from edge.protocol.spelling import closest, nearest
 from edge.training.metrics.registry import metric_rows
-from scenarios.config import plugin_errors, quantities, search_path, validation
+from scenarios.config import data_file, plugin_errors, quantities, search_path, validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
 from scenarios.config.errors import COMMAND_LINE
 from scenarios.config.errors import ScenarioError as ScenarioError
@@ -91,7 +91,7 @@ def load(
             default, is_resolved = path.name, is_recorded(path)
             name, tables = path.stem, read(path)
         sources = ValueOrigin(default, tables)
-        for key, value in overrides.items():
+        for key, value in {**overrides, **data_file.named(overrides, tables, origin)}.items():
             try:
                 set_value(tables, key, value)
             except ValueError as error:

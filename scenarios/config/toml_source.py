@@ -12,7 +12,7 @@ from pathlib import Path
 from costmodel.files import parse_toml, read_bytes
 from edge.data.locate import is_file
 from edge.protocol.spelling import nearest
-from scenarios.config import fleet_files
+from scenarios.config import data_file, fleet_files
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.plugin_points import WHOLE
 from scenarios.config.tables import TomlValue, leaves
@@ -76,16 +76,19 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, TomlValue]:
         raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
     fleet_files.beside(raw, path.parent, is_first=is_recorded(path))
     base = raw.pop("extends", None)
-    if base is None:
-        return raw
-    if not isinstance(base, str):
-        raise ScenarioError(f"{path.name}: extends = {base!r}: must be the name of a scenario or a file")
-    beside = path.parent / base
-    try:
-        parent = beside if is_file(beside) else find(base)
-    except ScenarioError as error:
-        raise ScenarioError(f"{path.name}: extends: {error}") from None
-    return merged(read(parent, (*seen, path.resolve())), raw)
+    beneath: dict[str, TomlValue] = {}
+    if base is not None:
+        if not isinstance(base, str):
+            raise ScenarioError(f"{path.name}: extends = {base!r}: must be the name of a scenario or a file")
+        beside = path.parent / base
+        try:
+            parent = beside if is_file(beside) else find(base)
+        except ScenarioError as error:
+            raise ScenarioError(f"{path.name}: extends: {error}") from None
+        beneath = read(parent, (*seen, path.resolve()))
+    if not is_recorded(path):  # that of a run says which data it had
+        data_file.laid_over(raw, beneath, path.name)
+    return merged(beneath, raw)
 
 
 def extended(tables: Mapping[str, TomlValue]) -> tuple[str, dict[str, TomlValue]]:
@@ -93,11 +96,14 @@ def extended(tables: Mapping[str, TomlValue]) -> tuple[str, dict[str, TomlValue]
     raw = dict(tables)
     base = raw.pop("extends", None)
     if base is None:
+        data_file.laid_over(raw, {}, UNNAMED)
         return UNNAMED, raw
     if not isinstance(base, str):
         raise ScenarioError(f"extends = {base!r}: must be the name of a scenario or a file", key="extends")
     path = find(base)
-    return path.stem, merged(read(path), raw)
+    beneath = read(path)
+    data_file.laid_over(raw, beneath, UNNAMED)
+    return path.stem, merged(beneath, raw)
 
 
 def merged(base: Mapping[str, TomlValue], over: Mapping[str, TomlValue], at: str = "") -> dict[str, TomlValue]:

@@ -197,7 +197,8 @@ def classes(shown: ShownRuns) -> Figure | None:
     axes.set(xlabel="class", ylabel="accuracy (%)", ylim=(0, 102))
     labels = sorted({label for _, accuracies in groups for label in accuracies})
     if len(labels) <= MOST_NAMED:  # a class without a bar has 0 %
-        axes.set_xticks(labels)
+        run = shown.runs[0]
+        axes.set_xticks(labels, [run.class_name(label) for label in labels])
     else:
         axes.xaxis.set_major_locator(plot_style.whole())
     axes.grid(False, axis="x")
@@ -289,8 +290,14 @@ def partition(shown: ShownRuns) -> Figure | None:
     image = classes.imshow(held, cmap="YlGnBu", aspect="auto", interpolation="none", vmin=0)
     classes.set_facecolor(EMPTY)
     classes.grid(False)
-    for axis, number in ((classes.yaxis, counts.shape[0]), (classes.xaxis, counts.shape[1])):
+    named = run.environment.partition
+    for axis, number, names in (
+        (classes.yaxis, counts.shape[0], named.class_names),
+        (classes.xaxis, counts.shape[1], named.client_names),
+    ):
         axis.set_major_locator(plot_style.whole())
+        if names and number <= MOST_NAMED:
+            axis.set_ticks(range(number), names[:number])
         if max(counts.shape) <= MOST_SEPARATED:
             axis.set_ticks(np.arange(number + 1) - 0.5, minor=True)
     classes.grid(which="minor", color=PAPER, linewidth=1.5)

@@ -142,7 +142,7 @@ def draw_maps(table: str, figure: MethodMap, runs: Sequence[RecordedRun], shown:
         for spare in own[len(cells) :]:  # of a run with fewer rounds than periods
             spare.remove()
     if len(clients) <= MOST_NAMED:
-        panels[0].set_yticks(range(len(clients)), list(map(str, clients)))
+        panels[0].set_yticks(range(len(clients)), [found[0][0].client_name(client) for client in clients])
     else:
         panels[0].yaxis.set_major_locator(plot_style.whole())
     maps = [axes for axes in panels if axes.get_images()]

@@ -380,7 +380,7 @@ def faulty(runs: Runs) -> Table:
     """The clients with most invalid updates."""
     columns = [*map(TableColumn, ("method", "client", "outcome")), TableColumn("visits", COUNT)]
     rows: list[list[Cell]] = [
-        [run.label, str(row["client"]), str(row["kind"]), int(row["n"])]
+        [run.label, run.client_name(row["client"]), str(row["kind"]), int(row["n"])]
         for run in runs
         for row in visits.faulty(run.query, MOST_FAULTY)
     ]
@@ -435,7 +435,13 @@ def energy_of_clients(run: RecordedRun) -> Table:
         *(TableColumn(name, JOULES, unit_of="energy") for name in PARTS),
     ]
     rows = [
-        [f"client {row['client']}", row["device"], row["network"], row["visits"], *(row[name] for name in PARTS)]
+        [
+            f"client {run.client_name(row['client'])}",
+            row["device"],
+            row["network"],
+            row["visits"],
+            *(row[name] for name in PARTS),
+        ]
         for row in visits.energy_of_clients(run.query)
     ]
     return Table("energy of clients", columns, rows)

@@ -200,7 +200,8 @@ MESSAGES_OF_ROUND = (
 class TimelineRow:
     """One visit; times in seconds from the round's start."""
 
-    client: int
+    client: str
+    """Its number, or name"""
     counted: bool
     start: float
     down_end: float
@@ -256,7 +257,9 @@ def timeline(run: RecordedRun, round: int) -> RoundTimeline:
     for client, kind, *times in run.query(VISITS_OF_ROUND, [round]):
         start, down_end, compute_end, up_end = (float(time) - row.start_s for time in times)
         waited = max(0.0, seconds - up_end) if kind in COUNTED and not run.is_asynchronous else 0.0
-        visits.append(TimelineRow(int(client), kind in COUNTED, start, down_end, compute_end, up_end, waited))
+        visits.append(
+            TimelineRow(run.client_name(client), kind in COUNTED, start, down_end, compute_end, up_end, waited)
+        )
     longest = sorted(visits, key=lambda visit: visit.start - visit.up_end)[:MOST_CLIENTS]
     kept = [visit for visit in visits if visit in longest]
     taken: dict[tuple[int, int], float] = {}  # seconds of each aggregator's messages
@@ -318,7 +321,7 @@ def round_timeline(shown: ShownRuns) -> Figure | None:
             axes.plot(*np.array(lost).reshape(-1, 2).T, "x", color=INK, label=LOST)
         axes.axvline(chart.seconds / scale, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
         names = [f"tier {tier}, {aggregator}" for tier, aggregator in rows]
-        axes.set_yticks(range(len(rows) + len(chart.rows)), [*names, *(str(row.client) for row in chart.rows)])
+        axes.set_yticks(range(len(rows) + len(chart.rows)), [*names, *(row.client for row in chart.rows)])
         axes.set_ylim(len(rows) + len(chart.rows) - 0.4, -0.6)
         begins_at = [*(row.start for row in chart.rows), *(row.start_s for row in chart.messages)]
         axes.set_xlim(min(0.0, *begins_at) / scale, None)
@@ -394,7 +397,10 @@ def _draw_link(shown: ShownRuns, run: RecordedRun, fleet: Fleet, client: int) ->
         ]
         begin, arrival, got = np.array(arrived, float).reshape(-1, 3).T
         axes.hlines(got / scale, begin / seconds, arrival / seconds, color=INK, lw=2.6, label="got by a message")
-        axes.set(title=f"Client {client}, {('down', 'up')[direction]}", xlabel=f"virtual time ({second_unit})")
+        axes.set(
+            title=f"Client {run.client_name(client)}, {('down', 'up')[direction]}",
+            xlabel=f"virtual time ({second_unit})",
+        )
         axes.set_ylim(0, 1.08 * axes.dataLim.y1)
     panels[0].set_ylabel(f"rate ({rate_unit})")
     plot_style.legend(figure, panels[0])

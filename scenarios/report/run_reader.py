@@ -119,6 +119,14 @@ class RecordedRun(RunFolder):
         histogram = self.environment.partition.histogram
         return histogram if any(histogram) else []
 
+    def client_name(self, client: int) -> str:
+        """Who a client is; its number where the data give no names."""
+        return _name(self.environment.partition.client_names, client)
+
+    def class_name(self, label: int) -> str:
+        """The label of a class; its number where the data give no names."""
+        return _name(self.environment.partition.class_names, label)
+
     def examples(self, split: EvalSplit) -> Sequence[int]:
         """(clients,) examples in a split; empty if the environment lacks them."""
         partition = self.environment.partition
@@ -166,6 +174,10 @@ class RecordedRun(RunFolder):
             )
             for name in order
         ]
+
+
+def _name(names: Sequence[str], number: int) -> str:
+    return names[number] if 0 <= number < len(names) else str(number)
 
 
 def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:

@@ -64,11 +64,15 @@ class PartitionRecord(Record):
     histogram: list[list[Count]] = []
     validation: list[Count] = []
     test: list[Count] = []
+    client_names: list[str] = []
+    """Who client 0, 1, .. is, and the labels of classes, where the data say so"""
+    class_names: list[str] = []
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
         clients = len(self.histogram)
-        if len(set(map(len, self.histogram))) > 1 or {len(self.validation), len(self.test)} - {0, clients}:
+        counts = {len(self.validation), len(self.test), len(self.client_names)}
+        if len(set(map(len, self.histogram))) > 1 or counts - {0, clients}:
             raise ValueError("its lists are of different numbers of clients or classes")
         return self
 

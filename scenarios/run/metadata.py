@@ -91,6 +91,8 @@ def environment(
             histogram=profile.histogram.tolist(),
             validation=profile.validation_samples.tolist(),
             test=profile.test_samples.tolist(),
+            client_names=list(profile.client_names),
+            class_names=list(profile.class_names),
         ),
         blocks=[
             BlockRecord(

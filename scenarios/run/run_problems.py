@@ -134,7 +134,8 @@ def _cores(cores: int) -> str:
 
 
 def notes(setup: Setup) -> list[str]:
-    """Clients without training examples or steps, those left out of means over clients, and what the method says.
+    """What was done to the data, clients without training examples or steps, those left out of means over clients, and
+    what the method says.
 
     None of them is a warning: the run can show what was asked for.
     """
@@ -154,7 +155,7 @@ def notes(setup: Setup) -> list[str]:
     if count := evaluated_clients.left_out(setup):
         of, verb, split = len(samples), "has" if count == 1 else "have", setup.scenario.eval.split
         notes.append(f"{count} of {of} clients {verb} no {split} examples, left out of means over clients")
-    return [*notes, *setup.method_notes]
+    return [*(f"data: {note}" for note in setup.description.data_notes), *notes, *setup.method_notes]
 
 
 def check_budget(loaded: Loaded, summary: RunSummary, lacking: Lacking | None) -> None:

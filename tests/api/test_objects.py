@@ -495,7 +495,7 @@ def test_a_killed_notebooks_run_goes_on_from_its_folder_alone(cut: Path, tmp_pat
         assert fedbr_on(folder, *words, "--allow-code").returncode == 0
     record = json.loads((folder / "environment.json").read_text())
     assert sorted(display_name(f"{name}:ROW") for name in record["sources"]) == ["Net", "Net"]
-    assert record["data"]["source"] == "arrays given in Python"
+    assert record["data"]["source"] == "arrays (given in Python)"
 
 
 def test_code_of_a_folder_is_executed_only_if_it_is_allowed_and_what_it_was(cut: Path, tmp_path: Path) -> None:

@@ -109,6 +109,20 @@ def test_arrays_of_a_description_fit_its_blocks(arrays: dict[str, Any], said: st
         assert refusal(messages.Described(wrong, model())) == f"Described: {said}"
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ({"client_names": ("ann", "bo")}, "client_names: 2"),
+        ({"class_names": ("cat", "dog", "emu")}, "class_names: 3"),
+        ({"client_names": ("ann", "b\x1bo", "cy")}, "client_names: ('ann', 'b\\x1bo', 'cy')"),
+        ({"data_notes": ("two\nlines",)}, "data_notes: ('two\\nlines',)"),
+    ],
+)
+def test_names_of_a_description_are_of_all_clients_and_can_be_shown(names: dict[str, Any], said: str) -> None:
+    wrong = replace(DESCRIPTION, **names)
+    assert refusal(messages.Described(wrong, model())) == f"Described: {said} does not fit"
+
+
 def test_blocks_are_found_again_by_version() -> None:
     vectors = tuple(model()["model"].values())
     back = there_and_back(messages.Tensors(vectors))

@@ -14,7 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.data.decoded_cache import arrays_sha256, check_examples, store_arrays
-from edge.data.registry import DataError, DataSet, ExampleKind, Split, arrays_name, arrays_row, check_channels
+from edge.data.registry import (
+    DataError,
+    DataSet,
+    Decoded,
+    ExampleKind,
+    Names,
+    Split,
+    arrays_name,
+    arrays_row,
+    check_channels,
+)
 from edge.protocol.spelling import nearest
 
 Missing = Literal["refuse", "drop", "mean"]
@@ -27,21 +37,34 @@ class Arrays:
     """A data set of arrays, which ``data=`` takes; `dataset` makes one."""
 
     row: DataSet
-    train: Split
-    test: Split
-    class_names: tuple[str, ...] = ()
-    """The label of each class, where they were given as texts or as a list"""
-    notes: tuple[str, ...] = ()
-    """What was done to the examples, in words"""
+    decoded: Decoded
+
+    @property
+    def train(self) -> Split:
+        return self.decoded.train
+
+    @property
+    def test(self) -> Split:
+        return self.decoded.test
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The label of each class, where they were given as texts or as a list."""
+        return self.decoded.names.classes
 
     @property
     def client_names(self) -> tuple[str, ...]:
         """Who client 0, 1, .. of ``data.partition.kind = "natural"`` is; empty if nobody was named."""
         return () if self.train.ids is None else tuple(map(str, np.unique(self.train.ids).tolist()))
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to the examples, in words."""
+        return self.decoded.notes
+
     def keep(self, cache: Path) -> str:
         """Keep them in the cache, and return the value of ``data.name`` that stands for them."""
-        store_arrays(self.row, self.train, self.test, cache)
+        store_arrays(self.row.content, self.decoded, cache)
         return arrays_name(self.row)
 
     def __repr__(self) -> str:
@@ -65,6 +88,7 @@ def dataset(
     classes: int | Sequence[Any] | None = None,
     missing: Missing = "refuse",
     name: str = "arrays",
+    form: str = "given in Python",
 ) -> Arrays:
     """Arrays as a data set: ``fedbr.run("digits", data=fedbr.dataset(x, y))``, or ``data=(x, y)`` for short.
 
@@ -81,7 +105,8 @@ def dataset(
     ``x_test``, ``y_test``: the test set, whose classes all have training examples; without it, the part ``test`` of the
     examples of each class is drawn by ``seed``. ``clients``: who made each example, whole numbers or texts: then
     ``data.partition.kind`` is ``natural`` and ``data.clients`` their number, unless these are given, and the part
-    ``test`` is of each client's examples. ``clients_test``: of the examples of ``x_test``. ``name``: in reports.
+    ``test`` is of each client's examples. ``clients_test``: of the examples of ``x_test``. ``name``: in reports;
+    ``form``: where they are from, likewise.
 
     Features and series are standardised, pixels divided by the largest; ``data.augment`` changes that. DataError for
     anything that is no data set.
@@ -121,10 +146,12 @@ def dataset(
     count = len(names) or (classes if isinstance(classes, int) else most + 1)
     if empty := count - len(np.unique(train.y)):
         notes.append(f"{empty} of {count} classes have no training example; classes=[..] lists those that there are")
-    row = arrays_row(name, kind, number, train.x.shape[1:], count, arrays_sha256(train, held), clients is not None)
+    everyone = () if train.ids is None else np.unique(np.concatenate([each.ids for each in (train, held)])).tolist()
+    decoded = Decoded(train, held, form, Names(_unless_counted(everyone), _unless_counted(names)), tuple(notes))
+    row = arrays_row(name, kind, number, train.x.shape[1:], count, arrays_sha256(decoded), clients is not None)
     for part, split in (("training", train), ("test", held)):
         check_examples(row, f"{part} examples", split)
-    return Arrays(row, train, held, names, tuple(notes))
+    return Arrays(row, decoded)
 
 
 def arrays(given: Sequence[Any]) -> Arrays:
@@ -196,6 +223,12 @@ def _classes(
             if text not in number:
                 raise DataError(f"y: example {place} is {text!r}, which is not among classes = {list(names)!r:.80}")
     return [np.array([number[text] for text in each.tolist()], np.int64) for each in texts], names
+
+
+def _unless_counted(names: Sequence[Any]) -> tuple[str, ...]:
+    """Names as texts; none of them where they are the numbers 0, 1, .. themselves."""
+    texts = tuple(map(str, names))
+    return () if texts == tuple(map(str, range(len(texts)))) else texts
 
 
 def _of(owners: NDArray[Any] | None, part: NDArray[np.bool_]) -> NDArray[Any] | None:
@@ -271,6 +304,10 @@ def _test_mask(y: NDArray[Any], owners: NDArray[Any] | None, part: float, seed: 
     ranks = np.floor(np.arange(len(y) + 1) * part + 0.5)
     drawn = np.zeros(len(y), bool)
     drawn[order[np.diff(ranks) > 0]] = True
+    for groups in (y, owners):  # no class and no client is left without a training example
+        if groups is not None:
+            _, first, of = np.unique(groups, return_index=True, return_inverse=True)
+            drawn[first[np.bincount(of, ~drawn) == 0]] = False
     return drawn
 
 

@@ -1,0 +1,253 @@
+"""Data as people have them: a file, or a folder of files, as a data set of arrays (``data.file``).
+
+    TABLE                        CSV, Parquet, Arrow or npz: a row for each example, or arrays x and y
+    USERS.json                   LEAF: users, and x and y of each
+    CLIENT.csv, CLIENT/*.csv     a table for each client
+    CLASS/*.png                  images; CLIENT/CLASS/*.png those of each client
+    train, test, validation      the first folder or file of such a name on a path says which part it is;
+                                 train-00000-of-00002 is a shard
+    CLIENT/state.json            a data set of ``save_to_disk`` of Hugging Face, as partitions of Flower Datasets are
+
+Folders that all files share, and hidden files, say nothing. `own_tables` reads one file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge.data import own_tables
+from edge.data.arrays import Arrays, dataset
+from edge.data.atomic_cache import text_once
+from edge.data.class_folders import SUFFIXES as IMAGES
+from edge.data.content import received_folder
+from edge.data.own_tables import PARTS, Examples
+from edge.data.registry import DataError
+from edge.protocol.config import FileReading
+
+RULES = "1"
+"""Raised when a file is read in another way than before"""
+_SHARD = re.compile(r"[-_.]?\d+-of-\d+$")
+_SAVED = ("dataset_info.json", "state.json", "dataset_dict.json")
+"""Files beside a saved data set's examples"""
+SHOWN = 5
+"""Names that a note lists"""
+
+
+class Kept(NamedTuple):
+    """A data set of files that is in the cache."""
+
+    name: str
+    """The value of ``data.name`` that stands for it"""
+    clients: int
+    """Clients that the files name; 0: none"""
+
+
+@dataclass(frozen=True)
+class PlacedFile:
+    """A file, and what its path says of its examples; '' for what it does not say."""
+
+    file: Path
+    part: str = ""
+    client: str = ""
+    label: str = ""
+
+
+def kept(path: Path, reading: FileReading, cache: Path) -> Kept:
+    """Read a file or folder into the cache, unless it is there; DataError for what is no data set."""
+    sources = find(path)
+    stamp = hashlib.sha256(f"{RULES}|{path.name}|{reading!r}".encode())
+    for source in sources:
+        stat = source.file.stat()
+        stamp.update(f"{source.file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ino};".encode())
+
+    def made() -> str:
+        data = read(path, sources, reading)
+        return json.dumps([data.keep(cache), len(data.client_names)])
+
+    entry = cache / "data" / "v1" / "own" / stamp.hexdigest()[:32]
+    name, clients = json.loads(text_once(entry, made))
+    if not received_folder(cache, "data", str(name).removesuffix("/ids").rpartition("/")[2]).is_dir():
+        name, clients = json.loads(made())  # the cache was emptied
+    return Kept(name, clients)
+
+
+def find(path: Path) -> list[PlacedFile]:
+    """The files of a data set, in the order of their names; DataError if there are none, or of several kinds."""
+    if path.is_file():
+        return [PlacedFile(path)]
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    files = sorted(
+        file
+        for file in path.rglob("*")
+        if file.suffix.lower() in (*own_tables.READERS, *IMAGES)
+        and file.name not in _SAVED
+        and not any(part.startswith((".", "cache-")) for part in file.relative_to(path).parts)
+        and file.is_file()
+    )
+    if not files:
+        forms = ", ".join((*own_tables.READERS, *IMAGES))
+        raise DataError(f"{path}: has no file of a known form ({forms})")
+    kinds = {"images" if file.suffix.lower() in IMAGES else file.suffix.lower(): file for file in files}
+    if len(kinds) > 1:
+        first, other = list(kinds.values())[:2]
+        raise DataError(f"{path}: has files of several forms, such as {first.name} and {other.name}; keep one")
+    common = _common([file.relative_to(path).parts[:-1] for file in files])
+    sources = [_of_image(file, path, common) if "images" in kinds else _of_table(file, path, common) for file in files]
+    if len({source.client for source in sources if source.client}) == 1 == len(files):
+        return [replace(sources[0], client="")]
+    return sources
+
+
+def _common(folders: Sequence[Sequence[str]]) -> int:
+    """How many folders all paths begin with; those that say a part are not among them."""
+    count = 0
+    for names in zip(*folders, strict=False):
+        if len(set(names)) > 1 or names[0].lower() in PARTS:
+            break
+        count += 1
+    return count
+
+
+def _without_part(names: Sequence[str]) -> tuple[str, list[str]]:
+    """The part that one of these folders says, and the others."""
+    place = next((place for place, name in enumerate(names) if name.lower() in PARTS), None)
+    if place is None:
+        return "", list(names)
+    return PARTS[names[place].lower()], [*names[:place], *names[place + 1 :]]
+
+
+def _of_image(file: Path, top: Path, common: int) -> PlacedFile:
+    part, folders = _without_part(file.relative_to(top).parts[:-1])
+    if not 1 <= len(folders) <= 2 + common:
+        wanted = "images are in CLASS/ or CLIENT/CLASS/, perhaps in train/ and test/"
+        raise DataError(f"{file}: {wanted}; this one is in {'/'.join(folders) or 'no folder'}")
+    return PlacedFile(file, part, folders[-2] if len(folders) > 1 + common else "", folders[-1])
+
+
+def _of_table(file: Path, top: Path, common: int) -> PlacedFile:
+    part, folders = _without_part(file.relative_to(top).parts[common:-1])
+    stem = _SHARD.sub("", file.stem)
+    own = PARTS.get(stem.lower(), "")
+    named = not own and stem == file.stem and file.suffix.lower() != ".json"
+    client = folders[-1] if folders else file.stem if named else ""
+    return PlacedFile(file, part or own, client)
+
+
+def read(path: Path, sources: Sequence[PlacedFile], reading: FileReading) -> Arrays:
+    """The data set of these files; DataError naming file, line and column of what does not fit."""
+    if sources[0].file.suffix.lower() in IMAGES:
+        examples = [_images(sources, reading)]
+    else:
+        examples = [_placed(own_tables.read(source.file, reading), source) for source in sources]
+    whole = own_tables.joined(examples)
+    labels, classes = own_tables.labels(whole.labels, reading.classes or whole.classes or None)
+    notes = list(_notes(path, sources, whole))
+    is_test, note = _is_test(whole.parts)
+    if note:
+        notes.append(note)
+    name = re.sub(r"[^\w-]", "-", path.stem)[:40] or "data"
+    about: dict[str, Any] = {
+        "kind": reading.kind or whole.kind,
+        "classes": classes,
+        "missing": reading.missing,
+        "name": name,
+        "form": f"read from {path.name}",
+    }
+    x, clients = _shaped(whole.x, reading, notes), whole.clients
+    if is_test is None:
+        whose = "each client's examples" if clients is not None else "the examples of each class"
+        notes.append(f"{reading.test:.3g} of {whose} are the test set (data.reading.test)")
+        data = dataset(x, labels, clients=clients, test=reading.test, **about)
+    else:
+        own = [None if clients is None else clients[part] for part in (~is_test, is_test)]
+        data = dataset(x[~is_test], labels[~is_test], x[is_test], labels[is_test],
+                       clients=own[0], clients_test=own[1], **about)  # fmt: skip
+    return replace(data, decoded=replace(data.decoded, notes=(*notes, *data.notes)))
+
+
+def _placed(examples: Examples, source: PlacedFile) -> Examples:
+    """Examples with what the path of their file says, where the file says nothing."""
+    count = len(examples.labels)
+    clients = examples.clients
+    if clients is None and source.client:
+        clients = np.full(count, source.client)
+    parts = np.full(count, source.part) if source.part and examples.parts is None else examples.parts
+    return replace(examples, clients=clients, parts=parts)
+
+
+def _images(sources: Sequence[PlacedFile], reading: FileReading) -> Examples:
+    x = own_tables.image_files([source.file for source in sources], reading.side)
+    clients, parts = (np.array([getattr(source, key) for source in sources]) for key in ("client", "part"))
+    return Examples(
+        str(sources[0].file.parent),
+        x,
+        np.array([source.label for source in sources]),
+        clients if clients.astype(bool).all() else None,
+        parts if parts.astype(bool).any() else None,
+        "image",
+        "the folder of each class",
+        "the folder of each client",
+    )
+
+
+def _is_test(parts: NDArray[Any] | None) -> tuple[NDArray[np.bool_] | None, str]:
+    """Which examples are the test set's, None where no file is one; and what validation examples are."""
+    if parts is None or set(np.unique(parts).tolist()) <= {"", "train"}:
+        return None, ""
+    if "test" in parts and "validation" in parts:
+        note = "validation examples are among those of training; data.validation holds some of each client's out"
+    else:
+        note = "" if "test" in parts else "the validation examples are the test set"
+    is_test: NDArray[np.bool_] = np.isin(parts, ["test"] if "test" in parts else ["validation"])
+    return is_test, note
+
+
+def _shaped(x: NDArray[Any], reading: FileReading, notes: list[str]) -> NDArray[Any]:
+    """Examples of ``data.reading.shape``, which pixels from 0 to 1 need to be images."""
+    if reading.shape is None:
+        return x
+    if np.prod(reading.shape) != np.prod(x.shape[1:]):
+        raise DataError(f"data.reading.shape = {list(reading.shape)}: an example has {np.prod(x.shape[1:])} numbers")
+    shaped = x.reshape(len(x), *reading.shape)
+    if reading.kind != "image" or shaped.dtype.kind != "f":
+        return shaped
+    factor = 255 if shaped.max(initial=0) <= 1 else 1
+    pixels: NDArray[Any] = np.rint(shaped * factor)
+    if (
+        pixels.min(initial=0) < 0
+        or pixels.max(initial=0) > 255
+        or np.abs(pixels - shaped * factor).max(initial=0) > 0.1
+    ):
+        raise DataError("data.reading.kind = image: pixels are whole numbers from 0 to 255, or such numbers over 255")
+    if factor > 1:
+        notes.append("pixels from 0 to 1 are taken 255 times")
+    return pixels.astype(np.uint8)
+
+
+def _notes(path: Path, sources: Sequence[PlacedFile], whole: Examples) -> Iterator[str]:
+    """What was understood."""
+    files = f" in {len(sources)} files" if len(sources) > 1 else ""
+    known = "" if whole.clients is None else f", {_count(len(np.unique(whole.clients)), 'client')} by {whole.by}"
+    columns = f", features {_some(whole.columns)}" if whole.columns else ""
+    yield f"{path.name}: {_count(len(whole.labels), 'example')}{files}, classes by {whole.by_label}{known}{columns}"
+    if whole.unused:
+        yield f"{path.name}: not used: {_some(whole.unused)}"
+    yield from whole.notes
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f", .. ({len(names)})" if len(names) > SHOWN else "")

@@ -1,0 +1,541 @@
+"""One file of examples as a user has it: a table (CSV, Parquet, Arrow), arrays (npz), LEAF's users (JSON), or images.
+
+A column of each name is wanted for the label, and may be there for client and part; ``data.reading`` names others. All
+further columns are features, a single one may hold images, lists, or the names of image files beside the table. Every
+DataError names the file, and the line or row and the column.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge.data.arrays import UNKNOWN
+from edge.data.images import MOST_FILE_NBYTES, decode, measure
+from edge.data.registry import ClassFolders, DataError, DataSet, ExampleKind
+from edge.data.source_files import opened
+from edge.protocol.config import FileReading
+from edge.protocol.spelling import nearest
+
+LABELS = ("label", "labels", "target", "targets", "class", "y", "label_id", "fine_label")
+CLIENTS = ("client", "clients", "client_id")
+SPLITS = ("split",)
+PARTS = {
+    "train": "train", "training": "train", "test": "test", "testing": "test",
+    "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation",
+}  # fmt: skip
+"""What people call a part -> the part"""
+DELIMITERS = "\t;,"
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
+_DECIMAL_COMMA = re.compile(r"\s*[-+]?\d*,\d+(?:[eE][-+]?\d+)?\s*")
+
+BY_PATH = "file or folder"
+"""What says the client of examples whose file does not"""
+
+Column = NDArray[Any] | list[Any]
+"""Numbers (examples, ..), or a list of texts or of encoded images"""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples of one file, or of several."""
+
+    where: str
+    x: NDArray[Any]
+    labels: NDArray[Any]
+    """(examples,) integers, or texts"""
+    clients: NDArray[Any] | None
+    """(examples,) integers or texts"""
+    parts: NDArray[Any] | None
+    """(examples,) train, test, validation, or ''"""
+    kind: ExampleKind | None = None
+    """None: as `edge.data.arrays.dataset` finds"""
+    by_label: str = ""
+    by: str = BY_PATH
+    """What says the client"""
+    columns: tuple[str, ...] = ()
+    """Names of features"""
+    unused: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    """Names of the classes 0, 1, .., if the file has any; ``labels`` are then among them"""
+
+
+@dataclass(frozen=True)
+class ColumnTable:
+    """The columns of a file by name; ``lines``: of each example, None where rows are counted from 0."""
+
+    file: Path
+    columns: Mapping[str, Column]
+    lines: Sequence[int] | None = None
+    names: Mapping[str, Sequence[str]] | None = None
+    """Column -> the labels of its classes"""
+
+    def at(self, place: int) -> str:
+        return f"{self.file}, " + (f"row {place}" if self.lines is None else f"line {self.lines[place]}")
+
+
+def read(file: Path, reading: FileReading) -> Examples:
+    """The examples of a file, by the form that its name says."""
+    reader = READERS.get(file.suffix.lower())
+    if reader is None:
+        raise DataError(f"{file}: is of no known form; {nearest(file.suffix, READERS)}")
+    found = reader(file)
+    return found if isinstance(found, Examples) else _of_table(found, reading)
+
+
+# --- forms ------------------------------------------------------------------------------------------------------------
+
+
+def _csv(file: Path) -> ColumnTable:
+    """A text table with a header, separated by the most frequent of tab, semicolon and comma in its first line."""
+    with opened(file) as handle:
+        raw = handle.read()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise DataError(f"{file}, line {line}: is no text in UTF-8; save it so") from None
+    first = text.lstrip().partition("\n")[0]
+    delimiter = max(reversed(DELIMITERS), key=first.count)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    header: list[str] = []
+    cells: list[list[str]] = []
+    lines: list[int] = []
+    try:
+        for row in rows:
+            if not any(cell.strip() for cell in row):
+                continue
+            if not header:
+                header = [name.strip() for name in row]
+                continue
+            if len(row) != len(header):
+                raise DataError(f"{file}, line {rows.line_num}: has {len(row)} cells, the header {len(header)}")
+            cells.append(row)
+            lines.append(rows.line_num)
+    except csv.Error as error:
+        raise DataError(f"{file}, line {rows.line_num}: {error}") from None
+    if not cells:
+        raise DataError(f"{file}: has no examples below a header")
+    if all(_number(name, delimiter) is not None for name in header):
+        raise DataError(f"{file}, line 1: has numbers alone; a header that names the columns is wanted")
+    if twice := next((name for name in header if header.count(name) > 1), None):
+        raise DataError(f"{file}, line 1: column {twice!r} is there twice")
+    if delimiter != "," and any(_DECIMAL_COMMA.fullmatch(cell) for row in cells for cell in row):
+        cells = [[cell.replace(",", ".") if _DECIMAL_COMMA.fullmatch(cell) else cell for cell in row] for row in cells]
+    return ColumnTable(file, {name: [row[place].strip() for row in cells] for place, name in enumerate(header)}, lines)
+
+
+def _number(text: str, delimiter: str) -> float | None:
+    try:
+        return float(text.replace(",", ".") if delimiter != "," else text)
+    except ValueError:
+        return None
+
+
+def _arrow(file: Path) -> ColumnTable:
+    """A Parquet file, or an Arrow file or stream, as ``save_to_disk`` of Hugging Face writes it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with opened(file):
+        pass  # it is a file, and no larger than it may be
+    try:
+        if file.suffix.lower() == ".parquet":
+            table = pq.ParquetFile(file).read()
+        else:
+            with pa.memory_map(str(file)) as source:
+                try:
+                    table = pa.ipc.open_stream(source).read_all()
+                except pa.ArrowInvalid:
+                    table = pa.ipc.open_file(source).read_all()
+        columns = {name: _of_arrow(file, name, table.column(name)) for name in table.column_names}
+    except DataError:
+        raise
+    except Exception as error:  # damaged files raise every kind of error in Arrow
+        raise DataError(f"{file}: cannot be read: {error}") from None
+    if not len(table):
+        raise DataError(f"{file}: has no examples")
+    names: dict[str, Sequence[str]] = {}
+    about = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+    for name, feature in about.get("info", {}).get("features", {}).items():
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names"):
+            names[name] = [str(each) for each in feature["names"]]
+    return ColumnTable(file, columns, names=names)
+
+
+def _of_arrow(file: Path, name: str, column: Any) -> Column:
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind):
+        numbers: NDArray[Any] = column.to_numpy()
+        return numbers.astype(np.int64) if pa.types.is_boolean(kind) and not column.null_count else numbers
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        return [None if value is None else value["bytes"] for value in values]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _stacked(f"{file}, column {name}", values)
+    return ["" if value is None else value if isinstance(value, bytes) else str(value) for value in values]
+
+
+def _stacked(where: str, values: Sequence[Any]) -> NDArray[Any]:
+    """Lists of the same shape as one array of numbers."""
+    rows: list[NDArray[Any]] = []
+    for place, value in enumerate(values):
+        try:
+            row = np.asarray(value)
+        except ValueError:
+            row = np.empty(0, object)
+        if row.dtype.kind not in "biuf" or (rows and row.shape != rows[0].shape):
+            first = f", the first of shape {rows[0].shape}" if rows else ""
+            found = f"example {place} is of {row.dtype} and shape {row.shape}{first}"
+            raise DataError(f"{where}: {found}; lists are of numbers, each as long as the others")
+        rows.append(row)
+    return np.stack(rows)
+
+
+def _npz(file: Path) -> ColumnTable:
+    """Arrays ``x`` and ``y``, perhaps ``x_test``, ``y_test`` and the ``clients`` of both."""
+    try:
+        with opened(file) as source, np.load(source, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DataError(f"{file}: is no archive of arrays; numpy.savez makes one")
+            arrays = {name: archive[name] for name in archive.files}
+    except DataError:
+        raise
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        objects = (
+            "holds Python objects; save x and y as arrays" if "pickle" in str(error) else f"cannot be read: {error}"
+        )
+        raise DataError(f"{file}: {objects}") from None
+    halves = {name: _suffixed(arrays, name) for name in ("train", "test")}
+    if not (halves["train"] and halves["test"]):
+        _check_lengths(file, arrays)
+        return ColumnTable(file, arrays)
+    for half in halves.values():
+        _check_lengths(file, half)
+    names = [name for name in halves["train"] if name in halves["test"]]
+    columns = {name: np.concatenate([half[name] for half in halves.values()]) for name in names}
+    counts = [len(next(iter(half.values()))) for half in halves.values()]
+    return ColumnTable(file, columns | {"split": np.repeat(list(halves), counts).tolist()})
+
+
+def _suffixed(arrays: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:
+    """The arrays of a part by their names without it; a name without any is of the training set."""
+    own = {re.sub(f"_?{part}_?", "", name): array for name, array in arrays.items() if part in name}
+    if part == "train":
+        own = {name: array for name, array in arrays.items() if "train" not in name and "test" not in name} | own
+    return own
+
+
+def _check_lengths(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    shapes = {name: array.shape for name, array in arrays.items()}
+    if len({shape[:1] for shape in shapes.values()}) != 1 or () in shapes.values():
+        raise DataError(f"{file}: has arrays of shapes {shapes}; each has a row for each example")
+
+
+def _leaf(file: Path) -> Examples:
+    """LEAF: ``users``, and ``user_data`` of each with ``x`` and ``y``; texts as x are tokens by character.
+
+    Caldas et al., LEAF: A Benchmark for Federated Settings, 2018.
+    """
+    try:
+        with opened(file) as source:
+            found = json.load(source)
+        data = found["user_data"]
+        users = {str(user): (data[user]["x"], data[user]["y"]) for user in found.get("users", data)}
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file}: is no JSON: {error}") from None
+    except (KeyError, TypeError) as error:
+        wanted = '{"users": [..], "user_data": {USER: {"x": [..], "y": [..]}}}'
+        raise DataError(f"{file}: is not of LEAF, {wanted}: {error} is missing or no list") from None
+    for user, (x, y) in users.items():
+        if len(x) != len(y):
+            raise DataError(f"{file}, user {user}: has {len(x)} examples in x and {len(y)} labels in y")
+    xs = [each for x, _ in users.values() for each in x]
+    ys = [each for _, y in users.values() for each in y]
+    who = [user for user, (x, _) in users.items() for _ in x]
+    if not xs:
+        raise DataError(f"{file}: has no examples")
+    notes: tuple[str, ...] = ()
+    kind: ExampleKind | None = None
+    if isinstance(xs[0], str):
+        x, kind = _characters(file, xs), "tokens"
+        notes = ("texts are tokens: the code of each character, 0 behind the end",)
+    else:
+        x = _stacked(f"{file}, x", xs)
+        kind = "features" if x.ndim == 2 else None
+    labels = np.array([str(each) for each in ys]) if isinstance(ys[0], str) else _stacked(f"{file}, y", ys)
+    return Examples(str(file), x, labels, np.array(who), None, kind, "y", "users", notes=notes)
+
+
+def _characters(file: Path, texts: Sequence[Any]) -> NDArray[np.int64]:
+    """(texts, longest) the code of each character, at most 127 others as 127; 0 behind the end of shorter texts."""
+    length = max(map(len, texts))
+    tokens = np.zeros((len(texts), length), np.int64)
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise DataError(f"{file}, x: example {place} is no text, as the first is")
+        tokens[place, : len(text)] = np.minimum(np.frombuffer(text.encode("utf-32-le"), np.uint32), 127)
+    return tokens
+
+
+READERS: Mapping[str, Callable[[Path], ColumnTable | Examples]] = {
+    ".csv": _csv, ".tsv": _csv, ".parquet": _arrow, ".arrow": _arrow, ".npz": _npz, ".json": _leaf,
+}  # fmt: skip
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+def _of_table(table: ColumnTable, reading: FileReading) -> Examples:
+    """The examples of a table, whose columns are known by name."""
+    label = _column(table, "label", reading.label, LABELS)
+    assert label is not None
+    client = _column(table, "client", reading.client, CLIENTS)
+    split = _column(table, "split", reading.split, SPLITS)
+    taken = {label, client, split}
+    others = [name for name in table.columns if name not in taken]
+    for name in reading.features or ():
+        if name not in table.columns:
+            raise DataError(f"{table.file}: data.reading.features: has no column {name!r}; {nearest(name, others)}")
+    features = list(reading.features or others)
+    whole = [name for name in features if not _is_flat(table, name)]
+    kind: ExampleKind | None = None
+    if whole:
+        if len(whole) > 1:
+            raise DataError(f"{table.file}: columns {', '.join(whole)} hold examples each; say data.reading.features")
+        x, kind = _whole(table, whole[0], reading)
+        unused = [name for name in others if name != whole[0]]
+        features = []
+    elif not features:
+        raise DataError(f"{table.file}: has no column of features beside {', '.join(filter(None, taken))}")
+    else:
+        x, kind = np.stack([_numbers(table, name, reading) for name in features], axis=1), "features"
+        unused = [name for name in others if name not in features]
+    return Examples(
+        str(table.file),
+        x,
+        _labels(table, label),
+        None if client is None else _texts(table, client),
+        None if split is None else _parts(table, split),
+        kind,
+        f"column {label}",
+        f"column {client}" if client else BY_PATH,
+        tuple(features),
+        tuple(unused),
+        classes=tuple((table.names or {}).get(label, ())),
+    )
+
+
+def _column(
+    table: ColumnTable, role: Literal["label", "client", "split"], named: str | None, known: Sequence[str]
+) -> str | None:
+    """The column that ``data.reading`` names for something, or that has one of the known names."""
+    if named is not None:
+        if named not in table.columns:
+            columns = nearest(named, table.columns)
+            raise DataError(f"{table.file}: data.reading.{role}: has no column {named!r}; {columns}")
+        return named
+    found = next((name for known_name in known for name in table.columns if name.lower() == known_name), None)
+    if found is None and role == "label":
+        columns = ", ".join(table.columns)
+        raise DataError(f"{table.file}: which column is the {role}? Say data.reading.{role}; it has {columns}")
+    return found
+
+
+def _is_flat(table: ColumnTable, name: str) -> bool:
+    """Whether a column has one number of each example."""
+    column = table.columns[name]
+    if isinstance(column, np.ndarray):
+        return column.ndim == 1
+    return not (column and (isinstance(column[0], bytes) or _is_image_name(column[0])))
+
+
+def _is_image_name(value: Any) -> bool:
+    return isinstance(value, str) and value.lower().endswith(SUFFIXES)
+
+
+def _whole(table: ColumnTable, name: str, reading: FileReading) -> tuple[NDArray[Any], ExampleKind | None]:
+    """The column whose each value is an example."""
+    column = table.columns[name]
+    if isinstance(column, np.ndarray):
+        return column, None
+    if isinstance(column[0], bytes):
+        for place, value in enumerate(column):
+            if not value:
+                raise DataError(f"{table.at(place)}, column {name}: the image is missing")
+        encoded = [(f"{table.at(place)}, column {name}", io.BytesIO(value)) for place, value in enumerate(column)]
+        return _decoded(encoded, reading.side), "image"
+    files = []
+    for place, value in enumerate(column):
+        file = table.file.parent / value
+        if not file.is_file():
+            raise DataError(f"{table.at(place)}, column {name}: no such file: {file}")
+        files.append(file)
+    return image_files(files, reading.side), "image"
+
+
+def _numbers(table: ColumnTable, name: str, reading: FileReading) -> NDArray[np.float64]:
+    """A column of numbers, NaN where one is missing and may be."""
+    column = table.columns[name]
+    if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
+        numbers = column.astype(np.float64)
+    else:
+        numbers = np.empty(len(column))
+        for place, cell in enumerate(column):
+            try:
+                numbers[place] = np.nan if str(cell).lower() in UNKNOWN else float(cell)
+            except ValueError:
+                others = "data.reading.features names the columns that are numbers"
+                raise DataError(
+                    f"{table.at(place)}, column {name}: {str(cell)[:40]!r} is no number; {others}"
+                ) from None
+    if reading.missing == "refuse" and not np.isfinite(numbers).all():
+        place = int(np.flatnonzero(~np.isfinite(numbers))[0])
+        rule = "data.reading.missing = drop leaves such examples out, mean fills in that of the client"
+        raise DataError(f"{table.at(place)}, column {name}: {str(column[place])!r} is no number; {rule}")
+    return numbers
+
+
+def _labels(table: ColumnTable, name: str) -> NDArray[Any]:
+    """Integers, or texts; those of a column whose classes have names are these."""
+    column = table.columns[name]
+    names = (table.names or {}).get(name)
+    cells = column.tolist() if isinstance(column, np.ndarray) else column
+    for place, cell in enumerate(cells):
+        if cell is None or (isinstance(cell, str) and cell.lower() in UNKNOWN) or cell != cell:
+            raise DataError(f"{table.at(place)}, column {name}: the label is missing")
+        if names is not None and not (isinstance(cell, int) and 0 <= cell < len(names)):
+            raise DataError(f"{table.at(place)}, column {name}: {cell!r} is no class of 0 .. {len(names) - 1}")
+    return np.array([names[cell] for cell in cells]) if names is not None else np.asarray(column)
+
+
+def _texts(table: ColumnTable, name: str) -> NDArray[Any]:
+    """The client of each example."""
+    column = table.columns[name]
+    cells = column.tolist() if isinstance(column, np.ndarray) else column
+    for place, cell in enumerate(cells):
+        if cell in ("", None) or cell != cell:
+            raise DataError(f"{table.at(place)}, column {name}: the client is missing")
+    numbers = [str(cell) for cell in cells]
+    return np.array(list(map(int, numbers))) if all(map(str.isdecimal, numbers)) else np.array(numbers)
+
+
+def _parts(table: ColumnTable, name: str) -> NDArray[Any]:
+    cells = [str(cell).lower() for cell in table.columns[name]]
+    for place, cell in enumerate(cells):
+        if cell not in PARTS:
+            raise DataError(f"{table.at(place)}, column {name}: {cell!r} is no part; {nearest(cell, PARTS)}")
+    return np.array([PARTS[cell] for cell in cells])
+
+
+# --- several files ----------------------------------------------------------------------------------------------------
+
+
+def joined(each: Sequence[Examples]) -> Examples:
+    """The examples of several files as one; DataError naming two that do not fit."""
+    first = each[0]
+    for other in each[1:]:
+        if other.columns != first.columns:
+            raise DataError(
+                f"{other.where}: has the columns {', '.join(other.columns)}; {first.where} has "
+                f"{', '.join(first.columns)}"
+            )
+        if other.x.shape[1:] != first.x.shape[1:] and first.kind != "tokens":
+            raise DataError(
+                f"{other.where}: has examples of shape {other.x.shape[1:]}, {first.where} of {first.x.shape[1:]}"
+            )
+        for what in ("clients", "parts"):
+            if (getattr(other, what) is None) != (getattr(first, what) is None):
+                has, lacks = (first, other) if getattr(other, what) is None else (other, first)
+                raise DataError(f"{lacks.where}: does not say the {what[:-1]} of its examples; {has.where} does")
+    if len(each) == 1:
+        return first
+    length = max(one.x.shape[1] for one in each)
+    xs = [np.pad(one.x, ((0, 0), (0, length - one.x.shape[1]))) if first.kind == "tokens" else one.x for one in each]
+
+    def all_of(what: str) -> NDArray[Any] | None:
+        arrays = [getattr(one, what) for one in each]
+        if arrays[0] is None:
+            return None
+        if len({array.dtype.kind == "U" for array in arrays}) > 1:  # of texts and numbers
+            arrays = [np.array([str(value) for value in array.tolist()]) for array in arrays]
+        return np.concatenate(arrays)
+
+    labels = all_of("labels")
+    assert labels is not None
+    notes = tuple(dict.fromkeys(note for one in each for note in one.notes))
+    return Examples(
+        first.where, np.concatenate(xs), labels, all_of("clients"), all_of("parts"), first.kind, first.by_label,
+        first.by, first.columns, first.unused, notes, first.classes,
+    )  # fmt: skip
+
+
+def labels(given: NDArray[Any], classes: Any) -> tuple[NDArray[Any], Any]:
+    """Labels and classes as `edge.data.arrays.dataset` takes them: integers from 0 on as they are, others as texts.
+
+    Other numbers are classes in their own order.
+    """
+    if classes is not None:
+        named = isinstance(classes, int) or given.dtype.kind in "U"
+        return given if named else np.array([f"{each:g}" for each in given.tolist()]), classes
+    cells = given.tolist()
+    numbers = [_number(str(cell), ",") for cell in cells]
+    if any(number is None or number != number for number in numbers):
+        return np.array([str(cell) for cell in cells]), None
+    known = [number for number in numbers if number is not None]
+    if min(known) == 0 and all(number.is_integer() for number in known):
+        return np.array(known, np.int64), None
+    return np.array([f"{number:g}" for number in known]), [f"{number:g}" for number in sorted(set(known))]
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def image_files(files: Sequence[Path], side: int | None) -> NDArray[np.uint8]:
+    """(images, channels, height, width) of image files, in the centre square of ``side`` pixels if that is given."""
+    return _decoded([(str(file), file) for file in files], side)
+
+
+def _decoded(sources: Sequence[tuple[str, Any]], side: int | None) -> NDArray[np.uint8]:
+    """Images of files or of bytes; colour ones if any is. DataError naming two of different sizes without ``side``."""
+
+    def with_open(source: Any, work: Callable[[Any], Any]) -> Any:
+        if not isinstance(source, Path):
+            source.seek(0)
+            return work(source)
+        with opened(source, MOST_FILE_NBYTES) as handle:
+            return work(handle)
+
+    found = [with_open(source, partial(measure, where)) for where, source in sources]
+    (width, height), channels = found[0][0], 3 if any(is_colour for _, is_colour in found) else 1
+    if side is None:
+        for (where, _), (size, _) in zip(sources, found, strict=True):
+            if size != (width, height):
+                differ = f"{where}: is {size[0]}x{size[1]}; {sources[0][0]} is {width}x{height}"
+                raise DataError(f"{differ}: data.reading.side = 32 scales all to 32x32")
+    shape = (channels, height, width) if side is None else (channels, side, side)
+    row = DataSet("images", "", 1, shape, shape, "plain", "", class_folders=None if side is None else ClassFolders())
+    x = np.empty((len(sources), *shape), np.uint8)
+
+    def fill(place: int, source: tuple[str, Any]) -> None:
+        x[place] = with_open(source[1], partial(decode, row, source[0]))
+
+    with ThreadPoolExecutor() as pool:  # Pillow decodes and scales without Python's lock
+        for _ in pool.map(fill, range(len(sources)), sources):
+            pass
+    return x

@@ -1,0 +1,57 @@
+"""``data.file``: a user's own data set, read into the cache when the scenario that names it is, and then found there.
+
+From then on it is like arrays that were given in Python: ``data.name`` says their content, and its clients, if it names
+any, are those of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import TypeAdapter, ValidationError
+
+from edge.data.own_files import kept
+from edge.protocol.config import FileReading
+from edge.protocol.home import expanded
+from scenarios.config.cache import cache_folder
+from scenarios.config.errors import ScenarioError
+from scenarios.config.fleet_files import DATA_FILE
+from scenarios.config.tables import TomlValue, leaves, set_value, value_at
+
+READING = "data.reading"
+_READING = TypeAdapter(FileReading)
+
+
+def named(given: Mapping[str, TomlValue], beneath: Mapping[str, TomlValue], source: str) -> dict[str, TomlValue]:
+    """Dotted key -> value of what ``given`` says of data by its ``data.file``; empty if it says nothing of one.
+
+    ``given``: the tables of one file, or the overrides of a scenario; ``beneath``: what they are laid over, whose file
+    or reading they may complete. Keys that ``given`` has itself are left to it. ScenarioError that names ``source``.
+    """
+    keys = dict(leaves(given))
+    if not any(key == DATA_FILE or key.startswith(f"{READING}.") for key in keys):
+        return {}
+    file = keys.get(DATA_FILE, value_at(beneath, DATA_FILE))
+    reading = value_at(beneath, READING)
+    reading = dict(reading) if isinstance(reading, Mapping) else {}
+    for key, value in keys.items():
+        if key.startswith(f"{READING}."):
+            set_value(reading, key.removeprefix(f"{READING}."), value)
+    if not isinstance(file, str):
+        return {}
+    try:
+        name, clients = kept(expanded(file), _READING.validate_python(reading), cache_folder())
+    except ValidationError:  # its keys are refused with all others
+        return {}
+    except (ValueError, RuntimeError, OSError) as error:
+        raise ScenarioError(f"{DATA_FILE}: {error}", key=DATA_FILE, source=source) from None
+    own: dict[str, TomlValue] = {"data.name": name}
+    if clients:
+        own |= {"data.partition.kind": "natural", "data.clients": clients}
+    return {key: value for key, value in own.items() if key not in keys or key == "data.name"}
+
+
+def laid_over(tables: dict[str, TomlValue], beneath: Mapping[str, TomlValue], source: str) -> None:
+    """Say in these tables, in place, which data set their ``data.file`` is."""
+    for key, value in named(tables, beneath, source).items():
+        set_value(tables, key, value)
