@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AllowInfNan, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AllowInfNan, BeforeValidator, ConfigDict, Field
 
 from costmodel import units
 
@@ -34,6 +34,12 @@ CONNECT_ROUND_TRIPS = {"none": 3.5, "tls": 4.5, "curve": 5.5}
 """connect() to the first message: TCP, then the greeting of ZeroMQ without and with CURVE, measured at 30, 60, 100 ms.
 TLS 1.3 takes one round trip more between TCP and the greeting: its full handshake ends with a message of the client,
 and what the client sends next goes with it (RFC 8446, section 2). Its 22 bytes per record of 16 kB are not counted."""
+
+
+def _rate_unit(text: str) -> str:
+    units.bits_per_second(f"1 {text}")
+    return text
+
 
 FILE_KEYS = (
     "trace",
@@ -141,6 +147,31 @@ class Transport(FleetTable):
 
 
 @dataclass(frozen=True)
+class RateColumns(FleetTable):
+    """The columns of a recorded link that have names of their own in a CSV file."""
+
+    time: str | None = None
+    """Seconds, a time of a clock or a date and time; from 1e11 on milliseconds since 1970."""
+    down: str | None = None
+    """Rates, of downloads where ``up`` is named too."""
+    up: str | None = None
+    """Rates of uploads."""
+    link: str | None = None
+    """Client, gateway or aggregator."""
+    unit: Annotated[str, AfterValidator(_rate_unit)] = "bit/s"
+    """Of rates: kbit/s, Mbit/s, MB/s, .."""
+
+    @property
+    def named(self) -> dict[str, tuple[str, float]]:
+        """Column of a trace -> its name in the file, and the factor to its unit."""
+        factor = units.bits_per_second(f"1 {self.unit}")
+        down = "bits_per_second" if self.up is None else "down_bits_per_second"
+        found = {"seconds": (self.time, 1.0), "client": (self.link, 1.0)}
+        found |= {down: (self.down, factor), "up_bits_per_second": (self.up, factor)}
+        return {column: (name, scale) for column, (name, scale) in found.items() if name is not None}
+
+
+@dataclass(frozen=True)
 class BandwidthConfig(FleetTable):
     """Variation of clients' own links in time."""
 
@@ -160,6 +191,8 @@ class BandwidthConfig(FleetTable):
     replace those of the networks."""
     up_file: str | None = None
     """trace: the same for uploads, with the same clients; by default uploads follow ``file``."""
+    columns: RateColumns = RateColumns()
+    """trace: the names and unit of columns of both files, where these are none of the known ones."""
     outages: bool = False
     """Whether clients' links fail for a time, as often and for as long as their networks' rows say."""
 

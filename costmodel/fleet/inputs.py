@@ -16,13 +16,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodel.config import AccessLinks, AvailabilityConfig, BandwidthConfig, FleetConfig
+from costmodel.config import AccessLinks, AvailabilityConfig, BandwidthConfig, FleetConfig, RateColumns
 from costmodel.files import read_bytes
 from costmodel.fleet import traces
 from costmodel.fleet.csv_table import LARGEST_NBYTES, CsvTable, parse_table
 from costmodel.fleet.devices import Device, Network, devices, own_rows
 from costmodel.fleet.implausible import RATE, doubt, doubts_of_row
-from costmodel.fleet.traces import ClientTrace, Machines, RateSeries, RecordedDays, Series, WindowTrace, row_count
+from costmodel.fleet.recording import recording
+from costmodel.fleet.traces import (
+    ClientTrace,
+    Machines,
+    RateSeries,
+    RecordedDays,
+    Series,
+    Trace,
+    WindowTrace,
+    row_count,
+)
 from costmodel.fleet.variation import counts
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.step_series import StepSeries
@@ -106,6 +116,20 @@ class FleetInputs:
         if self.aggregators is not None:
             notes += self.aggregators._notes_of_links("fleet.tiers", config, config.tiers.count, "aggregator")
         return [text for text in notes if text]
+
+    def understood(self) -> list[str]:
+        """What each recording has that the fleet follows, in words."""
+        found: list[tuple[str, Trace | None]] = [("fleet.trace", self.trace)]
+        for table, link in (("fleet", self.link), ("fleet.gateways", self.gateway_link)):
+            for way, rates in zip(("", " (up)"), link or (), strict=False):
+                found.append((f"{table}.bandwidth.file{way}", rates))
+        found.append(("fleet.availability.file", self.windows))
+        texts = []
+        for key, trace in found:
+            if trace is not None:
+                of = recording(trace)
+                texts.append(f"{key}: {'; '.join((of.text(), *(figure.text() for figure in of.figures)))}")
+        return texts
 
     def _notes_of_links(self, table: str, config: FleetConfig, size: int, member: str) -> Iterator[str]:
         """Likewise for the files of ``table`` over time, and the ``size`` clients or aggregators of it (``member``)."""
@@ -231,7 +255,7 @@ def _read_recordings(
         link=link,
         windows=windows,
         gateway_link=gateway_link,
-        gateway_names=_gateway_names(gateways.count, gateway_link, memberships, by_key),
+        gateway_names=_gateway_names(gateways, gateway_link, memberships, by_key),
         aggregators=aggregators,
         memberships=memberships,
         files=files,
@@ -247,7 +271,8 @@ def _link_and_windows(
         if kind == "trace" and f"{table}.{name}.file" not in by_key:
             raise ValueError(f'{table}.{name}.kind = "trace" needs {table}.{name}.file')
     if bandwidth.form == "trace":
-        link = _link_series(by_key[f"{table}.bandwidth.file"], by_key.get(f"{table}.bandwidth.up_file"))
+        files = by_key[f"{table}.bandwidth.file"], by_key.get(f"{table}.bandwidth.up_file")
+        link = _link_series(*files, bandwidth.columns)
     if availability.form == "trace":
         file = by_key[f"{table}.availability.file"]
         content = _trace(file)
@@ -275,10 +300,11 @@ def group_column(table: CsvTable, names: Sequence[str]) -> str:
 
 
 def _gateway_names(
-    count: int, link: Link | None, memberships: CsvTable | None, by_key: Mapping[str, InputFile]
+    gateways: AccessLinks, link: Link | None, memberships: CsvTable | None, by_key: Mapping[str, InputFile]
 ) -> tuple[str, ...]:
     """(count,) The names of gateways: those in the recording of their rates, or in the rows of clients, in the order in
     which they come there; or else their numbers."""
+    count = gateways.count
     numbers = tuple(map(str, range(count)))
     recorded = "fleet.gateways.bandwidth.file"
     labels = () if link is None or link[0].client == (traces.ALL,) else link[0].client
@@ -290,7 +316,7 @@ def _gateway_names(
                         raise ValueError(f"{by_key[recorded].path}: gateway {name} of {count} is missing")
                 return numbers
             if len(labels) > count:
-                line = traces.first_line(by_key[recorded].path, labels[count])
+                line = traces.first_line(by_key[recorded].path, labels[count], gateways.bandwidth.columns.named)
                 raise ValueError(
                     f"{line}: {labels[count]!r} is gateway {count + 1}, but fleet.gateways.count = {count}"
                 )
@@ -305,9 +331,9 @@ def _gateway_names(
     return numbers
 
 
-def _trace(file: InputFile) -> traces.Trace:
+def _trace(file: InputFile, columns: RateColumns | None = None) -> traces.Trace:
     with _errors_of(file.key):
-        return traces.read(file.path)
+        return traces.read(file.path, {} if columns is None else columns.named)
 
 
 def _client_trace(file: InputFile, case: int) -> ClientTrace:
@@ -330,15 +356,15 @@ def _client_trace(file: InputFile, case: int) -> ClientTrace:
     return trace
 
 
-def _link_series(file: InputFile, up_file: InputFile | None) -> Link:
+def _link_series(file: InputFile, up_file: InputFile | None, columns: RateColumns) -> Link:
     """Rates over time, down and up, of a file each or of one for both."""
-    trace = _trace(file)
+    trace = _trace(file, columns)
     if isinstance(trace, RecordedDays) and trace.flops_per_second is None and trace.available is None:
         if up_file is not None:
             raise ValueError(f"{up_file.key} = {up_file.name!r}: {file.name} has both directions; leave one out")
         down, up = RateSeries(trace.client, trace.down), RateSeries(trace.client, trace.up)
         return _checked_series(file, down), _checked_series(file, up)
-    return _checked_series(file, trace), None if up_file is None else _checked_series(up_file, _trace(up_file))
+    return _checked_series(file, trace), None if up_file is None else _checked_series(up_file, _trace(up_file, columns))
 
 
 def _checked_series(file: InputFile, series: traces.Trace) -> Series | RateSeries:

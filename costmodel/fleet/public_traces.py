@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.fleet.csv_table import MOST_CELLS, CsvTable
+from costmodel.units import nearest
 
 KBIT, MBIT = 1e3, 1e6
 OTHER_NAMES: Mapping[str, Mapping[str, float]] = {
@@ -30,6 +31,8 @@ OTHER_NAMES: Mapping[str, Mapping[str, float]] = {
     "up_kbps_mean": {"avg_u_kbps": 1.0},
 }
 """Column -> other names of it -> factor to its unit"""
+RATES = ("bits_per_second", "down_bits_per_second", "up_bits_per_second")
+NOTHING: Mapping[str, tuple[str, float]] = {}
 CLOCKS = tuple(OTHER_NAMES["seconds"])
 """Names of columns that may have times of a clock, or dates"""
 HEAD_NBYTES = 4096
@@ -39,15 +42,29 @@ _PAIR = re.compile(rb"[-+.\deE]+[ \t]+[-+.\deE]+")
 _DOTTED = re.compile(r"(\d{4})\.(\d\d)\.(\d\d)_(\d\d)\.(\d\d)\.(\d\d)")
 
 
-def with_known_names(table: CsvTable) -> CsvTable:
-    """The table with the names and units that kinds of traces ask for, where a column has one of `OTHER_NAMES`."""
+def with_known_names(table: CsvTable, named: Mapping[str, tuple[str, float]] = NOTHING) -> CsvTable:
+    """The table with the names and units that kinds of traces ask for, where a column has one of `OTHER_NAMES`.
+
+    ``named``: column -> its name in the file, and the factor to its unit, as a user says; other rates are then left
+    out. ValueError for a name that is not there, and for two columns of the same rates.
+    """
     headings, factors = dict[str, str](), dict[str, float]()
+    for column, (heading, factor) in named.items():
+        if heading not in table.column:
+            raise ValueError(f"{table.path}, line 1: has no column {heading!r}; {nearest(heading, table.column)}")
+        headings[column], factors[column] = heading, factor
+    has_rates = any(column in RATES for column in named)
     for column, others in OTHER_NAMES.items():
-        for other in others if column not in table.column else ():
-            if other in table.column and column not in headings:
-                headings[column], factors[column] = other, others[other]
-    places = {column: table.column[other] for column, other in headings.items()}
-    return replace(table, column={**table.column, **places}, headings=headings, factors=factors)
+        if column in table.column or column in headings or (has_rates and column in RATES):
+            continue
+        found = [other for other in others if other in table.column]
+        if len(found) > 1 and column in RATES:
+            raise ValueError(f"{table.path}, line 1: {' and '.join(found)} are the same rates; keep one")
+        if found:
+            headings[column], factors[column] = found[0], others[found[0]]
+    places = {name: place for name, place in table.column.items() if not (has_rates and name in RATES)}
+    places |= {column: table.column[heading] for column, heading in headings.items()}
+    return replace(table, column=places, headings=headings, factors=factors)
 
 
 def pairs(path: Path, raw: bytes) -> CsvTable | None:

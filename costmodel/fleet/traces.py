@@ -32,6 +32,8 @@ MOST_DIGITS = 12
 """Of a time in milliseconds: 30 years"""
 MOST_SERIES_NBYTES = 4 * LARGEST_NBYTES
 """Limit of all files beside one table together"""
+MILLISECONDS = 1e11
+"""Seconds since 1970 are fewer for 3,000 years; milliseconds have been more since 1973"""
 ALL = "all"
 """The label of a series that is not of one client"""
 
@@ -181,14 +183,17 @@ RATE = re.compile("bps|bit|rate|throughput|bandwidth", re.IGNORECASE)
 """In names that rates of links have elsewhere"""
 
 
-def read(path: Path) -> Trace:
-    """The trace in a file; ValueError that names file, line and column of the first error."""
+def read(path: Path, named: Mapping[str, tuple[str, float]] = public_traces.NOTHING) -> Trace:
+    """The trace in a file; ValueError that names file, line and column of the first error.
+
+    ``named``: of `public_traces.with_known_names`.
+    """
     raw = read_bytes(path, LARGEST_NBYTES)
     if _is_packet_series(raw):
         return _packet_series(path, raw)
     if (devices := public_traces.active_times(path, raw)) is not None:
         return _active_devices(devices)
-    cells = _table(path, raw)
+    cells = _table(path, raw, named)
     for kind in KINDS:
         if all(column in cells.column for column in kind.columns):
             return kind.build(cells)
@@ -208,9 +213,9 @@ def read(path: Path) -> Trace:
     raise ValueError(f"{path}, line 1: no known trace has the columns {', '.join(header)}; {hint}known are {known}")
 
 
-def _table(path: Path, raw: bytes) -> CsvTable:
+def _table(path: Path, raw: bytes, named: Mapping[str, tuple[str, float]] = public_traces.NOTHING) -> CsvTable:
     """The cells of a file, under the names that kinds of traces ask for."""
-    return public_traces.pairs(path, raw) or public_traces.with_known_names(parse_table(path, raw))
+    return public_traces.pairs(path, raw) or public_traces.with_known_names(parse_table(path, raw), named)
 
 
 def _capacities(table: CsvTable) -> Capacities:
@@ -336,9 +341,9 @@ def _link_series(table: CsvTable, column: str, found: Mapping[str, StepSeries]) 
     return tuple(found[name] if name else None for name in names)
 
 
-def first_line(path: Path, label: str) -> str:
+def first_line(path: Path, label: str, named: Mapping[str, tuple[str, float]]) -> str:
     """File, line and column of the first row of a client, or of what a recording has in its place."""
-    table = _table(path, read_bytes(path, LARGEST_NBYTES))
+    table = _table(path, read_bytes(path, LARGEST_NBYTES), named)
     row = table.labels("client").index(label)
     return f"{path}, line {table.lines[row]}, column {table.headings.get('client', 'client')}"
 
@@ -417,12 +422,14 @@ def _over_time(
 
 
 def _seconds(table: CsvTable) -> Doubles:
-    """(rows,) The column seconds; one that is called time may have times of a clock (08:15) or dates (ISO 8601)."""
-    if table.headings.get("seconds") not in public_traces.CLOCKS:
+    """(rows,) The column seconds; one of another name may have times of a clock (08:15), dates (ISO 8601), or
+    milliseconds since 1970, which are `MILLISECONDS` or more."""
+    if "seconds" not in table.headings:
         return table.numbers("seconds")
     texts = table.texts("seconds")
     if not any(":" in text or "_" in text for text in texts):
-        return table.numbers("seconds")
+        numbers = table.numbers("seconds")
+        return numbers / 1e3 if numbers.min() >= MILLISECONDS else numbers
     times = [public_traces.since_1970(text) for text in texts]
     for row, text in enumerate(texts):
         if times[row] is None:

@@ -1,4 +1,4 @@
-"""Explanations of a key of a scenario, a table of keys, an option of a row, or a row, shipped or a user's own.
+"""Explanations of a key of a scenario, a table of keys, an option of a row, a row, shipped or a user's own, or a file.
 
 All of it comes from `scenarios.config.catalogue` and from rows of `scenarios.api.listing`; nothing is explained here.
 """
@@ -7,9 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from costmodel.fleet import implausible, traces
 from costmodel.fleet.devices import devices, networks
+from costmodel.fleet.implausible import doubt
+from costmodel.fleet.recording import RATE, recording
+from edge.data.locate import is_file
+from edge.protocol.config import FileReading
 from edge.protocol.plugins import is_own
 from edge.protocol.spelling import closest
 from scenarios.api import listing
@@ -38,8 +45,10 @@ EXAMPLE = "digits"
 
 
 def explained(name: str) -> Explanation:
-    """The explanation of a name; ScenarioError with the nearest key or row for any other."""
+    """The explanation of a name, or of a user's file; ScenarioError with the nearest key or row for any other."""
     name = name.strip()
+    if is_file(Path(name)):
+        return of_file(Path(name))
     name = BY_NAME_KEY[name].key if name in BY_NAME_KEY else OTHER_WORDS.get(name.lower(), name)
     keys = {entry.key: entry for entry in catalogue.scenario_keys()}
     if name in keys:
@@ -62,6 +71,51 @@ def explained(name: str) -> Explanation:
     if not rows:
         raise ScenarioError(f"explain {name!r}: {_nearest(name)}")
     return {"kind": "row", "name": name, "rows": rows}
+
+
+def of_file(path: Path) -> Explanation:
+    """How a recording or a data set of the user's is understood, and by which key; ScenarioError if it is neither."""
+    try:
+        trace = traces.read(path)
+    except ValueError as error:
+        return _data_file(path, str(error))
+    found = recording(trace)
+    doubts = [
+        text
+        for figure in found.figures
+        if figure.unit == RATE and (text := doubt(f"{figure.name}: at most", figure.most, implausible.RATE))
+    ]
+    return {
+        "kind": "recording",
+        "name": str(path),
+        "meaning": found.text(),
+        "figures": [{**asdict(figure), "text": figure.text(), "drawn": figure.drawn()} for figure in found.figures],
+        "recording": {key: value for key, value in asdict(found).items() if key != "figures"},
+        "doubts": doubts,
+        "example": f"fedbr run {EXAMPLE} {found.key}={path}",
+    }
+
+
+def _data_file(path: Path, no_recording: str) -> Explanation:
+    """A data set; ``no_recording``: why it is no recording."""
+    from edge.data.own_files import find, read
+
+    try:
+        data = read(path, find(path), FileReading())
+    except ValueError as error:
+        of_link, of_data = (
+            text.removeprefix(str(path)).lstrip(",: ").partition("; known are")[0]
+            for text in (no_recording, str(error))
+        )
+        of_link += "; fleet.bandwidth.columns names others"
+        raise ScenarioError(f"explain {path}: is no recording ({of_link}), and no data set ({of_data})") from None
+    return {
+        "kind": "data",
+        "name": str(path),
+        "meaning": f"a data set: {repr(data).strip('<>').partition(';')[0]}",
+        "notes": list(data.notes),
+        "example": f"fedbr run {EXAMPLE} data.file={path}",
+    }
 
 
 def _option(entry: ScenarioKey) -> Explanation:

@@ -40,11 +40,24 @@ def _paragraphs(found: Explanation) -> Iterator[str]:
                 yield f"  example: {option['example']}"
         return
     yield _plain(found["meaning"])
+    if found["kind"] in ("recording", "data"):
+        yield from _file(found)
     if found["kind"] == "key":
         yield from _facts(found)
     for row in found.get("keys", ()):
         users = "" if found["kind"] == "table" else f" ({_users(row)})"
         yield f"{row['name']} = {row['default']}{users}: {_plain(row['meaning'])}"
+
+
+def _file(found: Explanation) -> Iterator[str]:
+    """What a user's file has, drawn over its time, and the key that takes it."""
+    for figure in found.get("figures", ()):
+        yield figure["text"]
+        if figure["drawn"]:
+            yield f"  |{figure['drawn']}|"
+    yield from found.get("notes", ())
+    yield from (f"doubted: {text}" for text in found.get("doubts", ()))
+    yield f"example: {found['example']}"
 
 
 def _facts(found: Explanation) -> Iterator[str]:

@@ -215,6 +215,7 @@ def run_check(loaded: Loaded, out: Path) -> Check:
     with plugin_errors.named(scenario.model_dump(), ScenarioError, loaded.name):
         resolved = on_device(loaded, choose_device("auto", [loaded])).scenario.model_dump()
         notes = [
+            *inputs.files.understood(),
             *inputs.fleet_notes,
             *run_problems.notes(setup),
             *run_problems.foreseen(setup, CPU),

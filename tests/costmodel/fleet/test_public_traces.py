@@ -95,3 +95,8 @@ def test_shipped_rows_are_plausible_and_others_are_doubted_with_a_likely_unit() 
         "barn: down_bits_per_second = 54 bit/s; Mbit/s given?",
         "barn: rtt_seconds = 120 s; ms given?",
     ]
+
+
+def test_two_columns_of_the_same_rates_contradict_each_other(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="line 1: kbps and mbps are the same rates; keep one"):
+        read(written(tmp_path, "time,kbps,mbps\n0,1000,2\n"))

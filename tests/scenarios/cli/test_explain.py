@@ -107,3 +107,30 @@ def test_the_schema_is_printed_or_written(tmp_path: Path, capsys: pytest.Capture
 )
 def test_words_of_users_lead_to_keys_and_rows(word: str, first: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "explain", word).splitlines()[0] == first
+
+
+def test_a_file_is_explained_as_the_recording_or_data_that_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link, table = tmp_path / "link.csv", tmp_path / "pets.csv"
+    link.write_text("seconds,bits_per_second\n0,5\n1,10\n2,0\n")
+    lines = [line.strip() for line in told(capsys, "explain", str(link)).splitlines()]
+    assert lines[1:4] == [
+        "rates over time: 3 samples of 1 link, 3 s",
+        "rate: 0 bit/s to 10 bit/s, median 5 bit/s, samples at most 1 s apart, a",
+        "silence of 1 s",
+    ]
+    assert lines[4] == f"|{'▄' * 20}{'█' * 20}{' ' * 20}|"
+    assert lines[5] == "doubted: rate: at most 10 bit/s; Mbit/s given?"
+    table.write_text("client,label,x\n" + "".join(f"{'ab'[place % 2]},{place % 3},{place}\n" for place in range(30)))
+    found = json.loads(told(capsys, "explain", str(table), "--json"))
+    assert (
+        found["meaning"] == "a data set: pets: 24 training and 6 test examples of 2 clients, features (1,), 3 classes"
+    )
+    assert found["example"] == f"fedbr run digits data.file={table}"
+    table.write_text("a,b\n1,2\n")
+    assert main.run_command(["explain", str(table)]) == 2
+    assert capsys.readouterr().err.endswith(
+        "is no recording (line 1: no known trace has the columns a, b; fleet.bandwidth.columns names others), and no "
+        "data set (which column is the label? Say data.reading.label; it has a, b)\n"
+    )
