@@ -19,8 +19,9 @@ import numpy as np
 from costmodel.config import AccessLinks, AvailabilityConfig, BandwidthConfig, FleetConfig
 from costmodel.files import read_bytes
 from costmodel.fleet import traces
+from costmodel.fleet.board_table import StepFlops, is_table, read_boards, unread_columns
 from costmodel.fleet.csv_table import LARGEST_NBYTES, CsvTable, parse_table
-from costmodel.fleet.devices import Device, Network, devices, own_rows
+from costmodel.fleet.devices import Device, Network, devices, own_rows, with_new_names
 from costmodel.fleet.implausible import RATE, doubt_of_series, doubts_of_row, doubts_of_tables, doubts_of_trace
 from costmodel.fleet.traces import ClientTrace, Machines, RateSeries, RecordedDays, Series, WindowTrace, row_count
 from costmodel.fleet.variation import counts
@@ -96,6 +97,10 @@ class FleetInputs:
         if self.trace is not None:
             notes.append(note("fleet.trace", row_count(self.trace, config.trace_case), clients))
             notes += [f"fleet.trace = {config.trace!r}, {text}" for text in doubts_of_trace(self.trace) if text]
+        for file in self.files:
+            if file.key == "fleet.device_file" and is_table(file.path) and (unread := unread_columns(file.path)):
+                mix = "; fleet.devices says how many of each" if {"count", "share", "number"} & set(unread) else ""
+                notes.append(f"{file.key} = {file.name!r}: columns that are not read: {', '.join(unread)}{mix}")
         notes += [
             text for rows in (self.devices, self.networks) for row in rows.values() for text in doubts_of_row(row)
         ]
@@ -169,13 +174,20 @@ def read_rows(
     network_file: Path | None,
     names: Iterable[str],
     calibrated: Callable[[str], Path | None],
+    step_flops: StepFlops,
 ) -> Rows:
-    """The user's devices and networks, of these files; and ``calibrated`` devices among those of these ``names``."""
+    """The user's devices and networks, of these files; and ``calibrated`` devices among those of these ``names``.
+
+    ``step_flops``: FLOPs of models of which a table of boards has the seconds of a step.
+    """
     user_devices: dict[str, Device] = {}
     user_networks: dict[str, Network] = {}
     if device_file is not None:
         with _errors_of("fleet.device_file"):
-            user_devices = own_rows(device_file, Device)
+            if is_table(device_file):
+                user_devices = with_new_names(device_file, read_boards(device_file, step_flops))
+            else:
+                user_devices = own_rows(device_file, Device)
     if network_file is not None:
         with _errors_of("fleet.network_file"):
             user_networks = own_rows(network_file, Network)
