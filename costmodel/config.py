@@ -423,7 +423,8 @@ class FleetConfig(FleetTable):
     trace_case: int = 1
     """Number of the case, for a file with several."""
     device_file: str | None = None
-    """TOML with devices of your own, in the format of those that ship."""
+    """Devices of your own: TOML in the format of those that ship, or a table of boards as CSV with the columns name,
+    GFLOP/s (or step (ms), model and batch), memory (GB) and watts."""
     network_file: str | None = None
     """TOML with networks of your own."""
     redraw: Annotated[float, Field(ge=0, lt=1)] = 0.0

@@ -1,8 +1,9 @@
 """Quantities with units ("50 GB", "20 Mbit/s", "15 min") to SI numbers, and back for tables.
 
 Units are exact and case-sensitive: a megabyte is 1,000,000 bytes (MB), a mebibyte 1,048,576 (MiB). A number without a
-unit is already in SI: byte, bit/s, second, FLOP, joule. A text without a unit is an error. An unknown unit that others
-use for the same, such as Mbps, or MB/s where bits are counted, is an error that says the quantity in a known one.
+unit is already in SI: byte, bit/s, second, FLOP, FLOP/s, joule, watt, hertz. A text without a unit is an error. An
+unknown unit that others use for the same, such as Mbps, or MB/s where bits are counted, is an error that says the
+quantity in a known one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ BINARY_BYTES: Units = {f"{prefix}iB": 1024**power for power, prefix in enumerate
 RATES: Units = {"bit/s": 1} | {f"{prefix}bit/s": 1000**power for power, prefix in enumerate("kMGT", start=1)}
 SECONDS: Units = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": 1, "min": 60, "h": 3600, "d": 86400}
 FLOPS: Units = {"FLOP": 1} | {f"{prefix}FLOP": 1000**power for power, prefix in enumerate("kMGTPE", start=1)}
+FLOP_RATES: Units = {f"{unit}/s": scale for unit, scale in FLOPS.items()}
+HERTZ: Units = {"Hz": 1} | {f"{prefix}Hz": 1000**power for power, prefix in enumerate("kMG", start=1)}
+WATTS: Units = {"mW": Decimal("1e-3"), "W": 1, "kW": 10**3}
 JOULES: Units = {"mJ": Decimal("1e-3"), "J": 1, "kJ": 10**3, "MJ": 10**6, "GJ": 10**9}
 WATT_HOURS: Units = {"Wh": 3600, "kWh": 3600 * 10**3}
 
@@ -32,10 +36,16 @@ _BIT_RATES = {f"{prefix}{bit}": scale for prefix, scale in _PREFIXES.items() for
 _BYTE_RATES = {
     f"{unit}{per}": 8 * scale for unit, scale in {**BYTES, **BINARY_BYTES}.items() for per in ("/s", "ps", "")
 }
+_FLOP_RATES = {
+    f"{prefix}{name}": scale
+    for prefix, scale in {**_PREFIXES, "P": 10**15, "E": 10**18}.items()
+    for name in ("FLOPS", "FLOPs", "FLOPs/s", "FLOP")
+}
 _LONG_SECONDS = {"sec": 1, "second": 1, "minute": 60, "hour": 3600, "hr": 3600, "day": 86400, "week": 604800}
 _FOREIGN: Mapping[str, Units] = {
     "bytes": _BITS,
     "a data rate": {**_BIT_RATES, **_BYTE_RATES},
+    "a speed of computing": _FLOP_RATES,
     "a duration": _LONG_SECONDS | {f"{name}s": scale for name, scale in _LONG_SECONDS.items()},
 }
 """What is measured -> the SI value of units that others use for it, and that are not accepted."""
@@ -77,22 +87,56 @@ def flops(quantity: Quantity) -> float:
     return float(_parse(quantity, FLOPS, "a number of FLOPs"))
 
 
+def flops_per_second(quantity: Quantity) -> float:
+    """A speed of computing in FLOP/s: "5 GFLOP/s"; ValueError for anything else."""
+    return float(_parse(quantity, FLOP_RATES, "a speed of computing"))
+
+
 def joules(quantity: Quantity) -> float:
     """Energy in joules: "5 kJ", "2 Wh"; ValueError for anything else."""
     return float(_parse(quantity, {**JOULES, **WATT_HOURS}, "an energy"))
 
 
-PARSERS: Mapping[Callable[[Quantity], float], Units] = {
+def watts(quantity: Quantity) -> float:
+    """A power in watts: "6 W", "250 mW"; ValueError for anything else."""
+    return float(_parse(quantity, WATTS, "a power"))
+
+
+def hertz(quantity: Quantity) -> float:
+    """A clock in hertz: "1.8 GHz"; ValueError for anything else."""
+    return float(_parse(quantity, HERTZ, "a clock"))
+
+
+Parser = Callable[[Quantity], float]
+PARSERS: Mapping[Parser, Units] = {
     nbytes: BYTES,
     bits_per_second: RATES,
     seconds: SECONDS,
     flops: FLOPS,
+    flops_per_second: FLOP_RATES,
     joules: JOULES,
+    watts: WATTS,
+    hertz: HERTZ,
 }
 """The functions that read quantities, and the units that `exact` writes for each."""
+_OF_NAMES: Mapping[str, Parser] = {
+    "bytes": nbytes,
+    "bits_per_second": bits_per_second,
+    "flops_per_second": flops_per_second,
+    "seconds": seconds,
+    "watts": watts,
+    "hz": hertz,
+}
 
 
-def exact(amount: float, parse: Callable[[Quantity], float]) -> str:
+def parser_of(name: str) -> Parser | None:
+    """The function that reads texts with units for a key or column whose name ends with its SI unit, such as
+    ``memory_bytes`` or ``flops_per_second.conv``; None for any other name."""
+    name = name.partition(".")[0]
+    return next((parse for end, parse in _OF_NAMES.items() if f"_{name}".endswith(f"_{end}")), None)
+
+
+def exact(amount: float, parse: Parser) -> str:
     """The text of a finite amount in SI that ``parse``, of `PARSERS`, reads as the same: 2e7 -> "20 Mbit/s".
 
     In the largest unit that takes no more digits than SI does: 270 -> "4.5 min", 100 -> "100 s".

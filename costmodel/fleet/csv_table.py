@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.arrays import Doubles
+from costmodel.units import Parser, parser_of
 
 LARGEST = 1e18
 """More of any unit than any trace needs"""
@@ -19,6 +21,8 @@ LARGEST_NBYTES = 64_000_000
 """Limit of a file; the largest known trace has 265 kB, and three figures for each of a million clients need half."""
 MOST_CELLS = 10_000_000
 """Limit of a file, since an empty cell takes a byte of the file and a hundred bytes of memory."""
+WITH_UNIT = re.compile(r"[-+]?[.\d].*[^\W\d_].*")
+"""A text that begins like a number and has letters"""
 
 
 @dataclass(frozen=True)
@@ -66,16 +70,30 @@ class CsvTable:
         return labels
 
     def numbers(self, column: str, *, positive: bool = False) -> Doubles:
-        """(rows,) A column of finite numbers >= 0, or > 0; ValueError for the first that is not."""
-        texts = self.texts(column)
-        numbers = [self._number(row, column, text, positive) for row, text in enumerate(texts)]
-        return np.array(numbers, np.float64) * self.factors.get(column, 1.0)
+        """(rows,) A column of finite numbers >= 0, or > 0; ValueError for the first that is not.
 
-    def _number(self, row: int, column: str, text: str, positive: bool) -> float:
+        A cell may have a unit of its own, such as 5 Mbit/s, where the column's name ends with an SI unit.
+        """
+        factor = self.factors.get(column, 1.0)
+        numbers = [self.number(row, column, text, positive, factor) for row, text in enumerate(self.texts(column))]
+        return np.array(numbers, np.float64)
+
+    def number(
+        self, row: int, column: str, text: str, positive: bool, factor: float = 1.0, parse: Parser | None = None
+    ) -> float:
+        """The number in one cell, as of `numbers`; ``factor``: on a number without a unit; ``parse``: reads texts with
+        units, by default as the column's name says."""
+        plain = text.replace(",", ".") if self.has_decimal_commas else text
         try:
-            value = float(text.replace(",", ".") if self.has_decimal_commas else text)
+            value = float(plain)
         except ValueError:
-            raise self.error(row, column, f"{text!r} is not a number") from None
+            parse = parse or parser_of(column)
+            if parse is None or not WITH_UNIT.fullmatch(text):
+                raise self.error(row, column, f"{text!r} is not a number") from None
+            try:
+                value, factor = parse(plain), 1.0
+            except ValueError as error:
+                raise self.error(row, column, str(error)) from None
         if not math.isfinite(value):
             raise self.error(row, column, f"{text} is not a finite number")
         if value < 0:
@@ -84,7 +102,7 @@ class CsvTable:
             raise self.error(row, column, f"{text} is out of range: {1 / LARGEST:g} to {LARGEST:g}")
         if positive and value == 0:
             raise self.error(row, column, "it must be more than 0")
-        return value
+        return value * factor
 
 
 def parse_table(path: Path, raw: bytes) -> CsvTable:

@@ -2,8 +2,9 @@
 
 A row's ``source`` says where its figures come from, and its lists ``inference``, ``derived`` and ``assumed`` which of
 them were measured in inference alone, computed from measurements of another device or setting, or have no source;
-`basis` tells it for one figure. The rows are SI numbers under the names of the fields below; a user's file has the same
-form, in which figures with a default (and the first two lists) may be left out. One device reaches very different
+`basis` tells it for one figure. The rows are SI numbers under the names of the fields below, or texts with units; a
+user's file has the same form, in which figures with a default (and the first two lists) may be left out, or is a table
+of boards (`costmodel.fleet.board_table`). One device reaches very different
 fractions of its peak on different families of model, and even within one family, so a throughput belongs to a device
 and a family, or to a device and a model where it was measured. Nothing here estimates a missing figure, and rows never
 change.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any, TypeVar
 
 from costmodel.files import parse_toml, read_bytes
 from costmodel.fleet.codec_costs import SIZES, CodecRates, reference_rates
-from costmodel.units import nearest
+from costmodel.units import nearest, parser_of
 
 __all__ = [
     "MEASUREMENTS",
@@ -31,10 +32,13 @@ __all__ = [
     "basis",
     "devices",
     "figures",
+    "in_ratio",
+    "made_row",
     "nearest",
     "networks",
     "own_rows",
     "read_rows",
+    "with_new_names",
 ]
 
 
@@ -75,6 +79,7 @@ class Device:
     """Clock of the processor or GPU that trains, at full speed."""
     source: str
     year: int
+    """Of the source; 0 in a row of a table of boards that has none"""
     assumed: tuple[str, ...]
     """Keys of the figures without a source, as `figures` names them and in its order."""
     inference: tuple[str, ...] = ()
@@ -181,7 +186,6 @@ MUST_BE_POSITIVE = {
     "codecs",
     "down_bits_per_second",
     "up_bits_per_second",
-    "year",
 }
 
 
@@ -220,14 +224,29 @@ def basis(row: Device | Network, key: str) -> str:
     return next((name for name in BASES if key in getattr(row, name, ())), read)
 
 
+def in_ratio(known: Mapping[str, float], like: Device, families: Iterable[str]) -> dict[str, float]:
+    """Throughputs of those of ``families`` that are not ``known``: as much more or less as ``like`` has of them than of
+    ``conv``, or of the first other name that is known of both. ValueError if there is none."""
+    missing = [family for family in families if family not in known]
+    both = [name for name in ("conv", *known) if name in known and name in like.flops_per_second]
+    if missing and not both:
+        raise ValueError(f"{like.name} has no throughput for {', '.join(known)}, to which others have a ratio")
+    return {
+        family: known[both[0]] * (like.flops_per_second[family] / like.flops_per_second[both[0]]) for family in missing
+    }
+
+
 def own_rows(path: Path, kind: type[Row]) -> dict[str, Row]:
-    """The devices or networks of a user's file; ValueError as of `read_rows`, and for the name of a shipped row."""
-    rows, shipped = read_rows(path, kind), devices() if kind is Device else networks()
-    for name in rows:
-        if name in shipped:
-            raise ValueError(
-                f"{path.name}: row {name!r}: a {kind.__name__.lower()} of that name ships; give it another"
-            )
+    """The devices or networks of a user's TOML file; ValueError as of `read_rows` and `with_new_names`."""
+    return with_new_names(path, read_rows(path, kind))
+
+
+def with_new_names(path: Path, rows: dict[str, Row]) -> dict[str, Row]:
+    """The rows of a user's file; ValueError for one with the name of a shipped row."""
+    for name, row in rows.items():
+        if name in (devices() if isinstance(row, Device) else networks()):
+            kind = type(row).__name__.lower()
+            raise ValueError(f"{path.name}: row {name!r}: a {kind} of that name ships; give it another")
     return rows
 
 
@@ -238,10 +257,11 @@ def read_rows(path: Path, kind: type[Row]) -> dict[str, Row]:
         tables = parse_toml(raw.decode())
     except (ValueError, RecursionError) as error:  # not UTF-8; numbers or lists too long
         raise ValueError(f"{path.name}: not a TOML file: {error}") from None
-    return {name: _row(kind, f"{path.name}: row {name!r}", name, table) for name, table in tables.items()}
+    return {name: made_row(kind, f"{path.name}: row {name!r}", name, table) for name, table in tables.items()}
 
 
-def _row(kind: type[Row], where: str, name: str, table: Any) -> Row:
+def made_row(kind: type[Row], where: str, name: str, table: Any) -> Row:
+    """The row of a table with the keys of a TOML file; ValueError that begins with ``where``, and names the key."""
     if not isinstance(table, dict):
         raise ValueError(f"{where} is not a table of keys")
     fields = {field.name: field for field in dataclasses.fields(kind) if field.name != "name"}
@@ -297,10 +317,7 @@ def _value(where: str, key: str, value: Any, expected: str) -> Any:
         _refuse_missing(where, [f"{key}.{family}" for family in needed if family not in value])
         if not all(name.strip() for name in value):
             raise ValueError(f"{where}, key {key!r}: the name of a model or family must not be empty")
-        return {
-            name: _scalar(f"{where}, key '{key}.{name}'", number, "float", positive=key in MUST_BE_POSITIVE)
-            for name, number in value.items()
-        }
+        return {name: _quantity(f"{where}, key '{key}.{name}'", key, number, "float") for name, number in value.items()}
     if expected == "Mapping[str, CodecRates]":
         return _codecs(where, key, value)
     if expected == "tuple[MeasuredStep, ...]":
@@ -316,10 +333,21 @@ def _value(where: str, key: str, value: Any, expected: str) -> Any:
             rule = "the first must be 1.0, full speed, and none above it"
             raise ValueError(f"{where}, key {key!r}: {rule}, not {value!r}")
         return factors
-    scalar = _scalar(f"{where}, key {key!r}", value, expected, positive=key in MUST_BE_POSITIVE)
+    scalar = _quantity(f"{where}, key {key!r}", key, value, expected)
     if key in MOST and scalar > MOST[key]:
         raise ValueError(f"{where}, key {key!r}: {scalar!r} is out of range, the most is {MOST[key]:g}")
     return scalar
+
+
+def _quantity(where: str, key: str, value: Any, expected: str) -> Any:
+    """A number in SI, or the number of a text with a unit of what the key says."""
+    parse = parser_of(key)
+    if parse is not None and isinstance(value, str):
+        try:
+            value = parse(value)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+    return _scalar(where, value, expected, positive=key in MUST_BE_POSITIVE)
 
 
 def _codecs(where: str, key: str, value: Any) -> dict[str, CodecRates]:

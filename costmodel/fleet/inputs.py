@@ -19,9 +19,10 @@ import numpy as np
 from costmodel.config import AccessLinks, AvailabilityConfig, BandwidthConfig, FleetConfig, RateColumns
 from costmodel.files import read_bytes
 from costmodel.fleet import traces
+from costmodel.fleet.board_table import StepFlops, is_table, read_boards, unread_columns
 from costmodel.fleet.csv_table import LARGEST_NBYTES, CsvTable, parse_table
-from costmodel.fleet.devices import Device, Network, devices, own_rows
-from costmodel.fleet.implausible import RATE, doubt, doubts_of_row
+from costmodel.fleet.devices import Device, Network, devices, own_rows, with_new_names
+from costmodel.fleet.implausible import RATE, doubt_of_series, doubts_of_row, doubts_of_tables, doubts_of_trace
 from costmodel.fleet.recording import recording
 from costmodel.fleet.traces import (
     ClientTrace,
@@ -105,9 +106,16 @@ class FleetInputs:
                 notes.append(f"{key}: shares are normalised, and data.clients = {clients}: {numbers}")
         if self.trace is not None:
             notes.append(note("fleet.trace", row_count(self.trace, config.trace_case), clients))
+            notes += [f"fleet.trace = {config.trace!r}, {text}" for text in doubts_of_trace(self.trace) if text]
+        for file in self.files:
+            if file.key == "fleet.device_file" and is_table(file.path) and (unread := unread_columns(file.path)):
+                mix = "; fleet.devices says how many of each" if {"count", "share", "number"} & set(unread) else ""
+                notes.append(f"{file.key} = {file.name!r}: columns that are not read: {', '.join(unread)}{mix}")
         notes += [
             text for rows in (self.devices, self.networks) for row in rows.values() for text in doubts_of_row(row)
         ]
+        notes += doubts_of_tables(config)
+        notes += doubts_of_link("fleet.gateways", config.gateways.bandwidth, self.gateway_link)
         notes += self._notes_of_links("fleet", config, clients, "client")
         if self.gateway_link is not None and len(self.gateway_link[0].client) < config.gateways.count:
             notes.append(
@@ -135,10 +143,8 @@ class FleetInputs:
         """Likewise for the files of ``table`` over time, and the ``size`` clients or aggregators of it (``member``)."""
         if self.link is not None:
             key, series = f"{table}.bandwidth.file", len(self.link[0].client)
-            for way, rates in zip((key, f"{key} (up)"), self.link, strict=True):
-                if isinstance(rates, RateSeries):
-                    most = max(max(each.values) for each in rates.bits_per_second)
-                    yield doubt(f"{way}: at most", most, RATE)
+            bandwidth = config.bandwidth if table == "fleet" else config.tiers.bandwidth
+            yield from doubts_of_link(table, bandwidth, self.link)
             if config.trace_assign == "by_client" or series == 1:
                 yield note(key, series, size, ("series", "series"), member)
             else:
@@ -152,6 +158,17 @@ class FleetInputs:
             if repeats and seconds < DAY_SECONDS:
                 recorded = f"{key}: records {format_seconds(seconds)}"
                 yield f"{recorded}, which come again after a whole day ({table}.availability.repeat)"
+
+
+def doubts_of_link(table: str, bandwidth: BandwidthConfig, link: Link | None) -> Iterator[str]:
+    """The notes on rates of a link over time, of the files of ``bandwidth``; '' where they may be right."""
+    for way, rates in zip(("down", "up"), link or (), strict=False):
+        if isinstance(rates, RateSeries):
+            of_up = way == "up" and bandwidth.up_file is not None
+            key, name = ("up_file", bandwidth.up_file) if of_up else ("file", bandwidth.file)
+            has_both = bandwidth.up_file is None and link is not None and link[1] is not None
+            column = f"{way}_bits_per_second" if has_both else "bits_per_second"
+            yield doubt_of_series(f"{table}.bandwidth.{key} = {name!r}, column {column}:", rates.bits_per_second, RATE)
 
 
 def note(key: str, rows: int, size: int, names: tuple[str, str] = ("row", "rows"), member: str = "client") -> str:
@@ -181,13 +198,20 @@ def read_rows(
     network_file: Path | None,
     names: Iterable[str],
     calibrated: Callable[[str], Path | None],
+    step_flops: StepFlops,
 ) -> Rows:
-    """The user's devices and networks, of these files; and ``calibrated`` devices among those of these ``names``."""
+    """The user's devices and networks, of these files; and ``calibrated`` devices among those of these ``names``.
+
+    ``step_flops``: FLOPs of models of which a table of boards has the seconds of a step.
+    """
     user_devices: dict[str, Device] = {}
     user_networks: dict[str, Network] = {}
     if device_file is not None:
         with _errors_of("fleet.device_file"):
-            user_devices = own_rows(device_file, Device)
+            if is_table(device_file):
+                user_devices = with_new_names(device_file, read_boards(device_file, step_flops))
+            else:
+                user_devices = own_rows(device_file, Device)
     if network_file is not None:
         with _errors_of("fleet.network_file"):
             user_networks = own_rows(network_file, Network)

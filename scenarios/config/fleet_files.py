@@ -22,6 +22,7 @@ from edge.data.json_partition import MOST_NBYTES as LARGEST_PARTITION_NBYTES
 from edge.data.locate import SearchPath, is_file, search_paths
 from edge.protocol.home import abbreviated, expanded
 from scenarios.config.cache import cache_folder
+from scenarios.config.counted_steps import step_flops
 from scenarios.config.errors import ScenarioError
 from scenarios.config.schema import Scenario
 from scenarios.config.tables import TomlValue, set_value, value_at
@@ -144,7 +145,8 @@ def own_rows(scenario: Scenario) -> inputs.Rows:
         find(scenario, key, names[key]) if key in names else None for key in ("fleet.device_file", "fleet.network_file")
     )
     try:
-        return inputs.read_rows(device_file, network_file, chain(scenario.fleet.devices, of_tiers), calibrated)
+        names_of_devices = chain(scenario.fleet.devices, of_tiers)
+        return inputs.read_rows(device_file, network_file, names_of_devices, calibrated, step_flops)
     except ValueError as error:
         raise ScenarioError(str(error)) from None
 

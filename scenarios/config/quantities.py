@@ -28,15 +28,13 @@ from scenarios.config.tables import TomlValue, leaves
 from scenarios.config.toml_source import ValueOrigin
 from scenarios.config.toml_writer import toml_text
 
-Parse = Callable[[units.Quantity], float]
-
 
 @dataclass(frozen=True)
 class QuantityUnits:
     """A kind of quantity that is written as text with a unit."""
 
     name: str
-    parse: Parse
+    parse: units.Parser
     units: tuple[str, ...]
     """Smallest first"""
     show: Callable[[float], str]

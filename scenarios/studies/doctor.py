@@ -32,7 +32,7 @@ from coordinator.workers.launcher import environment, how_ended, quote
 from coordinator.workers.sockets import MAX_SOCKET_PATH_NBYTES
 from coordinator.workers.task import PoolError
 from costmodel.fleet.codec_costs import SIZES, reference_rates
-from costmodel.fleet.devices import Device, MeasuredStep, devices
+from costmodel.fleet.devices import Device, MeasuredStep, devices, in_ratio
 from costmodel.fleet.model_demand import Operations, speed
 from costmodel.units import format_bytes
 from edge.data.locate import ENVIRONMENT, find_data
@@ -362,8 +362,7 @@ def _measure(quick: bool, passes: int | None = None) -> bytes:
 def profile(measured: Measured, like: Device) -> CalibratedRow:
     """The row of this machine; unmeasured figures are those of the device ``like``."""
     by_family = measured.flops_per_second
-    ratios = {family: figure / like.flops_per_second["conv"] for family, figure in like.flops_per_second.items()}
-    others = {family: by_family["conv"] * ratio for family, ratio in ratios.items() if family not in by_family}
+    others = in_ratio(by_family, like, like.flops_per_second)
     clock_hz = None  # the processor's highest clock, or its present one if that is unknown
     if clock := psutil.cpu_freq():
         clock_hz = _rounded((clock.max or clock.current) * 1e6) or None

@@ -23,6 +23,9 @@ from costmodel import units
         (units.seconds, "300 ms", 0.3),
         (units.joules, "5 kJ", 5000.0),
         (units.joules, "2 Wh", 7200.0),
+        (units.flops_per_second, "5 GFLOP/s", 5e9),
+        (units.watts, "250 mW", 0.25),
+        (units.hertz, "1.8 GHz", 1.8e9),
     ],
 )
 def test_a_text_is_converted_to_si_exactly(parse: Callable[[str], float], text: str, expected: float) -> None:
@@ -64,6 +67,7 @@ def test_anything_else_is_refused_by_name(parse: Callable[[Any], float], quantit
         (units.nbytes, "5 Mbit", "did you mean '625 kB'?"),
         (units.nbytes, "5 G", "did you mean '5 GB' or '5 GiB'?"),
         (units.seconds, "2 hours", "did you mean '2 h'?"),
+        (units.flops_per_second, "2 GFLOPS", "did you mean '2 GFLOP/s'?"),
     ],
 )
 def test_a_unit_of_others_is_converted_and_an_ambiguous_one_is_asked_about(
@@ -113,3 +117,11 @@ def test_a_table_shows_three_digits_in_decimal_units(written: str, expected: str
 def test_the_nearest_name_is_proposed_if_one_is_near() -> None:
     assert units.nearest("Jetson_Nano", ["jetson-nano", "jetson-tx2"]) == "did you mean 'jetson-nano'?"
     assert units.nearest("toaster", ["jetson-nano", "jetson-tx2"]) == "choose from jetson-nano, jetson-tx2"
+
+
+def test_a_name_says_its_unit_at_its_end() -> None:
+    names = ("memory_bytes", "up_bits_per_second", "flops_per_second.conv", "seconds", "idle_watts", "clock_hz")
+    expected = [units.nbytes, units.bits_per_second, units.flops_per_second, units.seconds, units.watts, units.hertz]
+    assert [units.parser_of(name) for name in names] == expected
+    others = ("year", "transmit_joules_per_bit", "operations_per_second.linear", "kilobytes", "kbps_mean")
+    assert [units.parser_of(name) for name in others] == [None] * 5

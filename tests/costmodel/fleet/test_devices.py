@@ -339,6 +339,21 @@ def test_a_row_may_have_the_steps_that_were_measured_which_are_no_figures(tmp_pa
     assert figures(asdict(row)) == figures(asdict(TOASTER))
 
 
+def test_texts_with_units_stand_for_numbers_in_si(tmp_path: Path) -> None:
+    texts = {"flops_per_second": '{ conv = "1 GFLOP/s", depthwise = "200 MFLOP/s" }', "memory_bytes": '"1 MB"'}
+    texts |= {"step_seconds": '"0 ms"', "train_watts": '"5000 mW"', "clock_hz": '"1 GHz"'}
+    assert own_rows(_file(tmp_path, **texts), Device) == {"toaster": TOASTER}
+    line = tmp_path / "line.toml"
+    line.write_text(LINE)
+    plain = read_rows(line, Network)
+    line.write_text(
+        LINE.replace("= 8", '= "0.008 kbit/s"')
+        .replace("tail_seconds = 11", 'tail_seconds = "11000 ms"')
+        .replace("transmit_watts = 1", 'transmit_watts = "1 W"')
+    )
+    assert read_rows(line, Network) == plain
+
+
 def test_each_figure_has_one_basis(tmp_path: Path) -> None:
     lists = {"assumed": '["idle_watts"]', "inference": '["train_watts"]', "derived": '["flops_per_second.conv"]'}
     row = own_rows(_file(tmp_path, **lists), Device)["toaster"]
@@ -363,6 +378,14 @@ FIGURE, MODES = "the row has no figure ", "the first must be 1.0, full speed, an
         ("year", None, ": key 'year' is missing"),
         ("idle_wats", "3", ": unknown key 'idle_wats', did you mean 'idle_watts'?"),
         ("year", '"2024"', "{key}: expected int, not '2024'"),
+        ("memory_bytes", '"4 Gb"', "{key}: '4 Gb' is not bytes: unknown unit 'Gb', did you mean 'GB'?"),
+        ("train_watts", '"6"', "{key}: '6' is a power without a unit: add one of mW, W, kW"),
+        (
+            "flops_per_second",
+            '{ conv = "5 GFLOPS", depthwise = 1e9 }',
+            ", key 'flops_per_second.conv': '5 GFLOPS' is not a speed of computing: unknown unit 'GFLOPS', "
+            "did you mean '5 GFLOP/s'?",
+        ),
         ("assumed", "1", f"{{key}}: {ONE_OF}1"),
         ("assumed", '["idle_wats"]', f"{{key}}: {FIGURE}'idle_wats', did you mean 'idle_watts'?"),
         ("train_watts", "-1", "{key}: -1.0 is out of range"),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from costmodel.fleet.devices import devices, networks
-from costmodel.fleet.implausible import doubts_of_row
 from costmodel.fleet.traces import RateSeries, RecordedDays, Users, WindowTrace, read
 
 FEDSCALE = '{"7": {"active": [0, 600], "inactive": [500, 90000], "finish_time": 172800}}'
@@ -80,21 +77,6 @@ def test_a_wrong_one_is_refused_where_it_is_wrong(text: str, message: str, tmp_p
     file = written(tmp_path, text)
     with pytest.raises(ValueError, match=f"^{re.escape(f'{file}{message}')}"):
         read(file)
-
-
-def test_shipped_rows_are_plausible_and_others_are_doubted_with_a_likely_unit() -> None:
-    for rows in (devices(), networks()):
-        assert [text for row in rows.values() for text in doubts_of_row(row)] == []
-    board = replace(devices()["raspberry-pi-5"], name="mine", flops_per_second={"conv": 120.0}, train_watts=10_000.0)
-    assert list(doubts_of_row(board)) == [
-        "mine: flops_per_second.conv = 120 FLOP/s; GFLOP/s given?",
-        "mine: train_watts = 10,000 W; mW given?",
-    ]
-    link = replace(networks()["wifi-4"], name="barn", down_bits_per_second=54.0, rtt_seconds=120.0)
-    assert list(doubts_of_row(link)) == [
-        "barn: down_bits_per_second = 54 bit/s; Mbit/s given?",
-        "barn: rtt_seconds = 120 s; ms given?",
-    ]
 
 
 def test_two_columns_of_the_same_rates_contradict_each_other(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.devices import Device, own_rows
-from costmodel.fleet.traces import Capacities, Cases, Series, Users, WindowTrace, read
+from costmodel.fleet.traces import Capacities, Cases, Machines, RateSeries, Series, Users, WindowTrace, read
 from tests.peak import refusal
 
 CAPACITIES = "client_id,computation_ms_per_sample,communication_kbps\n"
@@ -73,6 +73,28 @@ def test_columns_may_stand_in_any_order_among_others_and_blank_lines_between(tmp
     trace = read(write(tmp_path, text))
     assert isinstance(trace, Series)
     assert (trace.seconds[0].tolist(), trace.factor[0].tolist()) == ([0.0, 10.0], [2.0, 3.0])
+
+
+def test_a_cell_may_have_a_unit_where_its_column_says_one(tmp_path: Path) -> None:
+    header = "client;flops_per_second;down_bits_per_second;up_bits_per_second;rtt_seconds\n"
+    trace = read(write(tmp_path, header + "a;5 GFLOP/s;2,5 Mbit/s;500 kbit/s;40 ms\nb;6e9;1e6;1e6;0,02\n"))
+    assert isinstance(trace, Machines)
+    assert (trace.flops_per_second.tolist(), trace.down.tolist()) == ([5e9, 6e9], [2.5e6, 1e6])
+    assert trace.rtt_seconds is not None
+    assert (trace.up.tolist(), trace.rtt_seconds.tolist()) == ([5e5, 1e6], [0.04, 0.02])
+    # A column in another unit keeps it for numbers alone.
+    rates = read(write(tmp_path, "seconds,mbps\n0,2\n1 min,500 kbit/s\n"))
+    assert isinstance(rates, RateSeries)
+    (series,) = rates.bits_per_second
+    assert (series.seconds, series.values) == ((0.0, 60.0), (2e6, 5e5))
+    for cell, why in (
+        ("5 Mbps", "'5 Mbps' is not a data rate: unknown unit 'Mbps', did you mean '5 Mbit/s'?"),
+        ("-5 Mbit/s", "'-5 Mbit/s' is not a data rate: it must not be negative"),
+    ):
+        file = write(tmp_path, f"seconds,bits_per_second\n0,{cell}\n")
+        with pytest.raises(ValueError) as error:
+            read(file)
+        assert str(error.value) == f"{file}, line 2, column bits_per_second: {why}"
 
 
 def test_windows_keep_the_time_of_day(tmp_path: Path) -> None:
