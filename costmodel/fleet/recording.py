@@ -44,7 +44,7 @@ class RecordedFigure:
     """Over the time of all members, or over rows"""
     most: float
     gap_seconds: float | None = None
-    """The longest time between two samples of a member; None: it has no times, or one sample"""
+    """The longest time that a value of a member holds; None: it has no times, or one value"""
     silences: int = 0
     """Times in which it is 0"""
     silent_seconds: float = 0.0
@@ -53,11 +53,11 @@ class RecordedFigure:
     """(`BINS`,) over members, by time; empty without times"""
 
     def text(self) -> str:
-        """``down: 1.2 to 34 Mbit/s, median 20 Mbit/s, samples at most 2 s apart, 3 silences of 5 s in all``."""
+        """``down: 1.2 to 34 Mbit/s, median 20 Mbit/s, each held at most 2 s, 3 silences of 5 s in all``."""
         parts = [f"{self.name}: {_shown(self.least, self.unit)} to {_shown(self.most, self.unit)}"]
         parts.append(f"median {_shown(self.median, self.unit)}")
         if self.gap_seconds is not None:
-            parts.append(f"samples at most {format_seconds(self.gap_seconds)} apart")
+            parts.append(f"each held at most {format_seconds(self.gap_seconds)}")
         if self.silences:
             several = f"{self.silences} silences" if self.silences > 1 else "a silence"
             parts.append(f"{several} of {format_seconds(self.silent_seconds)}{' in all' * (self.silences > 1)}")
@@ -81,14 +81,14 @@ class Recording:
     members: int
     """Clients, devices or links that it has figures of"""
     rows: int
-    """Samples, windows, or rows"""
+    """Values, each of which holds until it changes; windows; or rows"""
     seconds: float | None
     """From its first to the end of its last sample; None: it has no times"""
     figures: tuple[RecordedFigure, ...]
 
     def text(self) -> str:
-        """``rates over time: 60 samples of 1 link, 59 s``."""
-        of, rows = ("device", "windows") if self.key == AVAILABILITY else ("link", "samples")
+        """``rates over time: 60 values of 1 link, 59 s``."""
+        of, rows = ("device", "windows") if self.key == AVAILABILITY else ("link", "values")
         if self.seconds is None:
             return f"{self.kind}: {self.rows:,} rows"
         members = f"{self.members:,} {of}{'s' * (self.members != 1)}"

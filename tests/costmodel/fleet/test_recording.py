@@ -20,9 +20,9 @@ def understood(folder: Path, text: str, columns: RateColumns = KNOWN) -> Recordi
 def test_a_link_has_rates_gaps_and_silences(tmp_path: Path) -> None:
     found = understood(tmp_path, "0 6\n10 0\n20 2\n50 4\n")
     # The last sample lasts as long as the one before it: 80 s in all.
-    assert found.text() == "rates over time: 4 samples of 1 link, 1.33 min"
+    assert found.text() == "rates over time: 4 values of 1 link, 1.33 min"
     (rate,) = found.figures
-    assert rate.text() == ("rate: 0 bit/s to 6 Mbit/s, median 2 Mbit/s, samples at most 30 s apart, a silence of 10 s")
+    assert rate.text() == ("rate: 0 bit/s to 6 Mbit/s, median 2 Mbit/s, each held at most 30 s, a silence of 10 s")
     # 60 parts of 4/3 s: 7.5 of 6 Mbit/s, 7.5 of none, 22.5 of 2 Mbit/s and of 4 Mbit/s.
     assert (rate.drawn()[:7], rate.drawn()[8:15], len(rate.drawn())) == ("█" * 7, " " * 7, 60)
     assert (rate.silences, rate.silent_seconds, rate.gap_seconds) == (1, 10.0, 30.0)
@@ -32,7 +32,7 @@ def test_both_directions_of_several_links_are_over_all_of_them(tmp_path: Path) -
     rows = "client,seconds,down_mbps,up_mbps\na,0,8,1\nb,0,2,1\na,60,4,1\nb,60,2,0\n"
     found = understood(tmp_path, rows)
     assert (found.text(), found.key) == (
-        "both directions over time: 4 samples of 2 links, 2 min",
+        "both directions over time: 4 values of 2 links, 2 min",
         "fleet.bandwidth.file",
     )
     down, up = found.figures

@@ -116,9 +116,9 @@ def test_a_file_is_explained_as_the_recording_or_data_that_it_is(
     link.write_text("seconds,bits_per_second\n0,5\n1,10\n2,0\n")
     lines = [line.strip() for line in told(capsys, "explain", str(link)).splitlines()]
     assert lines[1:4] == [
-        "rates over time: 3 samples of 1 link, 3 s",
-        "rate: 0 bit/s to 10 bit/s, median 5 bit/s, samples at most 1 s apart, a",
-        "silence of 1 s",
+        "rates over time: 3 values of 1 link, 3 s",
+        "rate: 0 bit/s to 10 bit/s, median 5 bit/s, each held at most 1 s, a silence",
+        "of 1 s",
     ]
     assert lines[4] == f"|{'▄' * 20}{'█' * 20}{' ' * 20}|"
     assert lines[5] == "doubted: rate: at most 10 bit/s; Mbit/s given?"
