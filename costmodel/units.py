@@ -1,8 +1,9 @@
 """Quantities with units ("50 GB", "20 Mbit/s", "15 min") to SI numbers, and back for tables.
 
 Units are exact and case-sensitive: a megabyte is 1,000,000 bytes (MB), a mebibyte 1,048,576 (MiB). A number without a
-unit is already in SI: byte, bit/s, second, FLOP, joule. A text without a unit is an error. An unknown unit that others
-use for the same, such as Mbps, or MB/s where bits are counted, is an error that says the quantity in a known one.
+unit is already in SI: byte, bit/s, second, FLOP, joule; a mass is in grams. A text without a unit is an error. An
+unknown unit that others use for the same, such as Mbps, or MB/s where bits are counted, is an error that says the
+quantity in a known one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ SECONDS: Units = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": 1, "min": 6
 FLOPS: Units = {"FLOP": 1} | {f"{prefix}FLOP": 1000**power for power, prefix in enumerate("kMGTPE", start=1)}
 JOULES: Units = {"mJ": Decimal("1e-3"), "J": 1, "kJ": 10**3, "MJ": 10**6, "GJ": 10**9}
 WATT_HOURS: Units = {"Wh": 3600, "kWh": 3600 * 10**3}
+GRAMS: Units = {"mg": Decimal("1e-3"), "g": 1, "kg": 10**3, "t": 10**6}
+GRAMS_PER_KWH: Units = {"lb/MWh": Decimal("0.45359237"), "g/kWh": 1, "kg/kWh": 10**3}
 
 _EIGHTH = Decimal("0.125")
 _PREFIXES = {prefix: 1000**power for power, prefix in enumerate(("", "k", "M", "G", "T"))}
@@ -37,6 +40,11 @@ _FOREIGN: Mapping[str, Units] = {
     "bytes": _BITS,
     "a data rate": {**_BIT_RATES, **_BYTE_RATES},
     "a duration": _LONG_SECONDS | {f"{name}s": scale for name, scale in _LONG_SECONDS.items()},
+    "a carbon intensity": {
+        f"{mass}{gas}/{energy}": scale
+        for mass, energy, scale in (("g", "kWh", 1), ("kg", "kWh", 1000), ("kg", "MWh", 1), ("t", "MWh", 1000))
+        for gas in ("", "CO2", "CO2e", "CO2eq", " CO2", " CO2e", " CO2eq")
+    },
 }
 """What is measured -> the SI value of units that others use for it, and that are not accepted."""
 
@@ -82,12 +90,23 @@ def joules(quantity: Quantity) -> float:
     return float(_parse(quantity, {**JOULES, **WATT_HOURS}, "an energy"))
 
 
+def grams(quantity: Quantity) -> float:
+    """A mass in grams: "5 kg", "300 mg"; ValueError for anything else."""
+    return float(_parse(quantity, GRAMS, "a mass"))
+
+
+def grams_per_kwh(quantity: Quantity) -> float:
+    """A carbon intensity in g/kWh: "381 g/kWh", "0.381 kg/kWh", "840 lb/MWh"; ValueError for anything else."""
+    return float(_parse(quantity, GRAMS_PER_KWH, "a carbon intensity"))
+
+
 PARSERS: Mapping[Callable[[Quantity], float], Units] = {
     nbytes: BYTES,
     bits_per_second: RATES,
     seconds: SECONDS,
     flops: FLOPS,
     joules: JOULES,
+    grams: GRAMS,
 }
 """The functions that read quantities, and the units that `exact` writes for each."""
 
@@ -133,6 +152,11 @@ def format_flops(flops: float) -> str:
 def format_joules(joules: float) -> str:
     """5000 -> "5 kJ"."""
     return _format(joules, JOULES, "J")
+
+
+def format_grams(grams: float) -> str:
+    """0.0123 -> "12.3 mg"."""
+    return _format(grams, GRAMS, "g")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

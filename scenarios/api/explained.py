@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
+from costmodel.fleet.carbon import sources
 from costmodel.fleet.devices import devices, networks
 from edge.protocol.plugins import is_own
 from edge.protocol.spelling import closest
@@ -25,6 +27,7 @@ from scenarios.config.toml_writer import toml_value
 Explanation = dict[str, Any]
 OTHER_WORDS = {
     **dict.fromkeys(("euro", "euros", "eur", "money", "dollar", "price", "cost of data", "tariff"), "fleet.price"),
+    **dict.fromkeys(("co2", "co2e", "co2e_grams", "carbon", "emissions", "carbon footprint"), "fleet.carbon"),
     **dict.fromkeys(("kwh", "electricity", "price of power"), "fleet.price.kwh"),
     **dict.fromkeys(("data plan", "plan", "data allowance", "allowance"), "fleet.price.plan"),
     **dict.fromkeys(("router", "routers", "gateway"), "fleet.gateways"),
@@ -47,6 +50,7 @@ def explained(name: str) -> Explanation:
         values = {name: value for name, value in catalogue.shipped_values(key.key).items() if value != key.default}
         shipped = {name: toml_value(value) for name, value in values.items()}
         options = {"keys": [_option(option) for option in catalogue.row_options(name)]} if name in BY_OPTIONS else {}
+        options |= {"sources": [asdict(source) for source in sources()]} if name == "fleet.carbon.zone" else {}
         return {"kind": "key", **key.row(), "shipped": shipped, "example": _example(key, values), **options}
     tables = catalogue.key_tables()
     if name in tables:

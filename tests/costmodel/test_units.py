@@ -23,6 +23,9 @@ from costmodel import units
         (units.seconds, "300 ms", 0.3),
         (units.joules, "5 kJ", 5000.0),
         (units.joules, "2 Wh", 7200.0),
+        (units.grams, "2.5 kg", 2500.0),
+        (units.grams_per_kwh, "0.381 kg/kWh", 381.0),
+        (units.grams_per_kwh, "1000 lb/MWh", 453.59237),
     ],
 )
 def test_a_text_is_converted_to_si_exactly(parse: Callable[[str], float], text: str, expected: float) -> None:
@@ -64,6 +67,8 @@ def test_anything_else_is_refused_by_name(parse: Callable[[Any], float], quantit
         (units.nbytes, "5 Mbit", "did you mean '625 kB'?"),
         (units.nbytes, "5 G", "did you mean '5 GB' or '5 GiB'?"),
         (units.seconds, "2 hours", "did you mean '2 h'?"),
+        (units.grams_per_kwh, "381 gCO2/kWh", "did you mean '381 g/kWh'?"),
+        (units.grams_per_kwh, "381 kg/MWh", "did you mean '381 g/kWh'?"),
     ],
 )
 def test_a_unit_of_others_is_converted_and_an_ambiguous_one_is_asked_about(
@@ -104,6 +109,7 @@ def test_an_amount_is_written_in_units_without_any_loss(
         (units.format_seconds(math.inf), "inf s"),
         (units.format_flops(2.5e15), "2.5 PFLOP"),
         (units.format_joules(-5000), "-5 kJ"),
+        (units.format_grams(0.0123), "12.3 mg"),
     ],
 )
 def test_a_table_shows_three_digits_in_decimal_units(written: str, expected: str) -> None:
