@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.rounds.amounts import CO2E
+from edge.protocol.better import LOWER
 from scenarios.config.overrides import parse_all
 from scenarios.experiment import statistics
 from scenarios.report import readings
@@ -86,7 +87,7 @@ def test_tables_have_it_where_a_run_has_it(made: Mapping[str, dict[str, Any]]) -
     assert table.columns[place].over == "CO2e"
     assert [row[place] for row in table.rows] == [None, made["germany"]["carbon"]["co2e_grams"]]
     assert [row[until] for row in table.rows] == ["–", runs[1].trail[0].co2e_grams]
-    assert readings.CO2E.better is readings.LOWER
+    assert readings.CO2E.better is LOWER
 
 
 def test_over_seeds_it_is_an_amount_like_others() -> None:
