@@ -24,6 +24,8 @@ LongSeconds = Annotated[float, AllowInfNan(True), BeforeValidator(units.seconds)
 Joules = Annotated[float, BeforeValidator(units.joules), Field(gt=0)]
 Allowance = Annotated[int, BeforeValidator(units.nbytes), BeforeValidator(units.of_a_month), Field(gt=0)]
 """Bytes of a month: "10 GB/month", or "10 GB"."""
+CarbonIntensity = Annotated[float, BeforeValidator(units.grams_per_kwh), Field(ge=0, le=1e6)]
+"""g/kWh of CO2 equivalents: a number, or "381 g/kWh"."""
 Money = Annotated[float, Field(ge=0, le=1e6)]
 """In any currency, one for all prices of a scenario"""
 Share = Annotated[float, Field(gt=0)]
@@ -389,6 +391,19 @@ class Prices(FleetTable):
 
 
 @dataclass(frozen=True)
+class CarbonConfig(FleetTable):
+    """Carbon intensity of the electricity that clients' devices spend on visits: of a zone, or a number. It makes CO2e
+    of a run's joules, which no time and no other amount depends on."""
+
+    zone: str | None = None
+    """Zone of the electricity: a country's code (ISO 3166-1 alpha-2), EU or WORLD, with a row in carbon.toml."""
+    year: int | None = None
+    """Year of the zone's figure; by default its latest one."""
+    grams_per_kwh: CarbonIntensity | None = None
+    """In place of a zone: grams of CO2 equivalents for each kilowatt hour, a number or such as "381 g/kWh"."""
+
+
+@dataclass(frozen=True)
 class FleetConfig(FleetTable):
     """Devices and networks of the clients (``fedbr list devices``, ``fedbr list networks``)."""
 
@@ -443,6 +458,7 @@ class FleetConfig(FleetTable):
     """The network's watts; or a part that grows with the rate, and a tail after each transfer, until the client's
     next one (Huang et al., MobiSys 2012)."""
     price: Prices = Prices()
+    carbon: CarbonConfig = CarbonConfig()
     server: ServerLink = ServerLink()
     gateways: AccessLinks = AccessLinks()
     tiers: TierConfig = TierConfig()

@@ -1,9 +1,9 @@
 """Quantities with units ("50 GB", "20 Mbit/s", "15 min") to SI numbers, and back for tables.
 
 Units are exact and case-sensitive: a megabyte is 1,000,000 bytes (MB), a mebibyte 1,048,576 (MiB). A number without a
-unit is already in SI: byte, bit/s, second, FLOP, FLOP/s, joule, watt, hertz. A text without a unit is an error. An
-unknown unit that others use for the same, such as Mbps, or MB/s where bits are counted, is an error that says the
-quantity in a known one.
+unit is already in SI: byte, bit/s, second, FLOP, FLOP/s, joule, watt, hertz; a mass is in grams. A text without a unit
+is an error. An unknown unit that others use for the same, such as Mbps, or MB/s where bits are counted, is an error
+that says the quantity in a known one.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ HERTZ: Units = {"Hz": 1} | {f"{prefix}Hz": 1000**power for power, prefix in enum
 WATTS: Units = {"mW": Decimal("1e-3"), "W": 1, "kW": 10**3}
 JOULES: Units = {"mJ": Decimal("1e-3"), "J": 1, "kJ": 10**3, "MJ": 10**6, "GJ": 10**9}
 WATT_HOURS: Units = {"Wh": 3600, "kWh": 3600 * 10**3}
+GRAMS: Units = {"mg": Decimal("1e-3"), "g": 1, "kg": 10**3, "t": 10**6}
+GRAMS_PER_KWH: Units = {"lb/MWh": Decimal("0.45359237"), "g/kWh": 1, "kg/kWh": 10**3}
 
 _EIGHTH = Decimal("0.125")
 _PREFIXES = {prefix: 1000**power for power, prefix in enumerate(("", "k", "M", "G", "T"))}
@@ -47,6 +49,11 @@ _FOREIGN: Mapping[str, Units] = {
     "a data rate": {**_BIT_RATES, **_BYTE_RATES},
     "a speed of computing": _FLOP_RATES,
     "a duration": _LONG_SECONDS | {f"{name}s": scale for name, scale in _LONG_SECONDS.items()},
+    "a carbon intensity": {
+        f"{mass}{gas}/{energy}": scale
+        for mass, energy, scale in (("g", "kWh", 1), ("kg", "kWh", 1000), ("kg", "MWh", 1), ("t", "MWh", 1000))
+        for gas in ("", "CO2", "CO2e", "CO2eq", " CO2", " CO2e", " CO2eq")
+    },
 }
 """What is measured -> the SI value of units that others use for it, and that are not accepted."""
 
@@ -107,6 +114,16 @@ def hertz(quantity: Quantity) -> float:
     return float(_parse(quantity, HERTZ, "a clock"))
 
 
+def grams(quantity: Quantity) -> float:
+    """A mass in grams: "5 kg", "300 mg"; ValueError for anything else."""
+    return float(_parse(quantity, GRAMS, "a mass"))
+
+
+def grams_per_kwh(quantity: Quantity) -> float:
+    """A carbon intensity in g/kWh: "381 g/kWh", "0.381 kg/kWh", "840 lb/MWh"; ValueError for anything else."""
+    return float(_parse(quantity, GRAMS_PER_KWH, "a carbon intensity"))
+
+
 Parser = Callable[[Quantity], float]
 PARSERS: Mapping[Parser, Units] = {
     nbytes: BYTES,
@@ -117,6 +134,7 @@ PARSERS: Mapping[Parser, Units] = {
     joules: JOULES,
     watts: WATTS,
     hertz: HERTZ,
+    grams: GRAMS,
 }
 """The functions that read quantities, and the units that `exact` writes for each."""
 _OF_NAMES: Mapping[str, Parser] = {
@@ -177,6 +195,11 @@ def format_flops(flops: float) -> str:
 def format_joules(joules: float) -> str:
     """5000 -> "5 kJ"."""
     return _format(joules, JOULES, "J")
+
+
+def format_grams(grams: float) -> str:
+    """0.0123 -> "12.3 mg"."""
+    return _format(grams, GRAMS, "g")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -257,7 +257,7 @@ def decide(
         seeds: number of seeds, counted up from the scenario's; 3 by default
         target: accuracy to reach, on clients' validation examples
         cost: what is to be low until the target: seconds, bytes, joules, joules_per_device, bytes_per_device, rounds,
-            wan_bytes or price; by default what the first budget limits, or seconds
+            wan_bytes, price or co2e_grams; by default what the first budget limits, or seconds
         budgets: a limit of such an amount: bytes="2 GB"
         candidates: starter: about twenty that make sense for most scenarios, beside those of a grid
         draws: draws of uncertain figures for the probability of the answer, 50 by default; 0: no replays

@@ -14,7 +14,7 @@ from costmodel import units
 from edge.protocol.better import LOWER, Better
 
 Scope = Literal["clients", "tiers", "devices"]
-FORMATS = {"s": units.format_seconds, "B": units.format_bytes, "J": units.format_joules}
+FORMATS = {"s": units.format_seconds, "B": units.format_bytes, "J": units.format_joules, "g": units.format_grams}
 """SI unit -> the text of an amount"""
 
 
@@ -27,7 +27,7 @@ class Amount:
     field: str
     """Of `scenarios.run.progress.ProgressPoint`, which has it by round"""
     unit: str
-    """``s``, ``B`` or ``J``; ``money``; empty for a count"""
+    """``s``, ``B``, ``J`` or ``g``; ``money``; empty for a count"""
     parse: Callable[[units.Quantity], float]
     """Its value of a number or a text with a unit, such as "2 GB"; ValueError"""
     heading: str
@@ -45,7 +45,8 @@ class Amount:
     budget: str = ""
     """The key of a scenario's budget that limits it; empty: none does"""
     scope: Scope = "clients"
-    """tiers: where aggregators or prices are; devices: of the client that has spent the most, which visits tell"""
+    """tiers: where aggregators, prices or a carbon intensity are; devices: of the client that has spent the most, which
+    visits tell"""
     otherwise: str = ""
     """The field that counts in runs where the amount does not exist; empty: it is 0 there"""
     better: Better = LOWER
@@ -164,6 +165,18 @@ PRICE = Amount(
     budget="budget.price",
     scope="tiers",
 )
+CO2E = Amount(
+    key="co2e_grams",
+    field="co2e_grams",
+    unit="g",
+    parse=units.grams,
+    heading="CO2e",
+    title="Against CO2e",
+    axis="CO2e of the energy of clients",
+    name="co2e_grams",
+    kind="co2e_grams",
+    scope="tiers",
+)
 DEVICE_ENERGY = Amount(
     key="joules_per_device",
     field="device_joules",
@@ -192,7 +205,7 @@ DEVICE_BYTES = Amount(
 )
 AMOUNTS = (
     *(VIRTUAL_SECONDS, BYTES, NOMINAL_BYTES, ENERGY, ROUNDS),
-    *(WAN_BYTES, PRICE, DEVICE_ENERGY, DEVICE_BYTES),
+    *(WAN_BYTES, PRICE, CO2E, DEVICE_ENERGY, DEVICE_BYTES),
 )
 BY_KEY: Mapping[str, Amount] = {amount.key: amount for amount in AMOUNTS}
 BY_KIND: Mapping[str, Amount] = {amount.kind: amount for amount in AMOUNTS}

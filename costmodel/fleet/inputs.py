@@ -18,7 +18,7 @@ import numpy as np
 
 from costmodel.config import AccessLinks, AvailabilityConfig, BandwidthConfig, FleetConfig, RateColumns
 from costmodel.files import read_bytes
-from costmodel.fleet import traces
+from costmodel.fleet import carbon, traces
 from costmodel.fleet.board_table import StepFlops, is_table, read_boards, unread_columns
 from costmodel.fleet.csv_table import LARGEST_NBYTES, CsvTable, parse_table
 from costmodel.fleet.devices import Device, Network, devices, own_rows, with_new_names
@@ -123,6 +123,7 @@ class FleetInputs:
             )
         if self.aggregators is not None:
             notes += self.aggregators._notes_of_links("fleet.tiers", config, config.tiers.count, "aggregator")
+        notes.append(carbon.note(config.carbon))
         return [text for text in notes if text]
 
     def understood(self) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.fleet import implausible, traces
+from costmodel.fleet.carbon import sources
 from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.implausible import doubt
 from costmodel.fleet.recording import RATE, recording
@@ -32,6 +33,7 @@ from scenarios.config.toml_writer import toml_value
 Explanation = dict[str, Any]
 OTHER_WORDS = {
     **dict.fromkeys(("euro", "euros", "eur", "money", "dollar", "price", "cost of data", "tariff"), "fleet.price"),
+    **dict.fromkeys(("co2", "co2e", "co2e_grams", "carbon", "emissions", "carbon footprint"), "fleet.carbon"),
     **dict.fromkeys(("kwh", "electricity", "price of power"), "fleet.price.kwh"),
     **dict.fromkeys(("data plan", "plan", "data allowance", "allowance"), "fleet.price.plan"),
     **dict.fromkeys(("router", "routers", "gateway"), "fleet.gateways"),
@@ -56,6 +58,7 @@ def explained(name: str) -> Explanation:
         values = {name: value for name, value in catalogue.shipped_values(key.key).items() if value != key.default}
         shipped = {name: toml_value(value) for name, value in values.items()}
         options = {"keys": [_option(option) for option in catalogue.row_options(name)]} if name in BY_OPTIONS else {}
+        options |= {"sources": [asdict(source) for source in sources()]} if name == "fleet.carbon.zone" else {}
         return {"kind": "key", **key.row(), "shipped": shipped, "example": _example(key, values), **options}
     tables = catalogue.key_tables()
     if name in tables:

@@ -272,7 +272,8 @@ class DecideRequest(ExperimentRequest):
         str | None,
         Option(
             "what is to be low until the target: seconds, bytes, joules, joules_per_device, "
-            "bytes_per_device, rounds, wan_bytes or price; by default what the first budget limits, or seconds"
+            "bytes_per_device, rounds, wan_bytes, price or co2e_grams; by default what the first budget limits, or "
+            "seconds"
         ),
     ] = None
     budgets: Annotated[

@@ -65,8 +65,12 @@ def _facts(found: Explanation) -> Iterator[str]:
     unit = f", kept in {found['unit']}" if found["unit"] else ""
     yield f"default: {found['default']}{unit}"
     if found["choices"] and any(found["choices"].values()):
-        yield "choices, or module:ROW:"
+        yield "choices, or module:ROW:" if "sources" not in found else "choices:"
         yield from (f"  {name}: {title}" for name, title in found["choices"].items())
+        for source in found.get("sources", ()):
+            dates = f"of {source['published']}, read on {source['accessed']}"
+            yield f"[{source['name']}]: {source['title']}; {source['place']}, {dates}"
+            yield f"  counted are {source['counts']}"
     elif found["choices"] and not found["type"].startswith("one of"):
         yield f"choices: {', '.join(found['choices'])}"
     if found["used_by"]:

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from costmodel.fleet.carbon import zones
 from costmodel.fleet.devices import devices, networks
 from edge.data.partition_registry import PARTITIONS
 from edge.protocol.config import Also
@@ -169,6 +170,8 @@ def _choices(key: str, annotation: Any) -> dict[str, str]:
     point = BY_KEY.get(key) or BY_STAGE_KEY.get(key)
     if point is not None and get_origin(annotation) is not dict:
         return {name: row.title for name, row in point.shipped.items()}
+    if key == "fleet.carbon.zone":
+        return {code: zone.text for code, zone in zones().items()}
     if key in ("fleet.devices", "fleet.networks"):
         return dict.fromkeys(devices() if key == "fleet.devices" else networks(), "")
     return dict.fromkeys(map(str, value_types.literals(annotation)), "")

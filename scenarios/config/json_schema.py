@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from costmodel.units import GRAMS_PER_KWH, grams_per_kwh
 from scenarios.config import catalogue, toml_source
 from scenarios.config.catalogue import ScenarioKey
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, BY_STAGE_KEY
@@ -46,6 +48,8 @@ Schema = TypedDict(
     total=False,
 )
 """The keywords that are written here; pydantic gives further ones for single values"""
+WITH_UNITS: Mapping[Any, Iterable[str]] = {fraction: "%", grams_per_kwh: GRAMS_PER_KWH}
+"""The function that reads a number, which needs no unit -> the units that a text may have"""
 OWN_NAMES: Schema = {"type": "string", "pattern": "[:+]"}
 """``module:ROW``, and methods joined by ``+``"""
 STAGE: Schema = {"$ref": "#/$defs/stage"}
@@ -134,15 +138,11 @@ class _Values(GenerateJsonSchema):
     """Values as TOML has them: quantities as text with a unit, and no null."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        """A quantity is text with a unit, zero or inf (`scenarios.config.quantities`); a fraction may be in percent."""
+        """A quantity is text with a unit, zero or inf (`scenarios.config.quantities`); other numbers may have one."""
         read = schema["function"]["function"]
-        if read is fraction:
-            return {
-                "anyOf": [
-                    self.generate_inner(schema["schema"]),
-                    {"type": "string", "pattern": rf"^\s*{NUMBER}\s*%\s*$"},
-                ]
-            }
+        if read in WITH_UNITS:
+            pattern = rf"^\s*{NUMBER}\s*({'|'.join(WITH_UNITS[read])})\s*$"
+            return {"anyOf": [self.generate_inner(schema["schema"]), {"type": "string", "pattern": pattern}]}
         unit = QUANTITIES.get(read)
         if unit is None:
             return self.generate_inner(schema["schema"])

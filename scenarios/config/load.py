@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, Method, resolve
+from costmodel.fleet import carbon
 from edge.data.locate import check_root
 from edge.data.partitioning import check_partition
 from edge.data.registry import DataSet, dataset
@@ -296,6 +297,7 @@ def _checked(scenario: Scenario, raw: Mapping[str, TomlValue], resolver: _Resolv
     resolver.make("model.width", architecture.check_width, scenario.model.width)
     resolver.make("model.norm", architecture.check_norm, scenario.model.norm, scenario.model.width)
     resolver.refuse("fleet", validation.of_fleet(scenario))
+    resolver.make("fleet.carbon", carbon.intensity, scenario.fleet.carbon)
     resolver.make("travels", method.travels, options, layout, travels.down, travels.up)
     resolver.make("method", method.check_whole, options, layout, travels.down, travels.up)
 

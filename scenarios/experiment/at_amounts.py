@@ -12,8 +12,9 @@ from dataclasses import replace
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from coordinator.rounds.amounts import BY_NAME, PRICE, Amount
+from coordinator.rounds.amounts import BY_NAME, CO2E, PRICE, WAN_BYTES, Amount
 from costmodel.config import FleetConfig
+from costmodel.fleet.carbon import intensity
 from costmodel.units import Quantity
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
@@ -77,8 +78,18 @@ def _values(amount: Amount, asked: Quantity | Sequence[Quantity]) -> list[float]
     return sorted(values)
 
 
+MADE_BY = {
+    WAN_BYTES: "fleet.tiers",
+    PRICE: "fleet.price.gb, fleet.price.kwh or fleet.tiers",
+    CO2E: "fleet.carbon.zone or fleet.carbon.grams_per_kwh",
+}
+"""Amount that not every run has -> the keys that make it"""
+
+
 def spends(fleet: FleetConfig, amount: Amount) -> bool:
     """Whether runs on a fleet have such an amount."""
+    if amount is CO2E:
+        return intensity(fleet.carbon) is not None
     has_price = amount is PRICE and fleet.price.are_known
     return amount.scope != "tiers" or fleet.tiers.count > 0 or has_price
 
@@ -87,8 +98,7 @@ def check(at: At, fleets: Sequence[FleetConfig]) -> None:
     """ScenarioError for an amount that runs on none of these fleets have."""
     for name in at:
         if not any(spends(fleet, BY_NAME[name]) for fleet in fleets):
-            keys = "fleet.price.gb, fleet.price.kwh or fleet.tiers" if BY_NAME[name] is PRICE else "fleet.tiers"
-            raise ScenarioError(AT, f": {name}: no run has any; choose {keys}")
+            raise ScenarioError(AT, f": {name}: no run has any; choose {MADE_BY[BY_NAME[name]]}")
 
 
 def needs(at: At) -> dict[str, float]:

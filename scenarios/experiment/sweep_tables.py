@@ -10,8 +10,9 @@ from typing import Any
 from msgspec import Struct, convert
 from msgspec.structs import asdict
 
-from coordinator.rounds.amounts import BYTES, ENERGY, ROUNDS, VIRTUAL_SECONDS, Amount
+from coordinator.rounds.amounts import BYTES, CO2E, ENERGY, ROUNDS, VIRTUAL_SECONDS, Amount
 from coordinator.rounds.budget import EARLY
+from costmodel.fleet.carbon import LEFT_OUT
 from edge.protocol.plugins import display_name
 from scenarios.experiment import at_amounts, judged, statistics
 from scenarios.experiment.at_amounts import AmountReading
@@ -27,6 +28,7 @@ MOST_PAIRS = 20
 """Pairs of a table; of more, those with the smallest p are shown."""
 INTERVAL = "mean ± half of the 95 % interval (Student's t over seeds); sd: sample standard deviation"
 ONE_SEED = "one seed: no deviation, no interval and no test; use --seeds 3 or more"
+CO2E_NOTE = f"CO2e: the energy of clients' visits at the intensity of fleet.carbon; left out: {LEFT_OUT}"
 NO_MEAN = "-: a run of these seeds did not reach it, so that there is no mean"
 OF_CLIENTS = ("mean", "worst decile", "spread")
 CLIENTS = (
@@ -180,7 +182,12 @@ def tables(result: SweepResult, baseline: str | None = None) -> list[Table]:
 def _totals(result: SweepResult) -> Table:
     rows = zip(labels(result.rows), result.rows, strict=True)
     cells: list[list[Cell]] = [[name, *_means(result, row.statistics.spent)] for name, row in rows]
-    return Table("whole runs", [TableColumn(""), *_spent(result)], cells, _notes(result, INTERVAL))
+    notes = _notes(result, INTERVAL, *_co2e_note(result))
+    return Table("whole runs", [TableColumn(""), *_spent(result)], cells, notes)
+
+
+def _co2e_note(result: SweepResult) -> list[str]:
+    return [CO2E_NOTE] if CO2E in spent(result) else []
 
 
 def answer(result: SweepResult) -> list[str]:
@@ -324,7 +331,7 @@ def _of_rows(result: SweepResult) -> list[Table]:
         every = [row.statistics for row in result.rows]
         is_short = any(found.to_target[index].reached < len(found.seeds) for found in every)
         columns = [TableColumn(""), TableColumn("reached"), *_spent(result, {ROUNDS: 1, ENERGY: 2})]
-        notes = _notes(result, INTERVAL, *([NO_MEAN] if is_short else []))
+        notes = _notes(result, INTERVAL, *([NO_MEAN] if is_short else []), *_co2e_note(result))
         shown.append(Table(f"until accuracy {100 * target:g} %", columns, rows, notes))
     return shown
 

@@ -46,12 +46,13 @@ class Quantity:
 
 SECONDS, BYTES = Quantity(units.SECONDS), Quantity(units.BYTES)
 FLOPS, JOULES = Quantity(units.FLOPS), Quantity(units.JOULES)
+GRAMS = Quantity(units.GRAMS)
 PERCENT, POINTS = Quantity({"%": Decimal("0.01")}, 2, most=1.0), Quantity({"pp": Decimal("0.01")}, 2, least=None)
 """Shares in [0, 1], and differences of them in percentage points"""
 COUNT = Quantity({"": 1})
 MONEY = Quantity({"": 1})
 """In the currency of ``fleet.tiers.price``"""
-OF_UNIT = {"s": SECONDS, "B": BYTES, "J": JOULES, "money": MONEY, "": COUNT}
+OF_UNIT = {"s": SECONDS, "B": BYTES, "J": JOULES, "g": GRAMS, "money": MONEY, "": COUNT}
 """Unit of an amount (`coordinator.rounds.amounts.Amount`) -> what a column of it holds"""
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -65,7 +65,8 @@ def _known(amount: float) -> float | None:
 
 AMOUNTS = {amount.key: amount for amount in amounts.of("clients")}
 OF_TIERS = {amount.key: amount for amount in amounts.of("tiers")}
-"""Of messages between aggregators and what is above them, beside `AMOUNTS`: clients' bytes to aggregators are none"""
+"""Of messages between aggregators and what is above them, and of runs with prices or a carbon intensity, beside
+`AMOUNTS`: clients' bytes to aggregators are none"""
 
 
 def quantity(amount: Amount) -> Quantity:
@@ -143,6 +144,7 @@ PAID: Reading[RecordedRun] = Reading(
 PAID_A_MONTH: Reading[RecordedRun] = Reading(
     "paid_month", "a month", MONEY, lambda run: None if (paid := _paid(run)) is None else paid.month["price"], LOWER
 )
+CO2E: Reading[RecordedRun] = replace(total_of(amounts.CO2E).of(attrgetter("trail")), better=LOWER)
 WALL_SECONDS: Reading[RecordedRun] = Reading("wall_seconds", "wall time", SECONDS, RecordedRun.wall_seconds)
 
 WORST_DECILE: Reading[OverClients] = of_field("worst_decile", "worst decile", PERCENT, HIGHER)

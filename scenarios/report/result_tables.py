@@ -5,6 +5,7 @@ A first cell is the label of a run or group, beside which the page draws its lin
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 
 from coordinator.records.schema import ENERGY, FAULTY, KINDS, LEFTOVER, NO_TRAINING
 from coordinator.rounds import amounts
+from coordinator.rounds.amounts import Amount
 from edge.protocol.better import HIGHER, LOWER
 from edge.protocol.messages import VALIDATION
 from scenarios.report import drawn_times, readings
@@ -59,11 +61,13 @@ def results(runs: Runs, target: float | None, common: Limits, nominal: bool) -> 
     if any(readings.PAID.value(run) is not None for run in runs):
         add("Price", readings.PAID)
         add("Price", readings.PAID_A_MONTH)
+    if any(readings.CO2E.value(run) is not None for run in runs):
+        add("CO2e", readings.CO2E, "of the run")
     add("This machine", readings.WALL_SECONDS)
-    above = {readings.until(amount, target or 0.0).key for amount in readings.OF_TIERS.values()}
+    above = {readings.until(amount, target or 0.0).key: amount for amount in readings.OF_TIERS.values()}
 
     def cell(reading: Reading[RecordedRun], run: RecordedRun) -> Cell:
-        return MISSING if reading.key in above and not run.has_tiers else reading.value(run)
+        return MISSING if reading.key in above and not _has(above[reading.key], run) else reading.value(run)
 
     return Table(
         "results",
@@ -142,17 +146,26 @@ def over_seeds(groups: Sequence[RunGroup], target: float | None) -> Table:
         shown += [readings.until(amount, target).of(_trail_of) for amount in spent]
     shown += [readings.COMPLETED, *(readings.total_of(amount).of(_trail_of) for amount in spent)]
     above = {
-        each.key for amount in of_tiers for each in (readings.total_of(amount), readings.until(amount, target or 0.0))
+        each.key: amount
+        for amount in of_tiers
+        for each in (readings.total_of(amount), readings.until(amount, target or 0.0))
     }
 
     def cell(reading: Reading[RecordedRun], group: RunGroup) -> Cell:
-        return MISSING if reading.key in above and not group.first.has_tiers else _mean(reading, group.runs)
+        if reading.key in above and not _has(above[reading.key], group.first):
+            return MISSING
+        return _mean(reading, group.runs)
 
     rows: list[list[Cell]] = [
         [group.label, len(group.runs), *(cell(each, group) for each in shown)] for group in groups
     ]
     columns = [replace(TableColumn.of(each), better=None) for each in shown]
     return Table("groups", [TableColumn("group"), TableColumn("seeds", COUNT), *columns], rows)
+
+
+def _has(amount: Amount, run: RecordedRun) -> bool:
+    """Whether an amount exists in a run."""
+    return not math.isnan(amount.total(run.trail))
 
 
 def _mean(reading: Reading[RecordedRun], runs: Runs) -> Number:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from coordinator.rounds.amounts import ENERGY, PRICE, WAN_BYTES
+from costmodel.fleet.carbon import Intensity
 from edge.protocol.messages import VALIDATION
 from edge.protocol.plugins import display_name
 from scenarios.config.errors import ReportError
@@ -19,6 +20,7 @@ from scenarios.report.columns import (
     BYTES,
     COUNT,
     FLOPS,
+    GRAMS,
     JOULES,
     MONEY,
     PERCENT,
@@ -36,7 +38,7 @@ from scenarios.report.tables import Table
 from scenarios.run import own_method, visits
 from scenarios.run.progress import percent
 from scenarios.run.run_folder import RunFolder
-from scenarios.run.run_records import AggregatorsRecord, SummaryRecord, read_scenario
+from scenarios.run.run_records import AggregatorsRecord, CarbonSummaryRecord, SummaryRecord, read_scenario
 from scenarios.run.visits import counted
 
 Summary = Mapping[str, object]
@@ -61,6 +63,8 @@ def print_summary(result: Summary, page: Path | None, stream: IO[str] | None = N
     console.print("", table, "", sep="\n", end="")
     for name, value in (run.evaluation.values if run.evaluation else {}).items():
         console.print(f"{name}: {UNKNOWN if value is None else format(value, '.6g')}", markup=False, highlight=False)
+    if run.carbon is not None:
+        console.print(_intensity(run.carbon).account, style="dim", markup=False, highlight=False)
     # The source of the data says if they are lossy or a subset.
     for name, place in (("data", run.data), ("run folder", run.run_dir), ("report", page)):
         if place:
@@ -203,6 +207,7 @@ def _rows(runs: Sequence[SummaryRecord]) -> list[Row]:
         ("energy", _cells(runs, ENERGY.key, JOULES)),
         ("energy went into", _listed(energy)),
         *([("price", _listed(map(_paid, runs)))] if any(run.paid for run in runs) else []),
+        *([("CO2e", _listed(map(_co2e, runs)))] if any(run.carbon for run in runs) else []),
         ("waste", _listed(waste(runs))),
         ("bottleneck", _listed(counted(run.bottlenecks) for run in runs)),
         (
@@ -244,6 +249,20 @@ def _paid(run: SummaryRecord) -> str:
     if paid.plan_used is not None:
         text += f", {100 * paid.plan_used:.3g} % of the plan of {paid.busiest}"
     return text
+
+
+def _co2e(run: SummaryRecord) -> str:
+    """ "12.1 mg: 132 J at 329.65 g/kWh, DE 2025"."""
+    carbon = run.carbon
+    if carbon is None:
+        return "-"
+    own = _intensity(carbon)
+    grams, joules = (cells(held, [amount])[0] for held, amount in ((GRAMS, carbon.co2e_grams), (JOULES, carbon.joules)))
+    return f"{grams}: {joules} at {own.text}"
+
+
+def _intensity(carbon: CarbonSummaryRecord) -> Intensity:
+    return Intensity(carbon.grams_per_kwh, carbon.zone, carbon.year, carbon.source, carbon.counts)
 
 
 def above_clients(tiers: Sequence[AggregatorsRecord | None]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
+from costmodel.fleet.carbon import Intensity
 from edge.protocol.bounds import escaped
 from edge.protocol.files import write_text
 from edge.protocol.portable import NATIVE, PORTABLE, Instructions, numpy_instructions, numpy_is_portable
@@ -85,6 +86,21 @@ class TierRecord(Record):
     """The networks of their links to what is above them"""
 
 
+class CarbonRecord(Record):
+    """The carbon intensity that the joules of a run are multiplied with, as it was when the run began."""
+
+    grams_per_kwh: Number
+    zone: str | None = None
+    """None: a number of the user's"""
+    year: Count | None = None
+    source: str
+    counts: str = ""
+
+    @property
+    def intensity(self) -> Intensity:
+        return Intensity(self.grams_per_kwh, self.zone, self.year, self.source, self.counts)
+
+
 class Environment(Record):
     """The environment of a run. A key that does not concern a run is left out of its file."""
 
@@ -119,6 +135,8 @@ class Environment(Record):
     asynchronous: bool = False
     files: dict[str, str] = {}
     """Key -> SHA-256 of each file that the fleet reads"""
+    carbon: CarbonRecord | None = None
+    """Of runs with one"""
     own_method: dict[str, object] = {}
     """The fields that reports show of a method of the user's own"""
     sources: dict[str, SourceFile] = {}

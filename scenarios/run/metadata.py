@@ -14,7 +14,10 @@ import psutil
 from msgspec import Struct, to_builtins
 
 from coordinator.records.schema import RoundRow
+from coordinator.rounds.amounts import ENERGY
 from coordinator.rounds.run import RunTotals
+from costmodel.fleet import carbon
+from costmodel.fleet.carbon import LEFT_OUT, Intensity
 from costmodel.fleet.recorded_clients import gateway_of
 from edge.protocol.home import abbreviated
 from edge.runtime.numerics import processor
@@ -23,6 +26,7 @@ from scenarios.run import aggregators, client_values, evaluated_clients, own_met
 from scenarios.run.client_values import BestRound, ByDevice
 from scenarios.run.environment import (
     BlockRecord,
+    CarbonRecord,
     DataSetRecord,
     Environment,
     PartitionRecord,
@@ -33,7 +37,7 @@ from scenarios.run.environment import (
 from scenarios.run.host import PACKAGES, Host, default_workers
 from scenarios.run.plugin_sources import SourceFile
 from scenarios.run.run_folder import RunFolder
-from scenarios.run.run_summary import RunSummary
+from scenarios.run.run_summary import CarbonSummary, RunSummary
 from scenarios.run.setup import RunInputs, Setup
 
 
@@ -57,6 +61,7 @@ def environment(
         fleet = inputs.drawn_fleet
         by_device = {row.name: np.flatnonzero(fleet.device_of == i).tolist() for i, row in enumerate(fleet.devices)}
     has_tiers = bool(loaded.scenario.fleet.tiers.count)
+    intensity = carbon.intensity(loaded.scenario.fleet.carbon)
     concerns = {
         "files": inputs.file_hashes,
         "clients_by_device": by_device if len(by_device) > 1 else {},
@@ -65,6 +70,7 @@ def environment(
             TierRecord(devices=tier.device_names(range(len(tier))), networks=tier.network_names(range(len(tier))))
             for tier in (inputs.tier_clock().fleets if has_tiers else ())
         ],
+        "carbon": intensity and CarbonRecord(**asdict(intensity)),
         **own_method.record(loaded.method),
         "sources": dict(sources),
     }
@@ -156,6 +162,7 @@ def summary(
             *(recorded.links, reached, client_values.of_aggregators(values), client_values.of_global(values, rows))
         ),
         paid=to_builtins(_paid(recorded, setup.inputs)),
+        carbon=None if began.carbon is None else _carbon(began.carbon.intensity, trail),
         wasted_seconds=sum(row.wasted_s for row in rows),
         bottlenecks={name: bottleneck.rounds for name, bottleneck in visits.bottlenecks(query).items()},
         visits=visits.by_kind(query),
@@ -212,6 +219,20 @@ def _paid(recorded: RunFolder, inputs: RunInputs) -> Paid | None:
         busiest=names[busiest],
         plan_used=None if prices.plan is None else month["runs"] * float(nbytes[busiest]) / prices.plan,
         month=month,
+    )
+
+
+def _carbon(intensity: Intensity, trail: progress.Trail) -> CarbonSummary:
+    joules = ENERGY.total(trail)
+    return CarbonSummary(
+        co2e_grams=intensity.co2e_grams(joules),
+        joules=joules,
+        grams_per_kwh=intensity.grams_per_kwh,
+        zone=intensity.zone,
+        year=intensity.year,
+        source=intensity.source,
+        counts=intensity.counts,
+        leaves_out=LEFT_OUT,
     )
 
 

@@ -20,6 +20,7 @@ import msgspec
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.amounts import BY_KIND, Amount
 from costmodel.config import Prices
+from costmodel.fleet.carbon import Intensity
 from edge.protocol.better import HIGHER, Better
 
 
@@ -60,6 +61,8 @@ class ProgressPoint:
     aggregator_joules: float | None = None
     price: float | None = None
     """Of these bytes, and of clients' bytes and joules; None where neither has a price"""
+    co2e_grams: float | None = None
+    """Of clients' joules; None without a carbon intensity"""
     device_joules: float | None = None
     """Of the client that has spent the most; None, as the next one, where visits were not read"""
     device_nbytes: int | None = None
@@ -108,14 +111,17 @@ Spent = Iterable[tuple[int, int, float, int]]
 
 
 def accumulated(
-    rows: Iterable[RoundRow], above: Mapping[int, AboveClients] | None = None, prices: Prices | None = None
+    rows: Iterable[RoundRow],
+    above: Mapping[int, AboveClients] | None = None,
+    prices: Prices | None = None,
+    carbon: Intensity | None = None,
 ) -> Trail:
-    """The progress curve of these rounds, the first of them first; ``above``: by round, of runs with tiers; ``prices``:
-    of what clients spend."""
+    """The progress curve of these rounds, the first of them first; ``above``: by round, of runs with tiers; ``prices``,
+    ``carbon``: of what clients spend."""
     points: list[ProgressPoint] = []
     for row in rows:
         own = None if above is None else above.get(row.round, NOTHING_ABOVE)
-        points.append(after(points[-1] if points else None, row, own, prices))
+        points.append(after(points[-1] if points else None, row, own, prices, carbon))
     return Trail(points)
 
 
@@ -144,7 +150,11 @@ NOTHING_ABOVE = AboveClients(0, 0.0, 0.0)
 
 
 def after(
-    last: ProgressPoint | None, row: RoundRow, above: AboveClients | None = None, prices: Prices | None = None
+    last: ProgressPoint | None,
+    row: RoundRow,
+    above: AboveClients | None = None,
+    prices: Prices | None = None,
+    carbon: Intensity | None = None,
 ) -> ProgressPoint:
     """The running totals after one more round; ``last`` is None for the first. ``above``: None without tiers."""
     spent = 0.0 if above is None else above.price
@@ -152,6 +162,7 @@ def after(
         spent += prices.of(row.bytes_down + row.bytes_up, row.joules)
     has_price = above is not None or (prices is not None and prices.are_known)
     nbytes, nominal, best = (last.nbytes, last.nominal_nbytes, last.best) if last else (0, 0.0, 0.0)
+    joules = (last.joules if last else 0.0) + row.joules
     return ProgressPoint(
         row.round + 1,
         float(row.end_s),
@@ -159,10 +170,11 @@ def after(
         nominal + row.nominal_bytes,
         row.accuracy,
         max(best, row.accuracy or 0.0),
-        (last.joules if last else 0.0) + row.joules,
+        joules,
         None if above is None else ((last and last.wan_nbytes) or 0) + above.nbytes,
         None if above is None else ((last and last.aggregator_joules) or 0.0) + above.joules,
         ((last and last.price) or 0.0) + spent if has_price else None,
+        None if carbon is None else carbon.co2e_grams(joules),
     )
 
 

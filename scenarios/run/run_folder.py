@@ -28,6 +28,7 @@ from coordinator.records.schema import (
 )
 from coordinator.records.store import has_rounds, read
 from costmodel.config import Prices
+from costmodel.fleet.carbon import Intensity
 from edge.data.content import restore_content
 from edge.data.registry import DataError
 from edge.protocol.config import ModelProfile
@@ -271,13 +272,21 @@ class RunFolder:
     @cached_property
     def trail(self) -> progress.Trail:
         """The progress curve: running totals and accuracy after each round."""
-        return progress.accumulated(self.rounds, by_round(self.query) if self.has_tiers else None, self.prices)
+        above = by_round(self.query) if self.has_tiers else None
+        return progress.accumulated(self.rounds, above, self.prices, self.carbon)
 
     @property
     def prices(self) -> Prices:
         """The prices of what its clients spend."""
         table = (self.scenario.get("fleet") or {}).get("price") or {}
         return Prices(gb=float(table.get("gb", 0.0)), kwh=float(table.get("kwh", 0.0)))
+
+    @property
+    def carbon(self) -> Intensity | None:
+        """The carbon intensity of its electricity, as it was when the run began; None without one."""
+        table = (self.scenario.get("fleet") or {}).get("carbon") or {}
+        record = self.environment.carbon if table else None  # the file is read where it has one
+        return None if record is None else record.intensity
 
     @cached_property
     def device_trail(self) -> progress.Trail:

@@ -154,6 +154,17 @@ class PaidRecord(Record):
     month: dict[str, Number]
 
 
+class CarbonSummaryRecord(Record):
+    co2e_grams: Number
+    joules: Number
+    grams_per_kwh: Number
+    zone: str | None = None
+    year: Count | None = None
+    source: str
+    counts: str = ""
+    leaves_out: str
+
+
 class SummaryRecord(Record):
     """How a run ended, in its ledger's table ``meta``, and as ``run --json`` prints it."""
 
@@ -177,6 +188,7 @@ class SummaryRecord(Record):
     joules_by_part: dict[str, Number] = {}
     aggregators: AggregatorsRecord | None = None
     paid: PaidRecord | None = None
+    carbon: CarbonSummaryRecord | None = None
     wasted_bytes: Count = 0
     wasted_joules: Number = 0
     wasted_seconds: Number = 0
@@ -206,7 +218,7 @@ PRINTED = frozenset(SummaryRecord.model_fields) - {
         "method_notes",
         "rounds_to_target",
     ),
-    *("wasted_joules", "wasted_seconds", "visits", "aggregators"),
+    *("wasted_joules", "wasted_seconds", "visits", "aggregators", "carbon"),
 }
 """Keys without which a summary cannot be printed"""
 

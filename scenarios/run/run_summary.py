@@ -39,6 +39,8 @@ class RunSummary(TypedDict):
     """Other bytes and joules are those of clients"""
     paid: dict[str, object] | None
     """A `Paid`"""
+    carbon: CarbonSummary | None
+    """Without a carbon intensity None"""
     wasted_seconds: float
     bottlenecks: dict[str, int]
     visits: dict[str, int]
@@ -53,6 +55,19 @@ class RunSummary(TypedDict):
     model_sha256: str
     warnings: NotRequired[list[str]]
     """Of a run that has ended"""
+
+
+class CarbonSummary(TypedDict):
+    """The CO2e of a run: its joules times an `Intensity`, whose fields are here too."""
+
+    co2e_grams: float
+    joules: float
+    grams_per_kwh: float
+    zone: str | None
+    year: int | None
+    source: str
+    counts: str
+    leaves_out: str
 
 
 class CutRoundSummary(TypedDict):

@@ -183,6 +183,7 @@ class RunInputs:
         if loaded.method.app is not None:
             scenario["method"] = loaded.method.objective.name  # its files are in the data's hash
         del scenario["checkpoints"]  # it decides what stays on the disk, not what is computed
+        del scenario["fleet"]["carbon"]  # a reading of joules, on which nothing that is computed depends
         if scenario["fleet"]["seed"] == scenario["seed"]:
             del scenario["fleet"]["seed"]
         if scenario["model"]["norm"] == loaded.model.norm:

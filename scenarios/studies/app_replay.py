@@ -16,6 +16,7 @@ from coordinator.rounds.app_rounds import APP, EndedAppRound
 from coordinator.rounds.budget import TARGET
 from coordinator.rounds.run import RunFailed
 from costmodel.clock import Clock
+from costmodel.fleet.carbon import Intensity
 from costmodel.fleet.fleet import Fleet
 from edge.protocol import app_records
 from scenarios.config.load import Loaded
@@ -30,6 +31,7 @@ class ReplayedApp:
 
     def __init__(self, ready: PreparedApp) -> None:
         self.record, self.loaded, self.fresh = ready.record, ready.loaded, ready.fresh
+        self.carbon = ready.carbon
         self._contents = {row.round: row.model_sha256 for row in self.record.rounds}
         self.rounds_done: list[RoundRow] = []
         self.visits_done: list[VisitRow] = []
@@ -59,6 +61,8 @@ class PreparedApp:
     """The folder of the run"""
     fresh: str
     """The command that runs the app anew"""
+    carbon: Intensity | None
+    """That of the run, unless an override changes it"""
 
     @cached_property
     def fleet(self) -> Fleet:

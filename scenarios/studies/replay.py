@@ -21,12 +21,13 @@ from rich.console import Console
 from rich.table import Table
 
 from coordinator.records.schema import ANY_FLEET, BOTTLENECKS, RoundRow
-from coordinator.rounds.amounts import VIRTUAL_SECONDS
+from coordinator.rounds.amounts import CO2E, VIRTUAL_SECONDS
+from costmodel.fleet.carbon import intensity
 from scenarios.config import plugin_errors
 from scenarios.config.errors import COMMAND_LINE, ReportError
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.overrides import KeyValues, words
-from scenarios.report.columns import BYTES, JOULES, SECONDS, Quantity, cells
+from scenarios.report.columns import BYTES, GRAMS, JOULES, SECONDS, Quantity, cells
 from scenarios.report.run_reader import open_runs
 from scenarios.run.app_folder import runnable_app
 from scenarios.run.folder_files import DESCRIPTION
@@ -87,6 +88,8 @@ class ReplayResult(Struct, frozen=True):
     virtual_seconds: list[float]
     time_to_target_s: list[float | None]
     joules: list[float]
+    co2e_grams: list[float | None]
+    """None without a carbon intensity"""
     wasted_s: list[float]
     wasted_bytes: list[int]
     wasted_joules: list[float]
@@ -112,6 +115,8 @@ def replay(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False) 
     target, scenario = new.loaded.scenario.stop.target_accuracy, new.loaded.scenario
     both = (before, after)
     lengths = [[row.end_s - row.start_s for row in rows] for rows in both]
+    joules = [sum(row.joules for row in rows) for rows in both]
+    intensities = (RunFolder(folder).carbon, new.carbon)
     counts = [Counter(row.bottleneck for row in rows) for rows in both]
     names = [name for name in BOTTLENECKS if name in ANY_FLEET or any(count[name] for count in counts)]
     before_names, after_names = ({name: count[name] for name in names} for count in counts)
@@ -125,7 +130,11 @@ def replay(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False) 
         target_accuracy=target,
         virtual_seconds=[rows[-1].end_s for rows in both],
         time_to_target_s=[time_to(target, rows) for rows in both],
-        joules=[sum(row.joules for row in rows) for rows in both],
+        joules=joules,
+        co2e_grams=[
+            None if carbon is None else carbon.co2e_grams(spent)
+            for carbon, spent in zip(intensities, joules, strict=True)
+        ],
         wasted_s=[sum(row.wasted_s for row in rows) for rows in both],
         wasted_bytes=[sum(row.wasted_bytes for row in rows) for rows in both],
         wasted_joules=[sum(row.wasted_joules for row in rows) for rows in both],
@@ -179,10 +188,12 @@ def prepared(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False
     record = RecordedRounds.of(run, recorded.method.objective.records.table)
     if not record.rounds:
         raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
+    is_same = loaded.scenario.fleet.carbon == recorded.scenario.fleet.carbon
+    carbon = run.carbon if is_same else intensity(loaded.scenario.fleet.carbon)
     if app is not None:
         if app.sha256 != run.app_sha256():
             raise ScenarioError(f"{app.folder}: the app has changed since the run; to run it anew: {fresh}")
-        return app_replay.PreparedApp(record, loaded, app, folder, fresh)
+        return app_replay.PreparedApp(record, loaded, app, folder, fresh, carbon)
     for rounds in (recorded.scenario.rounds, loaded.scenario.rounds):
         if rounds.is_asynchronous:
             raise ScenarioError(
@@ -211,7 +222,7 @@ def prepared(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False
         _ = setup.refused
     if description.rates and any(made.rates.of_client(client) != setup.rates.of_client(client) for client in clients):
         raise ScenarioError(f"submodel.rate: clients would have other parts of the model; to train anew: {fresh}")
-    return PreparedReplay(record, setup, target, fresh)
+    return PreparedReplay(record, setup, target, fresh, carbon)
 
 
 def _check_files(run: RunFolder, recorded: RunInputs, replayed: RunInputs) -> None:
@@ -265,6 +276,8 @@ def show(result: ReplayResult, stream: IO[str] | None = None) -> None:
     if result.target_accuracy is not None:
         add(f"{VIRTUAL_SECONDS.heading} to {100 * result.target_accuracy:g} %", result.time_to_target_s, SECONDS)
     add("energy", result.joules, JOULES)
+    if any(grams is not None for grams in result.co2e_grams):
+        table.add_row(CO2E.heading, *cells(GRAMS, result.co2e_grams, missing="-"))
     for name, pair, quantity in (
         ("time, wasted", result.wasted_s, SECONDS),
         ("bytes, wasted", result.wasted_bytes, BYTES),

@@ -37,6 +37,7 @@ from coordinator.rounds.synchronous import run_synchronous
 from coordinator.rounds.untrained import DecisionOnlyServer, KnownEvaluation, Untrained
 from coordinator.rounds.visit import PlannedVisit
 from costmodel.clock import Clock
+from costmodel.fleet.carbon import Intensity
 from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_seconds
 from edge.protocol.messages import Update, numbers_of_loss
@@ -123,6 +124,8 @@ class PreparedReplay:
     """The recorded scenario's target accuracy, which may have ended the run"""
     fresh: str
     """The command that trains anew"""
+    carbon: Intensity | None
+    """That of the run, unless an override changes it"""
 
     @property
     def loaded(self) -> Loaded:
@@ -169,6 +172,7 @@ class RetimedRun(Untrained):
     def __init__(self, ready: PreparedReplay, fleet: Fleet) -> None:
         super().__init__(len(ready.setup.description.samples))
         self.record, self.loaded, self.fresh = ready.record, ready.loaded, ready.fresh
+        self.carbon = ready.carbon
         setup = ready.setup
         self.rounds_done: list[RoundRow] = []
         self.visits_done: list[VisitRow] = []

@@ -26,6 +26,9 @@ from costmodel import units
         (units.flops_per_second, "5 GFLOP/s", 5e9),
         (units.watts, "250 mW", 0.25),
         (units.hertz, "1.8 GHz", 1.8e9),
+        (units.grams, "2.5 kg", 2500.0),
+        (units.grams_per_kwh, "0.381 kg/kWh", 381.0),
+        (units.grams_per_kwh, "1000 lb/MWh", 453.59237),
     ],
 )
 def test_a_text_is_converted_to_si_exactly(parse: Callable[[str], float], text: str, expected: float) -> None:
@@ -68,6 +71,8 @@ def test_anything_else_is_refused_by_name(parse: Callable[[Any], float], quantit
         (units.nbytes, "5 G", "did you mean '5 GB' or '5 GiB'?"),
         (units.seconds, "2 hours", "did you mean '2 h'?"),
         (units.flops_per_second, "2 GFLOPS", "did you mean '2 GFLOP/s'?"),
+        (units.grams_per_kwh, "381 gCO2/kWh", "did you mean '381 g/kWh'?"),
+        (units.grams_per_kwh, "381 kg/MWh", "did you mean '381 g/kWh'?"),
     ],
 )
 def test_a_unit_of_others_is_converted_and_an_ambiguous_one_is_asked_about(
@@ -108,6 +113,7 @@ def test_an_amount_is_written_in_units_without_any_loss(
         (units.format_seconds(math.inf), "inf s"),
         (units.format_flops(2.5e15), "2.5 PFLOP"),
         (units.format_joules(-5000), "-5 kJ"),
+        (units.format_grams(0.0123), "12.3 mg"),
     ],
 )
 def test_a_table_shows_three_digits_in_decimal_units(written: str, expected: str) -> None:

@@ -47,7 +47,8 @@ def test_examples_in_each_form_are_trained_on_by_their_clients(
 def test_a_log_of_sites_is_understood_by_its_own_columns() -> None:
     columns = {"time": "when", "link": "site", "down": "rx", "up": "tx", "unit": "kbit/s"}
     file = str(FILES / "routers.csv")
-    checked = fedbr.check("digits", **{"fleet.gateways": {"count": 2, "bandwidth": {"file": file, "columns": columns}}})
+    gateways: dict[str, Any] = {"count": 2, "bandwidth": {"file": file, "columns": columns}}
+    checked = fedbr.check({"extends": "digits", "fleet": {"gateways": gateways}})
     assert checked["notes"][0] == (
         "fleet.gateways.bandwidth.file: rates over time: 78 values of 2 links, 20 min; rate: 0 bit/s to 29.3 Mbit/s, "
         "median 9.86 Mbit/s, each held at most 1.5 min, a silence of 1.5 min"

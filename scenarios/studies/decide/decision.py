@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from coordinator.rounds.amounts import BY_NAME, BYTES, ENERGY, PRICE, ROUNDS, VIRTUAL_SECONDS, WAN_BYTES, of
+from coordinator.rounds.amounts import BY_NAME, BYTES, CO2E, ENERGY, PRICE, ROUNDS, VIRTUAL_SECONDS, WAN_BYTES, of
 from coordinator.rounds.budget import EARLY
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.files import write_text
@@ -602,13 +602,11 @@ def plan(
     for key in sorted({key for row in rows for key in row.settings}):
         if key.split(".")[0] in COMMON and key != "data.augment":
             raise ScenarioError(f"{key}: all candidates have the same data and target; name one value for all")
-    if PRICE.name in (objective.cost, *objective.budgets):
+    limited = {BY_NAME[name] for name in (objective.cost, *objective.budgets)}
+    for amount in (PRICE, CO2E):
         for row, loaded in zip(rows, scenarios, strict=True):
-            if not at_amounts.spends(loaded.scenario.fleet, PRICE):
-                raise ScenarioError(
-                    f"{row.name}: has no price: choose fleet.price.gb, fleet.price.kwh or, of aggregators, "
-                    "fleet.tiers.price"
-                )
+            if amount in limited and not at_amounts.spends(loaded.scenario.fleet, amount):
+                raise ScenarioError(f"{row.name}: has no {amount.heading}: choose {at_amounts.MADE_BY[amount]}")
     share = scenarios[0].scenario.data.validation
     held_out = {} if share else {VALIDATION: HELD_OUT}
     run_id = run_id or _run_id(grid, rows, objective)

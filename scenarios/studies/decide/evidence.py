@@ -68,4 +68,5 @@ def played(ready: Prepared, fleet: Fleet | None = None) -> Trail:
     new = ready.play(ready.fleet if fleet is None else fleet, may_end_elsewhere=True)
     above = aggregators.of_messages(new.messages_done) if new.loaded.scenario.fleet.tiers.count else None
     spent = ((visit.round, visit.client, visit.joules, visit.bytes_down + visit.bytes_up) for visit in new.visits_done)
-    return with_devices(accumulated(new.rounds_done, above, new.loaded.scenario.fleet.price), spent)
+    prices = new.loaded.scenario.fleet.price
+    return with_devices(accumulated(new.rounds_done, above, prices, new.carbon), spent)

@@ -168,8 +168,9 @@ class Check:
         if costs["wan_bytes"] is None:
             del costs["wan_bytes"], costs["price"]
         costs["data"] = result.pop("data")
-        if costs["evaluation_visits"] is None:
-            del costs["evaluation_visits"]
+        for key in ("evaluation_visits", "co2e_grams"):
+            if costs[key] is None:
+                del costs[key]
         return result
 
 

@@ -8,7 +8,7 @@ from typing import IO
 from rich.console import Console
 
 from coordinator.rounds.budget import JOULES
-from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
+from costmodel.units import format_bytes, format_flops, format_grams, format_joules, format_seconds
 from scenarios.config.quantities import scenario_text
 from scenarios.report.columns import FLOPS, Column
 from scenarios.report.terminal import UNKNOWN, console_on, print_columns
@@ -106,6 +106,10 @@ def cost_rows(costs: MachineCosts, estimate: Forecast) -> Iterator[tuple[str, st
         joules = estimate.per_round[JOULES], estimate.joules
         one_round, whole = (f"about {format_joules(each)}" for each in joules)
         yield "energy", one_round, whole
+        if estimate.co2e_grams:
+            grams = estimate.co2e_grams * joules[0] / joules[1], estimate.co2e_grams
+            one_round, whole = (f"about {format_grams(each)}" for each in grams)
+            yield "CO2e", one_round, whole
     yield "wall time here", seconds(costs.wall_seconds_per_round), seconds(costs.wall_seconds)
 
 
@@ -155,6 +159,8 @@ def estimate_rows(estimate: Forecast) -> Iterator[tuple[str, str]]:
     seconds, joules = estimate.virtual_seconds, estimate.joules
     yield "virtual time", unknown if seconds is None else f"about {format_seconds(seconds)}"
     yield "energy", unknown if joules is None else f"about {format_joules(joules)}"
+    if estimate.co2e_grams is not None:
+        yield "CO2e", f"about {format_grams(estimate.co2e_grams)}"
     kept = estimate.state_disk_nbytes
     yield "disk for client state", format_bytes(kept) if kept else "none"
     if estimate.vectors_disk_nbytes:

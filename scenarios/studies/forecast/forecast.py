@@ -35,6 +35,7 @@ from coordinator.rounds.budget import (
 from costmodel import units
 from costmodel.clock import Clock
 from costmodel.config import FleetConfig, TierConfig
+from costmodel.fleet.carbon import intensity
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.inputs import FleetInputs
@@ -129,6 +130,8 @@ class Forecast:
     varied_by: list[str]
     """Keys by which rounds take more time and energy than this, or less: their clients leave, or rates and speeds
     change"""
+    co2e_grams: float | None = None
+    """Of ``joules``, if the scenario has a carbon intensity"""
 
 
 class PlayedRounds:
@@ -295,7 +298,7 @@ def forecast_of(played: PlayedRounds) -> Forecast:
     payloads = [payload_nbytes(visit.price.down) for visit in visits]
     state_disk, vectors_disk = (files * nbytes for files, nbytes in disk_files(setup, played.run.server_side))
 
-    wan_bytes = totals.get(WAN_BYTES)
+    wan_bytes, joules, carbon = totals.get(WAN_BYTES), totals.get(JOULES), intensity(setup.scenario.fleet.carbon)
     return Forecast(
         message_down_nbytes=(min(down), max(down)),
         message_up_nbytes=max(sent),
@@ -310,7 +313,7 @@ def forecast_of(played: PlayedRounds) -> Forecast:
         flops=totals.get(FLOPS),
         flops_expected=not all(visit.price.exact for visit in visits),
         virtual_seconds=totals.get(SECONDS),
-        joules=totals.get(JOULES),
+        joules=joules,
         wan_bytes=None if wan_bytes is None else round(wan_bytes),
         price=totals.get(PRICE),
         untimed=played.untimed,
@@ -322,6 +325,7 @@ def forecast_of(played: PlayedRounds) -> Forecast:
         first_round=played.amounts[0] if played.amounts else {},
         per_round=played.pace,
         varied_by=varied_by(setup.scenario, setup.inputs.files),
+        co2e_grams=None if carbon is None or joules is None else carbon.co2e_grams(joules),
     )
 
 

@@ -95,12 +95,22 @@ def test_the_schema_is_printed_or_written(tmp_path: Path, capsys: pytest.Capture
     assert file.read_text(encoding="utf-8") == printed
 
 
+def test_zones_are_listed_with_their_figures_and_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(told(capsys, "explain", "fleet.carbon.zone").split())
+    assert "DE: Germany: 362.92 (2023), 336.38 (2024), 329.65 (2025) g/kWh [ember-2026]" in text
+    assert "[ember-2026]: Ember, Yearly Electricity Data 2026, via Our World in Data; " in text
+    assert "of 2026-04-24, read on 2026-11-29 counted are life-cycle emissions" in text
+    assert "module:ROW" not in text
+
+
 @pytest.mark.parametrize(
     ("word", "first"),
     [
         ("euro", "fleet.price"),
         ("kWh", "fleet.price.kwh"),
         ("data plan", "fleet.price.plan"),
+        ("carbon", "fleet.carbon"),
+        ("CO2e", "fleet.carbon"),
         ("router", "fleet.gateways"),
         ("int8", "one of fedbr list codecs:"),
     ],
@@ -110,9 +120,10 @@ def test_words_of_users_lead_to_keys_and_rows(word: str, first: str, capsys: pyt
 
 
 def test_a_file_is_explained_as_the_recording_or_data_that_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    link, table = tmp_path / "link.csv", tmp_path / "pets.csv"
+    monkeypatch.chdir(tmp_path)
+    link, table = Path("link.csv"), Path("pets.csv")
     link.write_text("seconds,bits_per_second\n0,5\n1,10\n2,0\n")
     lines = [line.strip() for line in told(capsys, "explain", str(link)).splitlines()]
     assert lines[1:4] == [

@@ -21,6 +21,7 @@ RUN_KEYS = {
     "run_dir", "method", "seed", "data", "rounds", "accuracy", "best_accuracy", "evaluation", "best_round",
     "virtual_seconds",
     "bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules", "joules_by_part", "paid",
+    "carbon",
     "target_accuracy",
     "time_to_target_s", "bytes_to_target", "rounds_to_target", "wasted_bytes", "wasted_seconds", "wasted_joules",
     "clients_left_out", "method_notes", "bottlenecks", "visits", "seconds_by_basis", "stopped_by", "wall_seconds",

@@ -40,6 +40,7 @@ NAMES = {
     "travels.up": ["everything", "last:2"],
     "fleet.devices": list(devices()),
     "fleet.networks": list(networks()),
+    "fleet.carbon.zone": ["DE", "EU", "WORLD"],
     "method_options": [name for row in METHODS for name in row.options.model_fields],
     "server_options": [name for row in SERVER_OPTIMIZERS.values() for name in row.options.model_fields],
 }
@@ -101,12 +102,16 @@ def _numbers(kind: type, bounds: list[Any]) -> st.SearchStrategy[Any]:
     near = st.integers(math.ceil(low), int(min(high, low + 20)))
     numbers = st.one_of(near, plain, st.just(low), st.just(high)).filter(lambda number: number not in out)
     for each in bounds:
-        if isinstance(each, BeforeValidator) and each.func is schema.fraction:
-            return st.one_of(numbers, st.integers(1, 100).map("{} %".format))
+        if isinstance(each, BeforeValidator) and each.func in UNIT_OF_NUMBERS:
+            return st.one_of(numbers, st.integers(1, 100).map(partial(_quantity, UNIT_OF_NUMBERS[each.func])))
         if isinstance(each, BeforeValidator):
             written = numbers.map(partial(_in_units, each.func))
             return st.one_of(written, st.integers(1, 1000).map(partial(_quantity, UNITS[each.func])))  # type: ignore[index]
     return numbers
+
+
+UNIT_OF_NUMBERS = {schema.fraction: "%", units.grams_per_kwh: "g/kWh"}
+"""The function that reads a number -> a unit that it may have"""
 
 
 def _in_units(parse: Any, number: float) -> Any:

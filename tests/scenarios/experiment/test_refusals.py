@@ -64,6 +64,10 @@ REFUSALS = (
     ("at 'byte=1 MB'", "--at: unknown amount 'byte', did you mean 'bytes'?"),
     ("at seconds=5", "--at: seconds: '5' is a duration without a unit: add one of us, ms, s, min, h, d"),
     ("at price=1", "--at: price: no run has any; choose fleet.price.gb, fleet.price.kwh or fleet.tiers"),
+    (
+        "at 'co2e_grams=1 g'",
+        "--at: co2e_grams: no run has any; choose fleet.carbon.zone or fleet.carbon.grams_per_kwh",
+    ),
     ("at 'wan_bytes=1 MB'", "--at: wan_bytes: no run has any; choose fleet.tiers"),
     ("at 'bytes=0 B'", "--at: bytes = '0 B': must be above 0"),
     ("at 'bytes=1 MB' 'bytes=2 MB'", "--at: bytes is named twice; write all its values as one list, --at bytes="),
