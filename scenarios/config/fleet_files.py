@@ -2,7 +2,7 @@
 
 Files of a fleet are searched under their names, then below the data roots (``data.root``, ``$FEDBR_DATA``, the user
 cache). A name in a scenario file is also searched beside that file. Run folders have names that hold wherever a command
-is called, and compare files by their content (`hashes`).
+is called, and copies of the files (`scenarios.run.input_files`), which come first; they know files by their content.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from costmodel.config import FILE_KEYS
 from costmodel.files import read_bytes
 from costmodel.fleet import inputs, traces
 from costmodel.fleet.csv_table import LARGEST_NBYTES
-from costmodel.fleet.inputs import FleetInputs
+from costmodel.fleet.inputs import FleetInputs, InputFile
 from edge.data.json_partition import MOST_NBYTES as LARGEST_PARTITION_NBYTES
 from edge.data.locate import SearchPath, is_file, search_paths
 from edge.protocol.home import abbreviated, expanded
@@ -33,13 +33,24 @@ CALIBRATED = "devices"
 PARTITION = "data.partition.file"
 KEYS = (*(f"fleet.{key}" for key in FILE_KEYS), PARTITION)
 """Keys that name files"""
+INPUTS = "inputs"
+"""The folder of a run, or of its archive, with copies of the files that its scenario names: ``inputs/KEY/FILE``"""
 
 
-def beside(tables: dict[str, TomlValue], folder: Path, is_first: bool = False) -> None:
-    """Name the files that lie in a folder by their whole paths, in place, as of `placed`."""
+def beside(tables: dict[str, TomlValue], folder: Path, is_recorded: bool = False) -> None:
+    """Name the files that lie in a folder by their whole paths, in place, as of `placed`; ``is_recorded``: in that of a
+    run, whose copies and files come first."""
     for key in KEYS:
-        if (name := value_at(tables, key)) is not None:
-            set_value(tables, key, placed(key, name, folder, is_first))
+        name = value_at(tables, key)
+        if isinstance(name, str) and is_recorded and is_file(copy := copy_of(folder, key, name)):
+            set_value(tables, key, str(copy.absolute()))
+        elif name is not None:
+            set_value(tables, key, placed(key, name, folder, is_recorded))
+
+
+def copy_of(folder: Path, key: str, name: str) -> Path:
+    """The place in a run folder for a copy of the file that a key names."""
+    return folder / INPUTS / key / Path(name).name
 
 
 def placed(key: str, name: Any, folder: Path, is_first: bool = False) -> Any:
@@ -47,7 +58,8 @@ def placed(key: str, name: Any, folder: Path, is_first: bool = False) -> Any:
     folder, or the folder comes first; any other value as it is."""
     if key not in KEYS or not isinstance(name, str) or not is_file(folder / name):
         return name
-    return str((folder / name).resolve()) if is_first or not is_file(Path(name)) else name
+    path = folder / name
+    return str(path.parent.resolve() / path.name) if is_first or not is_file(Path(name)) else name
 
 
 def absolute(scenario: Scenario, place: Path | None = None) -> dict[str, TomlValue]:
@@ -60,20 +72,21 @@ def absolute(scenario: Scenario, place: Path | None = None) -> dict[str, TomlVal
     for key in KEYS:
         name = value_at(tables, key)
         if isinstance(name, str) and is_file(path := expanded(name)):
-            is_near = place is not None and path.resolve().parent == place.resolve()
-            set_value(tables, key, f"../{path.name}" if is_near else abbreviated(str(path.resolve())))
+            within = path.parent.resolve()  # a link keeps its name, by which others lie beside it
+            is_near = place is not None and within == place.resolve()
+            set_value(tables, key, f"../{path.name}" if is_near else abbreviated(str(within / path.name)))
     return tables
 
 
-def hashes(scenario: Scenario, files: FleetInputs) -> dict[str, str]:
-    """Key -> SHA-256 of each file that the scenario names, and of those beside them; ``files``: those of its fleet.
+def named_files(scenario: Scenario, files: FleetInputs) -> tuple[InputFile, ...]:
+    """Each file that the scenario names, and those beside them; ``files``: those of its fleet.
 
     ScenarioError for a partition that is too large.
     """
-    by_key, file = dict(files.sha256), scenario.data.partition.file
-    if file is not None and is_file(path := expanded(file)):
-        by_key[PARTITION] = sha256(PARTITION, path)
-    return by_key
+    name = scenario.data.partition.file
+    if name is None or not is_file(path := expanded(name)):
+        return files.files
+    return (*files.files, InputFile(PARTITION, name, path, sha256(PARTITION, path)))
 
 
 def sha256(key: str, path: Path) -> str:

@@ -74,7 +74,7 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, TomlValue]:
         raw = parse_toml(content.decode())
     except ValueError as error:  # also text that is not UTF-8, and an integer of thousands of digits
         raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
-    fleet_files.beside(raw, path.parent, is_first=is_recorded(path))
+    fleet_files.beside(raw, path.parent, is_recorded=is_recorded(path))
     base = raw.pop("extends", None)
     if base is None:
         return raw

@@ -46,7 +46,7 @@ from costmodel.fleet import model_demand
 from costmodel.fleet.availability import Always
 from costmodel.fleet.devices import MEASUREMENTS, Device, Network
 from costmodel.fleet.fleet import Fleet
-from costmodel.fleet.inputs import FleetInputs
+from costmodel.fleet.inputs import FleetInputs, InputFile
 from costmodel.fleet.model_demand import Operations
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
@@ -144,9 +144,14 @@ class RunInputs:
         return fleet_files.read_inputs(self.scenario)
 
     @cached_property
+    def named_files(self) -> tuple[InputFile, ...]:
+        """Each file that the scenario names, and those beside them."""
+        return fleet_files.named_files(self.scenario, self.files)
+
+    @property
     def file_hashes(self) -> Mapping[str, str]:
-        """Key -> SHA-256 of each file that the scenario names, and of those beside them."""
-        return fleet_files.hashes(self.scenario, self.files)
+        """Key -> SHA-256 of each of them."""
+        return {file.key: file.sha256 for file in self.named_files}
 
     @cached_property
     def drawn_fleet(self) -> Fleet:
