@@ -338,7 +338,7 @@ class _Maker:
             if ledger.genesis != chain:
                 raise is_another(inputs, RunFolder(folder), setup.description.data_sha256)
             _keep_description(setup, folder)
-            job = setup.job
+            job = _with_own_partition(setup.job, folder)
             if access is not None:
                 numerics = {} if access.any_machine else fingerprint(device, loaded.scenario.train.instructions)
                 job = replace(job, fingerprint=numerics, visit_nbytes=setup.training_nbytes())
@@ -392,6 +392,16 @@ class _Maker:
             most_nbytes=most_nbytes,
             files={} if access is None else shipped_files(job, self.held.path),
         )
+
+
+def _with_own_partition(job: Job, folder: Path) -> Job:
+    """The job with the run's copy of the partition, since workers that join later read it, too."""
+    partition = job.data.partition
+    if partition.file is None:
+        return job
+    copy = fleet_files.copy_of(folder, fleet_files.PARTITION, partition.file).absolute()
+    own = replace(partition, file=str(copy)) if copy.is_file() else partition
+    return replace(job, data=replace(job.data, partition=own))
 
 
 def _keep_description(setup: Setup, folder: Path) -> None:

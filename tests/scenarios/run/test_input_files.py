@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edge.protocol.config import Job
 from scenarios.cli.main import run_command
 from scenarios.config.errors import ScenarioError
 from scenarios.config.fleet_files import KEYS
 from scenarios.config.schema import all_fields
-from scenarios.run import folder_files, input_files
+from scenarios.run import folder_files, input_files, runner
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies.removal import remove
 from scenarios.studies.run_list import entry
-from tests.scenarios.in_this_process import pool_in_this_process, run
+from tests.scenarios.in_this_process import InThisProcess, pool_in_this_process, run
 from tests.scenarios.runs import refused
 
 __all__ = ["pool_in_this_process"]
@@ -97,6 +99,22 @@ def test_a_file_that_changes_while_a_run_is_stopped_changes_nothing_in_the_run_a
     note = f"fleet.bandwidth.file: {here}/t.csv has changed since the run began, which goes on with its copy"
     assert [line for line in capsys.readouterr().err.splitlines() if "changed" in line] == [f"fedbr: note: {note}"]
     assert ends(folder) == ends(whole)
+
+
+def test_workers_train_with_the_copy_of_a_partition_so_that_the_file_may_change_in_mid_run(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = []
+
+    class Recorded(InThisProcess):
+        def __init__(self, job: Job, *_: Any, **__: Any) -> None:
+            files.append(job.data.partition.file)
+            super().__init__(job)
+
+    monkeypatch.setattr(runner, "Pool", Recorded)
+    folder = run(Path("runs"), *FEW, *SHARES, "rounds.max=1")
+    # Errors of the file are named before, as the user's.
+    assert files == ["p.json", f"{here}/{folder}/inputs/data.partition.file/p.json"]
 
 
 def test_a_copy_that_was_changed_is_refused_with_its_key(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -211,6 +211,16 @@ def test_what_is_missing_in_an_archive_is_said(tmp_path: Path, monkeypatch: pyte
     ]
 
 
+def test_the_figures_of_a_calibrated_device_are_said_to_be_missing(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "digits" / "a", (0.5,), 'method = "fedavg"\n')
+    (folder / "environment.json").write_text(json.dumps({"calibrations": {"mine": []}}))
+    (folder / "report.html").write_text("")
+    assert pack(folder, tmp_path / "a.tar.gz")["notes"] == [
+        "fleet.devices: mine was calibrated on this machine, and its figures are left out; those of a run with "
+        "fleet.device_file = mine.toml are not"
+    ]
+
+
 def test_an_archive_has_the_sources_of_a_flower_app_and_its_replies_only_if_asked_for(tmp_path: Path) -> None:
     app = tmp_path / "app"
     app.mkdir()
