@@ -7,15 +7,19 @@ any, are those of the run.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from edge.data.content import restore_content
 from edge.data.own_files import kept
+from edge.data.registry import DataError, dataset
 from edge.protocol.config import FileReading
 from edge.protocol.home import expanded
+from edge.protocol.plugins import is_own
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
-from scenarios.config.fleet_files import DATA_FILE
+from scenarios.config.fleet_files import ARRAYS, DATA_FILE
 from scenarios.config.tables import TomlValue, leaves, set_value, value_at
 
 READING = "data.reading"
@@ -55,3 +59,16 @@ def laid_over(tables: dict[str, TomlValue], beneath: Mapping[str, TomlValue], so
     """Say in these tables, in place, which data set their ``data.file`` is."""
     for key, value in named(tables, beneath, source).items():
         set_value(tables, key, value)
+
+
+def restored(tables: Mapping[str, TomlValue], folder: Path) -> None:
+    """Have the examples that a run folder, or an archive of it, keeps of its data in the cache; ScenarioError for
+    others than those."""
+    name = value_at(tables, "data.name")
+    if not isinstance(name, str) or is_own(name) or not (folder / ARRAYS).is_dir():
+        return
+    try:
+        if content := dataset(name).content:
+            restore_content(content, cache_folder(), folder / ARRAYS)
+    except (DataError, OSError) as error:
+        raise ScenarioError(str(error)) from None

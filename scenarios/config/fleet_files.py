@@ -2,7 +2,7 @@
 
 Files of a fleet are searched under their names, then below the data roots (``data.root``, ``$FEDBR_DATA``, the user
 cache). A name in a scenario file is also searched beside that file. Run folders have names that hold wherever a command
-is called, and compare files by their content (`hashes`).
+is called, and copies of the files (`scenarios.run.input_files`), which come first; they know files by their content.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from costmodel.config import FILE_KEYS
 from costmodel.files import read_bytes
 from costmodel.fleet import inputs, traces
 from costmodel.fleet.csv_table import LARGEST_NBYTES
-from costmodel.fleet.inputs import FleetInputs
+from costmodel.fleet.inputs import FleetInputs, InputFile
 from edge.data.json_partition import MOST_NBYTES as LARGEST_PARTITION_NBYTES
 from edge.data.locate import SearchPath, is_file, search_paths
 from edge.protocol.home import abbreviated, expanded
@@ -36,13 +36,26 @@ DATA_FILE = "data.file"
 """A data set: a file, or a folder"""
 KEYS = (*(f"fleet.{key}" for key in FILE_KEYS), PARTITION)
 """Keys that name files"""
+ARRAYS = "arrays"
+"""The folder of a run with the examples of a file, or of arrays that were given in Python (`edge.data.content`)"""
+INPUTS = "inputs"
+"""The folder of a run, or of its archive, with copies of the files that its scenario names: ``inputs/KEY/FILE``"""
 
 
-def beside(tables: dict[str, TomlValue], folder: Path, is_first: bool = False) -> None:
-    """Name the files that lie in a folder by their whole paths, in place, as of `placed`."""
+def beside(tables: dict[str, TomlValue], folder: Path, is_recorded: bool = False) -> None:
+    """Name the files that lie in a folder by their whole paths, in place, as of `placed`; ``is_recorded``: in that of a
+    run, whose copies and files come first."""
     for key in (*KEYS, DATA_FILE):
-        if (name := value_at(tables, key)) is not None:
-            set_value(tables, key, placed(key, name, folder, is_first))
+        name = value_at(tables, key)
+        if isinstance(name, str) and is_recorded and is_file(copy := copy_of(folder, key, name)):
+            set_value(tables, key, str(copy.absolute()))
+        elif name is not None:
+            set_value(tables, key, placed(key, name, folder, is_recorded))
+
+
+def copy_of(folder: Path, key: str, name: str) -> Path:
+    """The place in a run folder for a copy of the file that a key names."""
+    return folder / INPUTS / key / Path(name).name
 
 
 def placed(key: str, name: Any, folder: Path, is_first: bool = False) -> Any:
@@ -51,7 +64,8 @@ def placed(key: str, name: Any, folder: Path, is_first: bool = False) -> Any:
     is_there = _exists if key == DATA_FILE else is_file
     if key not in (*KEYS, DATA_FILE) or not isinstance(name, str) or not is_there(folder / name):
         return name
-    return str((folder / name).resolve()) if is_first or not is_there(Path(name)) else name
+    path = folder / name
+    return str(path.parent.resolve() / path.name) if is_first or not is_there(Path(name)) else name
 
 
 def _exists(path: Path) -> bool:
@@ -71,21 +85,23 @@ def absolute(scenario: Scenario, place: Path | None = None) -> dict[str, TomlVal
     tables = scenario.model_dump()
     for key in (*KEYS, DATA_FILE):
         name = value_at(tables, key)
-        if isinstance(name, str) and (is_file(path := expanded(name)) or (key == DATA_FILE and _exists(path))):
-            is_near = place is not None and path.resolve().parent == place.resolve()
-            set_value(tables, key, f"../{path.name}" if is_near else abbreviated(str(path.resolve())))
+        is_there = _exists if key == DATA_FILE else is_file
+        if isinstance(name, str) and is_there(path := expanded(name)):
+            within = path.parent.resolve()  # a link keeps its name, by which others lie beside it
+            is_near = place is not None and within == place.resolve()
+            set_value(tables, key, f"../{path.name}" if is_near else abbreviated(str(within / path.name)))
     return tables
 
 
-def hashes(scenario: Scenario, files: FleetInputs) -> dict[str, str]:
-    """Key -> SHA-256 of each file that the scenario names, and of those beside them; ``files``: those of its fleet.
+def named_files(scenario: Scenario, files: FleetInputs) -> tuple[InputFile, ...]:
+    """Each file that the scenario names, and those beside them; ``files``: those of its fleet.
 
     ScenarioError for a partition that is too large.
     """
-    by_key, file = dict(files.sha256), scenario.data.partition.file
-    if file is not None and is_file(path := expanded(file)):
-        by_key[PARTITION] = sha256(PARTITION, path)
-    return by_key
+    name = scenario.data.partition.file
+    if name is None or not is_file(path := expanded(name)):
+        return files.files
+    return (*files.files, InputFile(PARTITION, name, path, sha256(PARTITION, path)))
 
 
 def sha256(key: str, path: Path) -> str:

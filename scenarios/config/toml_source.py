@@ -74,7 +74,7 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, TomlValue]:
         raw = parse_toml(content.decode())
     except ValueError as error:  # also text that is not UTF-8, and an integer of thousands of digits
         raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
-    fleet_files.beside(raw, path.parent, is_first=is_recorded(path))
+    fleet_files.beside(raw, path.parent, is_recorded=is_recorded(path))
     base = raw.pop("extends", None)
     beneath: dict[str, TomlValue] = {}
     if base is not None:
@@ -86,7 +86,9 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, TomlValue]:
         except ScenarioError as error:
             raise ScenarioError(f"{path.name}: extends: {error}") from None
         beneath = read(parent, (*seen, path.resolve()))
-    if not is_recorded(path):  # that of a run says which data it had
+    if is_recorded(path):  # it says which data the run had, and may have them
+        data_file.restored(raw, path.parent)
+    else:
         data_file.laid_over(raw, beneath, path.name)
     return merged(beneath, raw)
 

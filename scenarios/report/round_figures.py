@@ -23,7 +23,7 @@ from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP, Replay, Samples
 from costmodel.network.tcp import WIRE_FACTOR
 from costmodel.units import SECONDS
-from scenarios.config.fleet_files import read_inputs
+from scenarios.config import fleet_files
 from scenarios.config.schema import Scenario
 from scenarios.report import plot_style, theme, tier_figures
 from scenarios.report.plot_style import ShownRuns
@@ -367,10 +367,11 @@ def _fleet(run: RecordedRun) -> Fleet | None:
     if fleet.get("trace") is None and (fleet.get("bandwidth") or {}).get("kind") != "trace":
         return None
     kept = {key: data[key] for key in ("clients", "root") if key in data}
+    tables = {"seed": run.scenario.get("seed", 0), "data": kept, "fleet": fleet}
+    fleet_files.beside(tables, run.folder, is_recorded=True)
     try:
-        scenario = Scenario.model_validate({"seed": run.scenario.get("seed", 0), "data": kept, "fleet": fleet})
-        files = read_inputs(scenario)
-        if files.sha256 != run.environment.files:
+        files = fleet_files.read_inputs(scenario := Scenario.model_validate(tables))
+        if any(run.environment.files.get(key) != sha256 for key, sha256 in files.sha256.items()):
             return None
         built = drawn_fleet(scenario, ("conv",), files)
     except (ValueError, OSError):  # whatever is wrong with the scenario or its files

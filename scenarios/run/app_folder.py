@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,7 +82,7 @@ def flower_app(loaded: Loaded) -> FlowerApp:
         if key not in config:
             raise ScenarioError(f"method_options.run_config.{key}: {file} has no such key; {nearest(key, config)}")
     try:
-        sha256 = _sha256(folder)
+        sha256 = sources_sha256(folder)
     except OSError as error:
         raise ScenarioError(f"{error.filename}: {error.strerror}") from None
     return FlowerApp(folder, texts[NAME], texts[CLIENT_APP], texts[SERVER_APP], config | dict(own), sha256)
@@ -118,15 +118,22 @@ def content(path: Path) -> bytes:
     return raw
 
 
-def _sha256(folder: Path) -> str:
-    """OSError as of `content`, and for more than `MOST_FILES` of them."""
-    digest, files = hashlib.sha256(), 0
+def source_files(folder: Path) -> Iterator[Path]:
+    """The files that make an app, in order. OSError for more than `MOST_FILES` of them."""
+    files = 0
     for path in sorted(folder.rglob("*")):
-        place = path.relative_to(folder)
-        if path.suffix in SOURCES and path.is_file() and not any(part.startswith((".", "__")) for part in place.parts):
+        parts = path.relative_to(folder).parts
+        if path.suffix in SOURCES and path.is_file() and not any(part.startswith((".", "__")) for part in parts):
             files += 1
             if files > MOST_FILES:
                 raise OSError(errno.EFBIG, f"has more than {MOST_FILES} source files", str(folder))
-            text = content(path)
-            digest.update(f"{place}\n{len(text)}\n".encode(errors="surrogateescape") + text)
+            yield path
+
+
+def sources_sha256(folder: Path) -> str:
+    """One hash over `source_files`, their names and lengths. OSError as of these and of `content`."""
+    digest = hashlib.sha256()
+    for path in source_files(folder):
+        text = content(path)
+        digest.update(f"{path.relative_to(folder)}\n{len(text)}\n".encode(errors="surrogateescape") + text)
     return digest.hexdigest()

@@ -26,7 +26,7 @@ from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.overrides import words
 from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
-from scenarios.config.tables import TomlValue, leaves
+from scenarios.config.tables import TomlValue, leaves, set_value
 from scenarios.config.validation import CHECKED_ROUNDS
 from scenarios.run import folder_files, run_problems
 from scenarios.run.folder_files import run_lock
@@ -106,7 +106,10 @@ def _write(new: Loaded, recorded: RunFolder) -> None:
     """The limits that the run began with, first: with them alone, nothing has changed."""
     if (recorded.folder / ENVIRONMENT).exists():
         recorded.environment.with_limits(new.began).write(recorded.folder)
-    write_text(recorded.folder / SCENARIO, scenario_text(new.scenario.model_dump()))
+    tables = new.scenario.model_dump()
+    for key, name in recorded.file_names.items():  # the scenario was read with those of the copies
+        set_value(tables, key, name)
+    write_text(recorded.folder / SCENARIO, scenario_text(tables))
 
 
 def check_schedule(train: TrainConfig, before: int, now: int) -> None:

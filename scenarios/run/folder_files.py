@@ -25,11 +25,10 @@ from edge.protocol import app_records
 from edge.protocol.bounds import CONTROL
 from edge.protocol.files import BRIEF_PAUSES_SECONDS, folder_lock, opened, write_bytes, write_folder
 from scenarios.config.errors import Argument, ScenarioError
-from scenarios.run import plugin_sources
+from scenarios.config.fleet_files import ARRAYS, INPUTS
+from scenarios.run import input_files, plugin_sources
 
 LOGS = "logs"
-ARRAYS = "arrays"
-"""The folder of arrays that were given in Python as a run's data (`edge.data.content`)"""
 FOLDERS = (*PLACES, LOGS, app_records.FOLDER)
 MADE = tuple(name for name in FOLDERS if name not in (VECTORS, app_records.FOLDER))
 """Folders that every run has; the server's vectors get theirs with the first of them, and messages those of an app"""
@@ -188,11 +187,12 @@ def run_lock(folder: Path) -> Iterator[HeldFolder]:
 
 def check(folder: Path) -> None:
     """ScenarioError for a run folder that no run has created, such as one with links."""
-    sources = folder / plugin_sources.FOLDER
-    packages = (Path(place, name) for place, names, _ in os.walk(sources) for name in names)
-    for path in (*(folder / name for name in (*FOLDERS, ARRAYS)), sources, *packages):
+    trees = [folder / name for name in (plugin_sources.FOLDER, INPUTS)]
+    inner = (Path(place, name) for tree in trees for place, names, _ in os.walk(tree) for name in names)
+    for path in (*(folder / name for name in (*FOLDERS, ARRAYS)), *trees, *inner):
         _refuse_unless(path, stat.S_ISDIR, "is not a folder")
-    for path in (*(folder / name for name in (*FILES, DESCRIPTION)), *_of_name(folder / LOGS, _LOG)):
+    copies = (Path(place, name) for place, _, names in os.walk(folder / INPUTS) for name in names)
+    for path in (*(folder / name for name in (*FILES, DESCRIPTION)), *_of_name(folder / LOGS, _LOG), *copies):
         _refuse_unless(path, stat.S_ISREG, "is not a regular file")
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), opened(folder / JOURNAL) as file:
         file.seek(-min(len(SUPER_JOURNAL), file.seek(0, os.SEEK_END)), os.SEEK_END)
@@ -237,6 +237,7 @@ def discard(folder: Path) -> None:
     if folder.is_symlink():
         return
     plugin_sources.remove(folder)
+    input_files.remove(folder)
     with contextlib.suppress(OSError):
         remove_all(folder)
     places = ((LOGS, _LOG), (ARRAYS, _ARRAY), (app_records.FOLDER, _MESSAGE))

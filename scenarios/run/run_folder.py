@@ -29,18 +29,16 @@ from coordinator.records.schema import (
 from coordinator.records.store import has_rounds, read
 from costmodel.config import Prices
 from costmodel.fleet.carbon import Intensity
-from edge.data.content import restore_content
-from edge.data.registry import DataError
 from edge.protocol.config import ModelProfile
 from edge.protocol.files import opened
 from edge.protocol.serialization import unpack_description
-from scenarios.config.cache import cache_folder
+from scenarios.config import fleet_files
 from scenarios.config.errors import Argument, ReportError, ScenarioError
 from scenarios.config.load import Loaded, load
 from scenarios.config.plugin_points import own_names
 from scenarios.config.quantities import scenario_text
 from scenarios.config.schema import Scenario
-from scenarios.config.tables import TomlValue, leaves
+from scenarios.config.tables import TomlValue, leaves, value_at
 from scenarios.run import folder_files, plugin_sources, progress, run_records
 from scenarios.run.aggregators import LinkTotals, by_link, by_round
 from scenarios.run.client_values import BestRound, ByDevice, best_round, by_device
@@ -90,9 +88,15 @@ class RunFolder:
             return dict(leaves(self.scenario))
         file = self.folder / SCENARIO
         try:
-            return _resolved(file, self.scenario_text)
+            return {**_resolved(file, self.scenario_text), **self.file_names}
         except (OSError, ValueError) as error:
             raise ReportError(f"{file} cannot be read: {error}") from None
+
+    @property
+    def file_names(self) -> Mapping[str, TomlValue]:
+        """Key -> name of each file that its scenario names, as the file has it: not that of the run's copy."""
+        named = {key: value_at(self.scenario, key) for key in fleet_files.KEYS}
+        return {key: name for key, name in named.items() if name is not None}
 
     @cached_property
     def settings(self) -> Mapping[str, TomlValue]:
@@ -136,11 +140,6 @@ class RunFolder:
                 # A module that has changed is possibly the cause.
                 change = "" if plugin_sources.ALLOW in str(error) else self.source_change()
                 raise ScenarioError(f"{error}; {change}" if change else str(error)) from None
-            if loaded.dataset.content and (arrays := self.folder / folder_files.ARRAYS).is_dir():
-                try:
-                    restore_content(loaded.dataset.content, cache_folder(), arrays)
-                except (DataError, OSError) as error:
-                    raise ScenarioError(str(error)) from None
             began = self.environment.began_with
             yield replace(loaded, name=self.folder.resolve().parent.name, began=began), device
 

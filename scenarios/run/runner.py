@@ -38,11 +38,19 @@ from scenarios.config import fleet_files, plugin_errors
 from scenarios.config.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.quantities import scenario_text
-from scenarios.run import app_run, evaluated_clients, folder_files, plugin_sources, run_problems, run_records
+from scenarios.run import (
+    app_run,
+    evaluated_clients,
+    folder_files,
+    input_files,
+    plugin_sources,
+    run_problems,
+    run_records,
+)
 from scenarios.run.app_folder import FlowerApp, flower_app, runnable_app
 from scenarios.run.environment import DataSetRecord, Environment
 from scenarios.run.federation import HEADERS_NBYTES, federated_run, largest_message
-from scenarios.run.folder_files import ARRAYS, HeldFolder, run_lock
+from scenarios.run.folder_files import HeldFolder, run_lock
 from scenarios.run.host import Host, interruptible, logging_to
 from scenarios.run.metadata import environment, summary
 from scenarios.run.observer import Observers
@@ -93,7 +101,9 @@ def run(
         flower_app(loaded)
     _ = inputs.drawn_fleet  # so that a fleet that cannot be is refused before there is a folder
     place = host.out / loaded.name
-    text = scenario_text(fleet_files.absolute(loaded.scenario, (place / (host.run_id or "new")).parent))
+    among = (place / (host.run_id or "new")).parent
+    tables = fleet_files.absolute(loaded.scenario, among)
+    text = scenario_text(tables)
     try:
         run_records.scenario_tables(text)
     except ValueError as error:
@@ -102,6 +112,7 @@ def run(
     def fill(new: Path) -> None:
         for name in folder_files.MADE:
             (new / name).mkdir()
+        input_files.keep(inputs.named_files, tables, new, among)
         write_text(new / SCENARIO, text)
 
     folder = folder_files.make_folder(place, host.run_id, fill)
@@ -170,7 +181,7 @@ def _outcome(inputs: RunInputs, recorded: RunFolder) -> RunSummary | None:
     app = None if inputs.loaded.method.app is None else flower_app(inputs.loaded)
     is_other_app = app is not None and app.sha256 != recorded.app_sha256()
     if is_other_app or recorded.meta["genesis"] != inputs.genesis(recorded.environment.data.sha256):
-        raise _is_another(folder)
+        raise is_another(inputs, recorded, None if app is None else app.sha256)
     if lacking := run_records.PRINTED - result.keys():
         raise ScenarioError(f"{recorded.ledger} is damaged: its summary has no {min(lacking)}")
     if (folder / folder_files.WAL).exists():  # killed before the ledger was closed
@@ -179,8 +190,16 @@ def _outcome(inputs: RunInputs, recorded: RunFolder) -> RunSummary | None:
     return cast(RunSummary, result | {"run_dir": str(folder)})  # it has the keys, and their types were checked
 
 
-def _is_another(folder: Path) -> ScenarioError:
-    return ScenarioError(f"{folder}: the data or the files that the scenario names have changed")
+def is_another(inputs: RunInputs, recorded: RunFolder, data_sha256: str | None = None) -> ScenarioError:
+    """The error for a run that names other content by now; ``data_sha256``: of its data or app, if that is known."""
+    change = input_files.change(recorded.environment.files, inputs.named_files)
+    if not change:
+        what = f"{SCENARIO}, or something that it names,"
+        if data_sha256 not in (None, recorded.app_sha256()):
+            kind = "data set" if inputs.loaded.method.app is None else "Flower app"
+            what = f"the {kind} {recorded.environment.data.name}"
+        change = f"{what} has changed since the run began"
+    return ScenarioError(f"{recorded.folder}: {change}; restore it, or start a new run")
 
 
 @contextlib.contextmanager
@@ -212,6 +231,8 @@ class _Maker:
         _log.info("run folder %s, %d workers on %s, data cache %s", folder, host.workers, host.device, cache_folder())
         try:
             self.watch.on_start(folder, self.loaded)
+            for note in self._notes_on_files(before):
+                self.watch.on_note(note)
             with plugin_errors.named(self.loaded.scenario.model_dump(), ScenarioError, self.loaded.name):
                 app = None if self.loaded.method.app is None else runnable_app(self.loaded)
                 run = self._run if app is None else functools.partial(self._run_app, app)
@@ -219,6 +240,11 @@ class _Maker:
             return result
         finally:
             self.watch.on_end(result)
+
+    def _notes_on_files(self, before: Environment | None) -> Iterator[str]:
+        if before is None:
+            return input_files.notes(self.inputs.named_files)
+        return input_files.outdated(RunFolder(self.held.path).scenario, before.files, self.held.path)
 
     def _run_app(self, app: FlowerApp, stop_at_target: bool, before: Environment | None) -> RunSummary:
         """As `_run`, of a Flower app, which brings its own model and data, and decides the rounds.
@@ -243,7 +269,7 @@ class _Maker:
             recorded = RunFolder(folder)
             has_changed = before is not None and app.sha256 != recorded.app_sha256()
             if ledger.genesis != chain or (has_changed and not recorded.has_app_failed):
-                raise _is_another(folder)
+                raise is_another(self.inputs, recorded, app.sha256)
             if has_changed:
                 ledger.event(HostEvent("app_changed", "", app.sha256, time.time()))
 
@@ -303,16 +329,16 @@ class _Maker:
         if before is None:
             kept = plugin_sources.keep(sources, folder)
             if loaded.dataset.content:
-                keep_content(loaded.dataset.content, cache_folder(), folder / ARRAYS)
+                keep_content(loaded.dataset.content, cache_folder(), folder / fleet_files.ARRAYS)
             here = environment(setup, self.host, refused, stop_at_target, kept)
             here.write(folder)
         path, genesis, table = folder / LEDGER, chain if before is None else None, loaded.method.objective.records.table
         with contextlib.closing(Ledger(path, genesis, table, loaded.scenario.checkpoints, self.held.check)) as ledger:
             self.held.keep(path)
             if ledger.genesis != chain:
-                raise _is_another(folder)
+                raise is_another(inputs, RunFolder(folder), setup.description.data_sha256)
             _keep_description(setup, folder)
-            job = setup.job
+            job = _with_own_partition(setup.job, folder)
             if access is not None:
                 numerics = {} if access.any_machine else fingerprint(device, loaded.scenario.train.instructions)
                 job = replace(job, fingerprint=numerics, visit_nbytes=setup.training_nbytes())
@@ -366,6 +392,16 @@ class _Maker:
             most_nbytes=most_nbytes,
             files={} if access is None else shipped_files(job, self.held.path),
         )
+
+
+def _with_own_partition(job: Job, folder: Path) -> Job:
+    """The job with the run's copy of the partition, since workers that join later read it, too."""
+    partition = job.data.partition
+    if partition.file is None:
+        return job
+    copy = fleet_files.copy_of(folder, fleet_files.PARTITION, partition.file).absolute()
+    own = replace(partition, file=str(copy)) if copy.is_file() else partition
+    return replace(job, data=replace(job.data, partition=own))
 
 
 def _keep_description(setup: Setup, folder: Path) -> None:

@@ -46,7 +46,7 @@ from costmodel.fleet import model_demand
 from costmodel.fleet.availability import Always
 from costmodel.fleet.devices import MEASUREMENTS, Device, Network
 from costmodel.fleet.fleet import Fleet
-from costmodel.fleet.inputs import FleetInputs
+from costmodel.fleet.inputs import FleetInputs, InputFile
 from costmodel.fleet.model_demand import Operations
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
@@ -72,6 +72,8 @@ from scenarios.config.validation import evaluated, named_blocks
 SUM_NBYTES = 8
 """Bytes of a number in the sum of updates"""
 RUN_ID_BYTES = 8
+PLACES_OF_DATA = ("root", "download", "file", "reading")
+"""Keys of ``data`` that say where examples come from: what they are is in the hash of their content"""
 DEVICE_KEYS = ("precision", "memory_format", "pathways", "graphs")
 """Keys of ``train`` whose defaults depend on the type of device"""
 
@@ -144,9 +146,14 @@ class RunInputs:
         return fleet_files.read_inputs(self.scenario)
 
     @cached_property
+    def named_files(self) -> tuple[InputFile, ...]:
+        """Each file that the scenario names, and those beside them."""
+        return fleet_files.named_files(self.scenario, self.files)
+
+    @property
     def file_hashes(self) -> Mapping[str, str]:
-        """Key -> SHA-256 of each file that the scenario names, and of those beside them."""
-        return fleet_files.hashes(self.scenario, self.files)
+        """Key -> SHA-256 of each of them."""
+        return {file.key: file.sha256 for file in self.named_files}
 
     @cached_property
     def drawn_fleet(self) -> Fleet:
@@ -193,7 +200,7 @@ class RunInputs:
         for key, sha256 in self.file_hashes.items():
             if value_at(scenario, key) is not None:  # others are beside one that is named
                 set_value(scenario, key, sha256)
-        data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
+        data = {key: value for key, value in scenario["data"].items() if key not in PLACES_OF_DATA}
         rows: list[Device | Network] = [*self.files.devices.values(), *self.files.networks.values()]
         # Measurements of a calibration say how its figures came about, and nothing is computed from them.
         figures = [{key: value for key, value in asdict(row).items() if key != MEASUREMENTS} for row in rows]
@@ -217,7 +224,7 @@ class RunInputs:
             cache=str(cache_folder()),
             model=scenario.model,
             # With the paths of this machine's user, since workers may be another's.
-            data=replace(scenario.data, root=root, partition=replace(scenario.data.partition, file=file)),
+            data=replace(scenario.data, root=root, file=None, partition=replace(scenario.data.partition, file=file)),
             train=scenario.train,
             objective=objective.client,
             wrap_model=objective.model.wrap_model(loaded.options),

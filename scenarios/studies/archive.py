@@ -1,9 +1,9 @@
 """``fedbr report --pack``: a run or run set as one archive, with a README and no path of its author's home.
 
 What is in it: scenario with the files that it names, environment, ledger, summary, report, what was measured, the
-copies of a user's own modules, and of a run set its tables. Logs are left out, and checkpoints unless they are asked
-for. The same run gives the same bytes: files are sorted, and are dated when the run began. Nothing is written into the
-folders.
+copies of a user's own modules, the sources of a Flower app, and of a run set its tables. Logs and data sets are left
+out, and checkpoints unless they are asked for. The same run gives the same bytes: files are sorted, and are dated when
+the run began. Nothing is written into the folders.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ from typing import Any
 from coordinator.records import foreign
 from coordinator.records.names import PLACES, is_valid
 from coordinator.rounds.amounts import BYTES, ENERGY, VIRTUAL_SECONDS
+from costmodel.units import format_bytes
+from edge.protocol import app_records
 from edge.protocol.files import opened
-from edge.protocol.home import abbreviated, contained
+from edge.protocol.home import abbreviated, contained, expanded
 from edge.protocol.portable import PORTABLE
 from edge.protocol.scratch import scratch
+from edge.protocol.spelling import FLOWER_APP
 from scenarios.config import fleet_files
 from scenarios.config.errors import ReportError, ScenarioError, one_paragraph
+from scenarios.config.fleet_files import INPUTS
 from scenarios.config.tables import set_value, value_at
 from scenarios.config.toml_writer import toml_text
 from scenarios.report import drawn_times, html, terminal
 from scenarios.report.run_reader import open_runs
-from scenarios.run import folder_files, plugin_sources
+from scenarios.run import app_folder, folder_files, input_files, plugin_sources
 from scenarios.run.folder_files import run_lock
 from scenarios.run.progress import percent
 from scenarios.run.run_folder import ENVIRONMENT, LEDGER, SCENARIO, RunFolder
@@ -47,8 +51,8 @@ MEASURED = (folder_files.MEASURED, drawn_times.FILE)
 FIRST_DATE = 315_532_800.0
 """The date of files of a run that does not say when it began: the first of 1980, before which some formats have no
 dates"""
-INPUTS = "inputs"
-"""Folder of the files that a scenario names"""
+APP = "app"
+"""Folder of the source files of a Flower app"""
 MOST_ROWS = 100
 """Runs of a run set that its README lists"""
 
@@ -117,6 +121,8 @@ def _stage_run(run: RunEntry, place: Path, checkpoints: bool, with_report: bool)
     folder_files.check(folder)
     place.mkdir(parents=True)
     yield from _stage_inputs(folder, place)
+    yield from _stage_app(folder, place)
+    yield from _stage_examples(folder, place)
     for name in (ENVIRONMENT, *(name for name in MEASURED if (folder / name).exists())):
         _copy_text(folder / name, place / name)
     if (described := folder / folder_files.DESCRIPTION).exists():
@@ -141,9 +147,10 @@ def _stage_run(run: RunEntry, place: Path, checkpoints: bool, with_report: bool)
     for copy in plugin_sources.copies(folder):
         if copy.is_file() and not any(parent.is_symlink() for parent in (copy, *copy.parents)):
             _copy(copy, place / copy.relative_to(folder))
-    for sub in PLACES if checkpoints else ():
+    for sub in (*PLACES, app_records.FOLDER) if checkpoints else ():
         for path in sorted((folder / sub).iterdir()) if (folder / sub).is_dir() else ():
-            if is_valid(sub, path.name):
+            is_reply = sub == app_records.FOLDER and path.suffix == ".reply"
+            if is_reply or (sub in PLACES and is_valid(sub, path.name)):
                 _copy(path, place / sub / path.name)
     if with_report:
         yield from _stage_report(folder, place)
@@ -154,19 +161,15 @@ def _stage_run(run: RunEntry, place: Path, checkpoints: bool, with_report: bool)
 def _stage_inputs(folder: Path, place: Path) -> Iterator[str]:
     """The scenario with the files that it names, beside it in the folder `INPUTS`; notes on those that are not there.
 
-    A file that a trace names is in the same folder as the trace.
+    They are the run's copies; files of which it has none are taken from where they are.
     """
     recorded = RunFolder(folder)
-    tables, before = dict(recorded.scenario), recorded.environment.files
-    fleet_files.beside(tables, folder, is_first=True)
-    copies: dict[str, str] = {}
-    for key in fleet_files.KEYS:
-        name = value_at(tables, key)
-        if not isinstance(name, str):
-            continue
+    tables, found, before = dict(recorded.scenario), dict(recorded.scenario), recorded.environment.files
+    fleet_files.beside(found, folder, is_recorded=True)
+    root, has_copies = value_at(found, "data.root"), False
+    for key in recorded.file_names:
         try:
-            root = value_at(tables, "data.root")
-            paths = fleet_files.with_those_beside(key, name, None if root is None else str(root))
+            paths = fleet_files.with_those_beside(key, str(value_at(found, key)), None if root is None else str(root))
         except ScenarioError as error:
             yield f"{key}: is left out: {error}"
             continue
@@ -176,13 +179,52 @@ def _stage_inputs(folder: Path, place: Path) -> Iterator[str]:
             continue
         for path in paths:
             _copy(path, place / INPUTS / key / path.name)
-        copies[key] = f"{INPUTS}/{key}/{paths[0].name}"
-    if not copies:
+        set_value(tables, key, f"{INPUTS}/{key}/{paths[0].name}")
+        has_copies = True
+    if has_copies:
+        (place / SCENARIO).write_text(abbreviated(toml_text(tables)), UTF_8)
+    else:
         _copy_text(folder / SCENARIO, place / SCENARIO)
+    calibrated = sorted(recorded.environment.calibrations) if "fleet.device_file" not in recorded.file_names else []
+    for name in calibrated:
+        yield (
+            f"fleet.devices: {name} was calibrated on this machine, and its figures are left out; those of a run with "
+            f"fleet.device_file = {fleet_files.calibrated(name) or f'{name}.toml'} are not"
+        )
+
+
+def _stage_app(folder: Path, place: Path) -> Iterator[str]:
+    """The source files of the Flower app that a run names; a note if they are not those of the run any more."""
+    recorded = RunFolder(folder)
+    if not recorded.method.startswith(FLOWER_APP):
         return
-    for key, copy in copies.items():
-        set_value(tables, key, copy)
-    (place / SCENARIO).write_text(abbreviated(toml_text(tables)), UTF_8)
+    app = expanded(recorded.method.removeprefix(FLOWER_APP))
+    try:
+        if app_folder.sources_sha256(app) != recorded.app_sha256():
+            yield f"method: is left out: the Flower app {app} has changed since the run, or is not there"
+            return
+    except OSError as error:
+        yield f"method: is left out: {error.filename}: {error.strerror}"
+        return
+    for path in app_folder.source_files(app):
+        copy = place / APP / path.relative_to(app)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(app_folder.content(path))  # that which a link leads to, as in the hash
+
+
+def _stage_examples(folder: Path, place: Path) -> Iterator[str]:
+    """The examples of the file that a scenario names as its data; a note on them."""
+    examples, named = folder / fleet_files.ARRAYS, value_at(dict(RunFolder(folder).scenario), fleet_files.DATA_FILE)
+    if named is None or not examples.is_dir():
+        return
+    files = sorted(path for path in examples.iterdir() if path.is_file() and not path.is_symlink())
+    nbytes = sum(path.stat().st_size for path in files)
+    if nbytes > input_files.MOST_NBYTES:
+        yield f"{fleet_files.DATA_FILE}: is left out: its examples are {format_bytes(nbytes)}"
+        return
+    for path in files:
+        _copy(path, place / fleet_files.ARRAYS / path.name)
+    yield f"{fleet_files.ARRAYS} has all examples of {fleet_files.DATA_FILE}, {format_bytes(nbytes)}"
 
 
 def _stage_report(folder: Path, place: Path, name: str = REPORT) -> Iterator[str]:
@@ -252,6 +294,7 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
     if packed.is_set:
         names = [path.name for path in packed.folder.iterdir()]
         names += [plugin_sources.FOLDER] if (run.folder / plugin_sources.FOLDER).is_dir() else []
+        names += [name for name in (APP, fleet_files.ARRAYS) if (place / run.folder.name / name).is_dir()]
         heading = f"{packed.scenario}: {packed.kind_text}"
         what = f"a {packed.kind_text} of {len(runs)} runs, each in a folder of its own"
         scenario, one = f"{run.folder.name}/{SCENARIO}", run.folder.name
@@ -288,6 +331,25 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
         if made.computes.get("instructions") == PORTABLE
         else "The same kind of processor and the same versions give the same bits; elsewhere numbers differ slightly."
     )
+    data_set = f"Data: {_escaped(data.name)}, {_escaped(data.source)} (SHA-256 {_escaped(data.sha256)}). "
+    if APP in names:
+        data_set = (
+            f"The sources of its Flower app are in `{APP}`. Read them first, since they are run. Then copy that folder "
+            f'to another place, and name the copy in `{scenario}`: `method = "flower:PLACE"`. The data that it reads '
+            "are not packed; replies of its clients, from which `replay` computes, are with `--checkpoints`."
+        )
+    elif fleet_files.ARRAYS in names:
+        data_set += f"Its examples are in `{fleet_files.ARRAYS}`."
+    elif (run.folder / fleet_files.ARRAYS).is_dir():
+        data_set += (
+            f"Its arrays are not packed: the author's run has them in `{fleet_files.ARRAYS}`, a folder that belongs "
+            f"beside `{scenario}`."
+        )
+    else:
+        data_set += (
+            "Data sets are never packed: this one must be where `fedbr` looks for it (`data.root`, `$FEDBR_DATA`), or "
+            "can fetch it."
+        )
     advice = (
         f"Modules of its author are in `{plugin_sources.FOLDER}`. Read them first, since they are run. Then copy that "
         "folder to another place, and name the copy in `PYTHONPATH`."
@@ -309,7 +371,7 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
             f'    fedbr replay {one} fleet.server.up="1 Mbit/s"\n',
             "`diff --again` repeats a run, and names a round that differs; `replay` computes times on other links.",
             bits,
-            f"Data: {_escaped(data.name)}, {_escaped(data.source)} (SHA-256 {_escaped(data.sha256)}).\n",
+            f"{data_set}\n",
             *([f"{advice}\n"] if plugin_sources.FOLDER in names else []),
             _table(["made with", ""], [[name, value] for name, value in parts if value]),
         ]

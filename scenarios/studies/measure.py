@@ -198,7 +198,7 @@ def measure(
                 Pool(job, host.workers, launcher, logs, run_problems.user_error_hook(loaded), stopped) as pool,
             ):
                 if ledger.genesis != inputs.genesis(profile.data_sha256):
-                    raise ScenarioError(f"{folder}: the data or the files that the scenario names have changed")
+                    raise runner.is_another(inputs, RunFolder(folder), profile.data_sha256)
                 run = restored_run(setup, request.round, initial, pool, ledger, stopped)
                 result = _Measuring(request, job, run, CountedWorkers(pool, tell)).result(folder)
     return replace_fields(result, wall_seconds=time.monotonic() - started)

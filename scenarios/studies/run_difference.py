@@ -14,6 +14,7 @@ from typing import Any
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.amounts import ENERGY, ROUNDS, VIRTUAL_SECONDS
+from scenarios.config import fleet_files
 from scenarios.config.errors import ReportError
 from scenarios.config.load import Source, load
 from scenarios.config.overrides import KeyValues
@@ -97,6 +98,7 @@ def difference(a: Source, b: Source) -> RunDifference:
     first, second = runs
     if first is None or second is None:
         return RunDifference(before_name, after_name, keys, {}, {}, None, None, (), None)
+    keys = _known_by_content(keys, settings, [run.environment.files for run in (first, second)])
     where, columns = _first_index(first.rounds, second.rounds), list[str]()
     if where is not None and where <= min(len(first.rounds), len(second.rounds)):
         pairs = zip(first.rounds[where - 1], second.rounds[where - 1], strict=True)
@@ -142,6 +144,26 @@ def _result(run: RecordedRun, key: str) -> Any:
 def _differing(a: KeyValues, b: KeyValues) -> dict[str, tuple[Any, Any]]:
     """The keys whose values differ: method, server and policy first, then the fleet's."""
     return {key: (a.get(key), b.get(key)) for key in labels.differing([a, b])}
+
+
+def _known_by_content(
+    keys: dict[str, tuple[Any, Any]], settings: Sequence[KeyValues], files: Sequence[Mapping[str, str]]
+) -> dict[str, tuple[Any, Any]]:
+    """The keys that differ between runs, of which files differ in content and not in name, as in archives.
+
+    ``files``: of each run, key -> SHA-256.
+    """
+    changed, found = dict[str, tuple[Any, Any]](), dict(keys)
+    for key in fleet_files.KEYS:
+        before, after = (hashes.get(key) for hashes in files)
+        if before is None or after is None:
+            continue
+        if before == after:
+            found.pop(key, None)
+        elif key not in found:
+            names = [of.get(key) for of in settings]
+            changed[key] = (f"{names[0]} ({before[:8]})", f"{names[1]} ({after[:8]})")
+    return found | changed
 
 
 def _first_index(a: Sequence[Any], b: Sequence[Any]) -> int | None:

@@ -17,10 +17,11 @@ from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.scratch import scratch
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.run import runner
+from scenarios.run import input_files, runner
 from scenarios.run.host import Host
 from scenarios.run.observer import RunObserver
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.setup import RunInputs
 
 TABLES = {"rounds": "round", "visits": "visit", "payload_shapes": "rowid"}
 """Tables in the hash chain, beside the method's own -> the order of their rows."""
@@ -75,7 +76,8 @@ def verify(
 ) -> Verification:
     """Repeat the rounds of a folder in a temporary folder and compare them.
 
-    ScenarioError for a folder without a round; other errors as `runner.run` raises them.
+    ScenarioError for a folder without a round, and for files that have changed; other errors as `runner.run` raises
+    them.
     """
     recorded = RunFolder(folder)
     try:
@@ -84,6 +86,9 @@ def verify(
         raise ScenarioError(f"{recorded.ledger} cannot be read: {error}") from None
     if not known:
         raise ScenarioError(f"{folder}: there is nothing to verify before the first round has been committed")
+    inputs = RunInputs(loaded)
+    if input_files.change(recorded.environment.files, inputs.named_files):
+        raise runner.is_another(inputs, recorded)
     count = _RoundCount(known)
     with scratch() as place:
         launcher.adopt(place)  # the launcher removes it if this process is killed

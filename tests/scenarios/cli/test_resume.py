@@ -113,7 +113,8 @@ def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     scenario = (folder / "scenario.toml").read_text()
     (folder / "scenario.toml").write_text(scenario.replace("seed = 0", "seed = 1"))
     assert run_command(["resume", str(folder)]) == 2
-    assert "the data or the files that the scenario names have changed" in capsys.readouterr().err
+    why = f"{folder}: scenario.toml, or something that it names, has changed since the run began; restore it, or start"
+    assert f"fedbr: {why} a new run" in capsys.readouterr().err
     monkeypatch.setattr(Session, "call", call)
     monkeypatch.setenv("FEDBR_REPORT", "0")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sqlite3
 import tarfile
 import time
@@ -19,6 +20,9 @@ from coordinator.records.store import Ledger
 from edge.protocol.files import folder_lock
 from scenarios.cli.main import run_command
 from scenarios.config.errors import ScenarioError
+from scenarios.run import input_files
+from scenarios.run.app_folder import sources_sha256
+from scenarios.run.run_folder import RunFolder
 from scenarios.studies.archive import pack
 from scenarios.studies.run_list import entries
 from tests.ledgers import made_run
@@ -147,7 +151,6 @@ def test_what_cannot_be_packed_is_refused(recorded: Path, tmp_path: Path, capsys
     assert not (tmp_path / "a.tar.gz").exists()
 
 
-@pytest.mark.long
 def test_an_archive_has_the_files_that_the_scenario_names_so_that_a_reader_can_run_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,26 +162,85 @@ def test_an_archive_has_the_files_that_the_scenario_names_so_that_a_reader_can_r
     Path("p.json").write_text(json.dumps({str(client): [*range(client, 1437, 10)] for client in range(10)}))
     link = ("fleet.bandwidth.kind=trace", "fleet.bandwidth.file=t.csv")
     folder = run(tmp_path / "out", *link, "data.partition.kind=file", "data.partition.file=p.json", "rounds.max=2")
-    packed = pack(folder, tmp_path / "a.tar.gz")
-    assert packed["notes"] == []
+    (folder / "report.html").write_text("")
+    Path("t.csv").write_text("seconds,bits_per_second\n0,1000000\n")  # the run has its own
+    Path("p.json").unlink()
+    packed = pack(folder, tmp_path / "a.tar.gz", checkpoints=True)
+    inputs = sorted(name.partition("/inputs/")[2] for name in packed["files"] if "/inputs/" in name)
+    assert (packed["notes"], inputs) == ([], ["data.partition.file/p.json", "fleet.bandwidth.file/t.csv"])
+    first = RunFolder(folder).rounds[-1].end_s
+    shutil.rmtree(folder)
     monkeypatch.chdir(elsewhere)
-    assert run_command(["replay", str(folder), "--json"]) == 0  # from wherever it is called
-    first = json.loads(capsys.readouterr().out)["virtual_seconds"]
     reader = unpacked(str(tmp_path / "a.tar.gz"), elsewhere)
+    assert RunFolder(reader).file_names == {
+        "fleet.bandwidth.file": "inputs/fleet.bandwidth.file/t.csv",
+        "data.partition.file": "inputs/data.partition.file/p.json",
+    }
     other = Path("inputs/fleet.bandwidth.file/t.csv")  # of another archive, in the current folder
     other.parent.mkdir(parents=True)
     other.write_text("seconds,bits_per_second\n0,1000\n")
-    (here / "t.csv").write_text("seconds,bits_per_second\n0,1000000\n")
-    assert run_command(["replay", str(folder)]) == 2
-    assert "its content has changed since the run; restore it" in " ".join(capsys.readouterr().err.split())
-    (here / "p.json").unlink()
     assert run_command(["diff", "--again", str(reader), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["same"]
     assert run_command(["replay", str(reader), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["virtual_seconds"] == first
-    # What is missing, or has changed, is said.
-    notes = pack(folder, tmp_path / "b.tar.gz")["notes"]
-    assert [note.partition(" is left out: ")[::2] for note in notes] == [
-        ("fleet.bandwidth.file:", f"{here}/t.csv has changed since the run"),
-        ("data.partition.file:", f"data.partition.file = '{here}/p.json': no such file; searched {here}/p.json"),
+    assert json.loads(capsys.readouterr().out)["virtual_seconds"] == [first, first]
+    again = ["run", str(reader / "scenario.toml"), "--run-id", "again", "--workers", "1", "-q", "--no-report"]
+    assert run_command(again) == 0
+    assert RunFolder(Path("runs/scenario/again")).rounds[-1].end_s == first
+    assert run_command(["resume", str(reader), "rounds.max=3", "--workers", "1", "-q", "--no-report"]) == 0
+    assert RunFolder(reader).file_names["data.partition.file"] == "inputs/data.partition.file/p.json"
+    assert "Data sets are never packed" in (reader / "README.md").read_text()
+
+
+def test_what_is_missing_in_an_archive_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(input_files, "MOST_NBYTES", 0)  # the run has no copies
+    Path("t.csv").write_text("seconds,bits_per_second\n0,5000000\n")
+    Path("p.json").write_text(json.dumps({str(client): [*range(client, 400, 10)] for client in range(10)}))
+    link = ("fleet.bandwidth.kind=trace", "fleet.bandwidth.file=t.csv")
+    folder = run(Path("out"), *link, "data.partition.kind=file", "data.partition.file=p.json", "rounds.max=1")
+    (folder / "report.html").write_text("")
+    assert pack(folder, Path("whole.tar.gz"))["notes"] == []  # they are where they were
+    Path("t.csv").write_text("seconds,bits_per_second\n0,1000000\n")
+    Path("p.json").unlink()
+    assert [note.partition(" is left out: ")[::2] for note in pack(folder, Path("a.tar.gz"))["notes"]] == [
+        ("fleet.bandwidth.file:", f"{tmp_path}/t.csv has changed since the run"),
+        (
+            "data.partition.file:",
+            f"data.partition.file = '{tmp_path}/p.json': no such file; searched {tmp_path}/p.json",
+        ),
+    ]
+
+
+def test_the_figures_of_a_calibrated_device_are_said_to_be_missing(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "digits" / "a", (0.5,), 'method = "fedavg"\n')
+    (folder / "environment.json").write_text(json.dumps({"calibrations": {"mine": []}}))
+    (folder / "report.html").write_text("")
+    assert pack(folder, tmp_path / "a.tar.gz")["notes"] == [
+        "fleet.devices: mine was calibrated on this machine, and its figures are left out; those of a run with "
+        "fleet.device_file = mine.toml are not"
+    ]
+
+
+def test_an_archive_has_the_sources_of_a_flower_app_and_its_replies_only_if_asked_for(tmp_path: Path) -> None:
+    app = tmp_path / "app"
+    app.mkdir()
+    (app / "pyproject.toml").write_text("[project]\n")
+    (app / "client.py").write_text("app = None\n")
+    (app / "weights.bin").write_text("not a source")
+    folder = made_run(tmp_path / "digits" / "a", (0.5,), f'method = "flower:{app}"\n')
+    (folder / "environment.json").write_text(json.dumps({"data": {"sha256": sources_sha256(app)}}))
+    (folder / "report.html").write_text("")
+    (folder / "messages").mkdir()
+    (folder / "messages" / "000000.reply").write_text("")
+    names = {Path(name).name for name in pack(folder, tmp_path / "a.tar.gz")["files"]}
+    assert {"pyproject.toml", "client.py"} < names
+    assert names.isdisjoint({"weights.bin", "000000.reply"})
+    reader = unpacked(str(tmp_path / "a.tar.gz"), tmp_path / "elsewhere")
+    assert 'name the copy in `scenario.toml`: `method = "flower:PLACE"`' in (reader / "README.md").read_text()
+    assert "000000.reply" in {
+        Path(name).name for name in pack(folder, tmp_path / "b.tar.gz", checkpoints=True)["files"]
+    }
+    (app / "client.py").write_text("app = 1\n")
+    assert pack(folder, tmp_path / "c.tar.gz")["notes"] == [
+        f"method: is left out: the Flower app {app} has changed since the run, or is not there",
     ]

@@ -52,6 +52,22 @@ def test_another_fleet_has_other_times_and_the_same_models(
     assert (printed["same"], printed["first_round"], printed["keys"]["fleet.seed"]) == (False, 1, [0, 1])
 
 
+def test_files_differ_by_their_content_and_not_by_their_names(tmp_path: Path) -> None:
+    link = tmp_path / "t.csv"
+
+    def run_of(bits_per_second: int) -> str:
+        link.write_text(f"seconds,bits_per_second\n0,{bits_per_second}\n")
+        return str(run(tmp_path, "rounds.max=1", "fleet.bandwidth.kind=trace", f"fleet.bandwidth.file={link}"))
+
+    slow, fast = run_of(1_000_000), run_of(9_000_000)
+    link.rename(tmp_path / "u.csv")
+    link = tmp_path / "u.csv"
+    same = run_of(9_000_000)
+    assert (difference(fast, same).keys, difference(fast, same).same) == ({}, True)
+    ((key, values),) = difference(slow, fast).keys.items()
+    assert (key, values[0]) == ("fleet.bandwidth.file", f"{tmp_path}/t.csv (f7d0d21f)")
+
+
 def test_other_training_differs_in_its_models(recorded: Path, tmp_path: Path) -> None:
     found = difference(str(recorded), str(run(tmp_path, "rounds.max=2", "train.lr=0.05")))
     assert (list(found.keys), found.first_round, found.first_model) == (["train.lr"], 1, 1)
