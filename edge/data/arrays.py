@@ -124,6 +124,13 @@ def dataset(
     owners = [_owners("clients", clients, len(named[0]))]
     if x_test is None:
         is_test = _test_mask(named[0], owners[0], test, seed)
+        if not is_test.any():
+            count, labels = len(named[0]), len(np.unique(named[0]))
+            each = "class and client" if owners[0] is not None else "class"
+            raise DataError(
+                f"test = {test}: none of {count} examples of {labels} classes is left for the test set, since each "
+                f"{each} keeps one for training"
+            )
         parts = [~is_test, is_test]
         splits = [Split(given[0][0][part], named[0][part], _of(owners[0], part)) for part in parts]
     else:
@@ -147,7 +154,11 @@ def dataset(
     if empty := count - len(np.unique(train.y)):
         notes.append(f"{empty} of {count} classes have no training example; classes=[..] lists those that there are")
     everyone = () if train.ids is None else np.unique(np.concatenate([each.ids for each in (train, held)])).tolist()
-    decoded = Decoded(train, held, form, Names(_unless_counted(everyone), _unless_counted(names)), tuple(notes))
+    training = 0 if train.ids is None else len(np.unique(train.ids))
+    if idle := len(everyone) - training:
+        notes.append(f"{idle} of {len(everyone)} clients have test examples alone, and take no part")
+    who = tuple(map(str, everyone)) if idle else _unless_counted(everyone)
+    decoded = Decoded(train, held, form, Names(who, _unless_counted(names)), tuple(notes))
     row = arrays_row(name, kind, number, train.x.shape[1:], count, arrays_sha256(decoded), clients is not None)
     for part, split in (("training", train), ("test", held)):
         check_examples(row, f"{part} examples", split)
