@@ -73,9 +73,26 @@ def test_what_is_refused_names_the_key_and_the_place(table: Path) -> None:
             "command line: unknown key data.reading.labels, did you mean",
         ),
         (
+            (f"data.file={table}", "data.name=mnist"),
+            "command line: data.name = 'mnist': data.file = '.*t.csv' is the data set; leave one out",
+        ),
+        (("data.file=",), "command line: data.file = '': names no file"),
+        (("data.reading.label=x",), "command line: data.reading: says how data.file is read, and there is none"),
+        (
             (f"data.file={table}", "data.reading.test=2"),
             "command line: data.reading.test = 2: input should be less than 1",
         ),
     ):
         with pytest.raises(ScenarioError, match=why):
             loaded(*words)
+
+
+def test_a_set_by_name_is_refused_where_the_scenario_has_a_file(table: Path) -> None:
+    scenario = table.parent / "mine.toml"
+    scenario.write_text('extends = "digits"\n[data]\nfile = "t.csv"\n[model]\nname = "mlp"\n')
+    with pytest.raises(ScenarioError, match=r"data.name = 'digits': data.file = '.*t.csv' is the data set"):
+        load(str(scenario), {"data.name": "digits"})
+    above = table.parent / "above.toml"
+    above.write_text('extends = "mine.toml"\n[data]\nname = "digits"\n')
+    with pytest.raises(ScenarioError, match=r"above.toml: data.name = 'digits'"):
+        load(str(above))
