@@ -193,7 +193,10 @@ class RunInputs:
         for key, sha256 in self.file_hashes.items():
             if value_at(scenario, key) is not None:  # others are beside one that is named
                 set_value(scenario, key, sha256)
-        data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
+        left_out = {"root", "download"}
+        if scenario["data"]["file"] is not None:
+            left_out |= {"file", "reading"}  # the name says the content that was read
+        data = {key: value for key, value in scenario["data"].items() if key not in left_out}
         rows: list[Device | Network] = [*self.files.devices.values(), *self.files.networks.values()]
         # Measurements of a calibration say how its figures came about, and nothing is computed from them.
         figures = [{key: value for key, value in asdict(row).items() if key != MEASUREMENTS} for row in rows]

@@ -10,6 +10,7 @@ from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded, load
 from scenarios.config.overrides import parse_all
 from scenarios.config.tables import TomlValue
+from scenarios.run.setup import RunInputs
 
 ROWS = [f"{name},{place % 2},{place}" for name in ("ann", "bo", "cy") for place in range(10)]
 
@@ -96,3 +97,16 @@ def test_a_set_by_name_is_refused_where_the_scenario_has_a_file(table: Path) -> 
     above.write_text('extends = "mine.toml"\n[data]\nname = "digits"\n')
     with pytest.raises(ScenarioError, match=r"above.toml: data.name = 'digits'"):
         load(str(above))
+
+
+def test_a_run_is_known_by_what_its_file_held_and_not_by_its_path(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(table.parent)
+
+    def genesis(*words: str) -> str:
+        return RunInputs(loaded(*words)).genesis("")
+
+    first = genesis("data.file=t.csv")
+    assert genesis(f"data.file={table}") == first
+    assert genesis("data.file=t.csv", "data.reading.test=0.5") != first
+    table.write_text(table.read_text().replace("bo,", "bob,"))
+    assert genesis("data.file=t.csv") != first
