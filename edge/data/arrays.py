@@ -124,13 +124,6 @@ def dataset(
     owners = [_owners("clients", clients, len(named[0]))]
     if x_test is None:
         is_test = _test_mask(named[0], owners[0], test, seed)
-        if not is_test.any():
-            count, labels = len(named[0]), len(np.unique(named[0]))
-            each = "class and client" if owners[0] is not None else "class"
-            raise DataError(
-                f"test = {test}: none of {count} examples of {labels} classes is left for the test set, since each "
-                f"{each} keeps one for training"
-            )
         parts = [~is_test, is_test]
         splits = [Split(given[0][0][part], named[0][part], _of(owners[0], part)) for part in parts]
     else:
@@ -143,6 +136,13 @@ def dataset(
     if kind in ("features", "series"):
         splits = _without_gaps(splits, missing, notes)
     train, held = (replace(split, x=_examples(kind, split.x)) for split in splits)
+    if x_test is None and not is_test.any():
+        labels = len(np.unique(named[0]))
+        each = "class" if owners[0] is None else "class and client"
+        raise DataError(
+            f"test = {test}: none of {len(is_test)} examples of {labels} classes is left for the test set, since each "
+            f"{each} keeps one for training"
+        )
     most = int(max(train.y.max(initial=0), held.y.max(initial=0)))
     unseen = np.setdiff1d(held.y, train.y)
     if unseen.size and classes is None:
