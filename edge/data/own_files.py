@@ -6,9 +6,11 @@
     CLASS/*.png                  images; CLIENT/CLASS/*.png those of each client
     train, test, validation      the first folder or file of such a name on a path says which part it is;
                                  train-00000-of-00002 is a shard
+    CLIENT_train.csv, ..         where the names of all tables end in a part
     CLIENT/state.json            a data set of ``save_to_disk`` of Hugging Face, as partitions of Flower Datasets are
 
-Folders that all files share, and hidden files, say nothing. `own_tables` reads one file.
+Folders that all files share, and hidden files, say nothing; of folders in folders a client has all names.
+`own_tables` reads one file.
 """
 
 from __future__ import annotations

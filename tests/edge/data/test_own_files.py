@@ -342,6 +342,10 @@ def csv_of(file: Path, header: str, rows: Sequence[str]) -> Path:
     return table(file, [(row,) for row in rows], header)
 
 
+def savez(file: Path, arrays: dict[str, Any]) -> None:
+    np.savez(file, **arrays)
+
+
 def test_labels_of_seven_digits_stay_apart(tmp_path: Path) -> None:
     file = csv_of(tmp_path / "t.csv", "label,x", [f"{1_000_001 + place % 2},{place}" for place in range(10)])
     assert data_of(file).class_names == ("1000001", "1000002")
@@ -425,13 +429,13 @@ def test_rows_of_whole_numbers_are_noted_as_tokens(tmp_path: Path) -> None:
 def test_arrays_have_parts_as_people_name_them(tmp_path: Path) -> None:
     x, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
     for names in (("X_train", "Y_train", "X_test", "Y_test"), ("trainX", "trainy", "testX", "testy")):
-        np.savez(tmp_path / "t.npz", **dict(zip(names, (x, y, x[:4], y[:4]), strict=True)))
+        savez(tmp_path / "t.npz", dict(zip(names, (x, y, x[:4], y[:4]), strict=True)))
         data = data_of(tmp_path / "t.npz")
         assert (len(data.train.y), data.test.x.tolist()) == (6, x[:4].tolist())
     of_parts = {
         f"{part}_{what}": array for part in ("train", "val", "test") for what, array in (("images", x), ("labels", y))
     }
-    np.savez(tmp_path / "t.npz", **of_parts)
+    savez(tmp_path / "t.npz", of_parts)
     data = data_of(tmp_path / "t.npz")
     assert (len(data.train.y), len(data.test.y)) == (12, 6)
     np.savez(tmp_path / "t.npz", x=x, y=y, latest=y)
@@ -441,7 +445,7 @@ def test_arrays_have_parts_as_people_name_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["client", "client_train"])
 def test_an_array_of_one_part_alone_is_refused(tmp_path: Path, name: str) -> None:
     x, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
-    np.savez(tmp_path / "t.npz", x_train=x, y_train=y, x_test=x, y_test=y, **{name: y})
+    savez(tmp_path / "t.npz", {"x_train": x, "y_train": y, "x_test": x, "y_test": y, name: y})
     with pytest.raises(DataError, match=r"t.npz: has the array client of the train part, but none of the test part"):
         data_of(tmp_path / "t.npz")
 
