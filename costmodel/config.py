@@ -161,7 +161,7 @@ class RateColumns(FleetTable):
     link: str | None = None
     """Client, gateway or aggregator."""
     unit: Annotated[str, AfterValidator(_rate_unit)] = "bit/s"
-    """Of rates: kbit/s, Mbit/s, MB/s, .."""
+    """Of rates: bit/s, kbit/s, Mbit/s, .."""
 
     @property
     def named(self) -> dict[str, tuple[str, float]]:

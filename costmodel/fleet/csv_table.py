@@ -121,7 +121,7 @@ def parse_table(path: Path, raw: bytes) -> CsvTable:
             count += len(cells)
             if count > MOST_CELLS:
                 raise ValueError(f"{path}, line {reader.line_num}: more than {MOST_CELLS:,} cells")
-            if cells:
+            if any(cell.strip() for cell in cells):  # spreadsheets write commas alone for empty rows
                 lines.append(reader.line_num)
                 rows.append(cells)
     except csv.Error as error:

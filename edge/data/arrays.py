@@ -136,6 +136,13 @@ def dataset(
     if kind in ("features", "series"):
         splits = _without_gaps(splits, missing, notes)
     train, held = (replace(split, x=_examples(kind, split.x)) for split in splits)
+    if x_test is None and not is_test.any():
+        labels = len(np.unique(named[0]))
+        each = "class" if owners[0] is None else "class and client"
+        raise DataError(
+            f"test = {test}: none of {len(is_test)} examples of {labels} classes is left for the test set, since each "
+            f"{each} keeps one for training"
+        )
     most = int(max(train.y.max(initial=0), held.y.max(initial=0)))
     unseen = np.setdiff1d(held.y, train.y)
     if unseen.size and classes is None:
@@ -147,7 +154,11 @@ def dataset(
     if empty := count - len(np.unique(train.y)):
         notes.append(f"{empty} of {count} classes have no training example; classes=[..] lists those that there are")
     everyone = () if train.ids is None else np.unique(np.concatenate([each.ids for each in (train, held)])).tolist()
-    decoded = Decoded(train, held, form, Names(_unless_counted(everyone), _unless_counted(names)), tuple(notes))
+    training = 0 if train.ids is None else len(np.unique(train.ids))
+    if idle := len(everyone) - training:
+        notes.append(f"{idle} of {len(everyone)} clients have test examples alone, and take no part")
+    who = tuple(map(str, everyone)) if idle else _unless_counted(everyone)
+    decoded = Decoded(train, held, form, Names(who, _unless_counted(names)), tuple(notes))
     row = arrays_row(name, kind, number, train.x.shape[1:], count, arrays_sha256(decoded), clients is not None)
     for part, split in (("training", train), ("test", held)):
         check_examples(row, f"{part} examples", split)

@@ -208,3 +208,11 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is such a folder; False for a name that the system rejects."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False

@@ -6,16 +6,20 @@
     CLASS/*.png                  images; CLIENT/CLASS/*.png those of each client
     train, test, validation      the first folder or file of such a name on a path says which part it is;
                                  train-00000-of-00002 is a shard
+    CLIENT_train.csv, ..         where the names of all tables end in a part
     CLIENT/state.json            a data set of ``save_to_disk`` of Hugging Face, as partitions of Flower Datasets are
 
-Folders that all files share, and hidden files, say nothing. `own_tables` reads one file.
+Folders that all files share, and hidden files, say nothing; of folders in folders a client has all names.
+`own_tables` reads one file.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,9 +37,12 @@ from edge.data.own_tables import PARTS, Examples
 from edge.data.registry import DataError
 from edge.protocol.config import FileReading
 
-RULES = "1"
+RULES = "2"
 """Raised when a file is read in another way than before"""
+FORMS = (*own_tables.READERS, *IMAGES)
+"""Ends of the names of files that are read"""
 _SHARD = re.compile(r"[-_.]?\d+-of-\d+$")
+_NAMED_PART = re.compile(rf"(?P<rest>.+)[-_. ](?P<part>{'|'.join(PARTS)})", re.IGNORECASE)
 _SAVED = ("dataset_info.json", "state.json", "dataset_dict.json")
 """Files beside a saved data set's examples"""
 SHOWN = 5
@@ -66,46 +73,84 @@ def kept(path: Path, reading: FileReading, cache: Path) -> Kept:
     sources = find(path)
     stamp = hashlib.sha256(f"{RULES}|{path.name}|{reading!r}".encode())
     for source in sources:
-        stat = source.file.stat()
-        stamp.update(f"{source.file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ino};".encode())
+        _stamp(stamp, source.file)
+    entries = cache / "data" / "v1" / "own"
+
+    @functools.cache
+    def whole() -> Examples:
+        return _whole(sources, reading)
 
     def made() -> str:
-        data = read(path, sources, reading)
+        data = _arrays(path, sources, reading, whole())
         return json.dumps([data.keep(cache), len(data.client_names)])
 
-    entry = cache / "data" / "v1" / "own" / stamp.hexdigest()[:32]
-    name, clients = json.loads(text_once(entry, made))
+    listed = text_once(entries / f"{stamp.hexdigest()[:32]}.files", lambda: json.dumps([*map(str, whole().images)]))
+    for file in json.loads(listed):
+        _stamp(stamp, Path(file))
+    name, clients = json.loads(text_once(entries / stamp.hexdigest()[:32], made))
     if not received_folder(cache, "data", str(name).removesuffix("/ids").rpartition("/")[2]).is_dir():
         name, clients = json.loads(made())  # the cache was emptied
     return Kept(name, clients)
 
 
+def _stamp(stamp: hashlib._Hash, file: Path) -> None:
+    """Put in what differs when a file is another or has changed."""
+    try:
+        stat = file.stat()
+    except FileNotFoundError:  # reading it says so
+        return
+    stamp.update(f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ino};".encode())
+
+
 def find(path: Path) -> list[PlacedFile]:
     """The files of a data set, in the order of their names; DataError if there are none, or of several kinds."""
-    if path.is_file():
+    if not path.is_dir():
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder")
         return [PlacedFile(path)]
-    if not path.exists():
-        raise DataError(f"{path}: no such file or folder")
-    files = sorted(
-        file
-        for file in path.rglob("*")
-        if file.suffix.lower() in (*own_tables.READERS, *IMAGES)
-        and file.name not in _SAVED
-        and not any(part.startswith((".", "cache-")) for part in file.relative_to(path).parts)
-        and file.is_file()
-    )
+    files = sorted(file for file in _files(path) if file.suffix.lower() in FORMS)
     if not files:
-        forms = ", ".join((*own_tables.READERS, *IMAGES))
-        raise DataError(f"{path}: has no file of a known form ({forms})")
+        raise DataError(f"{path}: has no file of a known form ({', '.join(FORMS)})")
     kinds = {"images" if file.suffix.lower() in IMAGES else file.suffix.lower(): file for file in files}
     if len(kinds) > 1:
         first, other = list(kinds.values())[:2]
         raise DataError(f"{path}: has files of several forms, such as {first.name} and {other.name}; keep one")
     common = _common([file.relative_to(path).parts[:-1] for file in files])
     sources = [_of_image(file, path, common) if "images" in kinds else _of_table(file, path, common) for file in files]
+    if "images" not in kinds:
+        sources = _parts_in_names(sources)
     if len({source.client for source in sources if source.client}) == 1 == len(files):
         return [replace(sources[0], client="")]
     return sources
+
+
+def _files(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """The files in a folder and those below it, but for hidden ones and what the Hub's library keeps beside them.
+
+    Links to folders are followed, but for one to a folder that holds it.
+    """
+    own = folder.resolve()
+    if own in above:
+        return
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror}") from None
+    for entry in entries:
+        if entry.name.startswith(".") or entry.name in _SAVED:
+            continue
+        if entry.is_dir():
+            yield from _files(entry, above | {own})
+        elif not (entry.name.startswith("cache-") and entry.suffix.lower() == ".arrow"):
+            yield entry
+
+
+def _unread(path: Path) -> str:
+    """The files of a folder that are of no known form, by the end of their names; '' without any."""
+    if not path.is_dir():
+        return ""
+    ends = Counter(file.suffix.lower() or file.name for file in _files(path) if file.suffix.lower() not in FORMS)
+    return _some([f"{count} {end}" for end, count in sorted(ends.items())])
 
 
 def _common(folders: Sequence[Sequence[str]]) -> int:
@@ -139,19 +184,43 @@ def _of_table(file: Path, top: Path, common: int) -> PlacedFile:
     stem = _SHARD.sub("", file.stem)
     own = PARTS.get(stem.lower(), "")
     named = not own and stem == file.stem and file.suffix.lower() != ".json"
-    client = folders[-1] if folders else file.stem if named else ""
+    client = "/".join(folders) if folders else file.stem if named else ""
     return PlacedFile(file, part or own, client)
+
+
+def _parts_in_names(sources: list[PlacedFile]) -> list[PlacedFile]:
+    """Tables as they are, unless the names of all say parts, of which one is training: ann_train.csv, ann_test.csv."""
+    matches = [_NAMED_PART.fullmatch(_SHARD.sub("", source.file.stem)) for source in sources]
+    found = [(PARTS[match["part"].lower()], match["rest"]) for match in matches if match]
+    parts = {part for part, _ in found}
+    is_said = any(source.part for source in sources)
+    if len(found) < len(sources) or is_said or len(parts) < 2 or "train" not in parts:
+        return sources
+    several = len({rest for _, rest in found}) > 1
+    placed = []
+    for source, (part, rest) in zip(sources, found, strict=True):
+        of_folder = source.client if source.client != source.file.stem else ""
+        placed.append(replace(source, part=part, client=of_folder or (rest if several else "")))
+    return placed
 
 
 def read(path: Path, sources: Sequence[PlacedFile], reading: FileReading) -> Arrays:
     """The data set of these files; DataError naming file, line and column of what does not fit."""
+    return _arrays(path, sources, reading, _whole(sources, reading))
+
+
+def _whole(sources: Sequence[PlacedFile], reading: FileReading) -> Examples:
     if sources[0].file.suffix.lower() in IMAGES:
-        examples = [_images(sources, reading)]
-    else:
-        examples = [_placed(own_tables.read(source.file, reading), source) for source in sources]
-    whole = own_tables.joined(examples)
+        return _images(sources, reading)
+    return own_tables.joined([_placed(own_tables.read(source.file, reading), source) for source in sources])
+
+
+def _arrays(path: Path, sources: Sequence[PlacedFile], reading: FileReading, whole: Examples) -> Arrays:
     labels, classes = own_tables.labels(whole.labels, reading.classes or whole.classes or None)
     notes = list(_notes(path, sources, whole))
+    found = np.unique(whole.labels).astype(str).tolist()
+    if len({isinstance(own_tables.label_value(text), str) for text in found}) > 1:
+        notes.append(f"some labels are numbers and some are texts: {_some(found)}")
     is_test, note = _is_test(whole.parts)
     if note:
         notes.append(note)
@@ -163,15 +232,26 @@ def read(path: Path, sources: Sequence[PlacedFile], reading: FileReading) -> Arr
         "name": name,
         "form": f"read from {path.name}",
     }
+    if unread := _unread(path):
+        notes.append(f"{path.name}: files that are not read: {unread}")
     x, clients = _shaped(whole.x, reading, notes), whole.clients
-    if is_test is None:
-        whose = "each client's examples" if clients is not None else "the examples of each class"
-        notes.append(f"{reading.test:.3g} of {whose} are the test set (data.reading.test)")
-        data = dataset(x, labels, clients=clients, test=reading.test, **about)
-    else:
-        own = [None if clients is None else clients[part] for part in (~is_test, is_test)]
-        data = dataset(x[~is_test], labels[~is_test], x[is_test], labels[is_test],
-                       clients=own[0], clients_test=own[1], **about)  # fmt: skip
+    try:
+        if is_test is None:
+            whose = "each client's examples" if clients is not None else "the examples of each class"
+            notes.append(f"{reading.test:.3g} of {whose} are the test set (data.reading.test)")
+            data = dataset(x, labels, clients=clients, test=reading.test, **about)
+        else:
+            own = [None if clients is None else clients[part] for part in (~is_test, is_test)]
+            data = dataset(x[~is_test], labels[~is_test], x[is_test], labels[is_test],
+                           clients=own[0], clients_test=own[1], **about)  # fmt: skip
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    if reading.missing == "drop" and clients is not None:
+        gone = len(np.unique(clients)) - len(np.unique(np.concatenate([data.train.ids, data.test.ids])))
+        if gone:
+            notes.append(f"{_count(gone, 'client')} without an example with all numbers left out")
+    if data.row.kind == "tokens" and (reading.kind or whole.kind) is None:
+        notes.append("rows of whole numbers are taken as tokens; data.reading.kind = features takes them as numbers")
     return replace(data, decoded=replace(data.decoded, notes=(*notes, *data.notes)))
 
 
@@ -187,6 +267,14 @@ def _placed(examples: Examples, source: PlacedFile) -> Examples:
 
 def _images(sources: Sequence[PlacedFile], reading: FileReading) -> Examples:
     x = own_tables.image_files([source.file for source in sources], reading.side)
+    for source in sources:
+        if bool(source.client) != bool(sources[0].client):
+            inner, outer = (source, sources[0]) if source.client else (sources[0], source)
+            raise DataError(
+                f"{inner.file}: is in a folder of a client and a class, {outer.file} in one of a class alone"
+            )
+        if not source.label:
+            raise DataError(f"{source.file}: is a single image; give the folder whose folders are the classes")
     clients, parts = (np.array([getattr(source, key) for source in sources]) for key in ("client", "part"))
     return Examples(
         str(sources[0].file.parent),
@@ -214,11 +302,10 @@ def _is_test(parts: NDArray[Any] | None) -> tuple[NDArray[np.bool_] | None, str]
 
 def _shaped(x: NDArray[Any], reading: FileReading, notes: list[str]) -> NDArray[Any]:
     """Examples of ``data.reading.shape``, which pixels from 0 to 1 need to be images."""
-    if reading.shape is None:
-        return x
-    if np.prod(reading.shape) != np.prod(x.shape[1:]):
-        raise DataError(f"data.reading.shape = {list(reading.shape)}: an example has {np.prod(x.shape[1:])} numbers")
-    shaped = x.reshape(len(x), *reading.shape)
+    shape = x.shape[1:] if reading.shape is None else reading.shape
+    if np.prod(shape) != np.prod(x.shape[1:]):
+        raise DataError(f"data.reading.shape = {list(shape)}: an example has {np.prod(x.shape[1:])} numbers")
+    shaped = x.reshape(len(x), *shape)
     if reading.kind != "image" or shaped.dtype.kind != "f":
         return shaped
     factor = 255 if shaped.max(initial=0) <= 1 else 1

@@ -41,6 +41,15 @@ DELIMITERS = "\t;,"
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d*,\d+(?:[eE][-+]?\d+)?\s*")
 
+_PART = "|".join(sorted(PARTS, key=len, reverse=True))
+_ARRAY_OF_PART = re.compile(
+    rf"(?P<before>{_PART})(?:_|(?=[xy]$))(?P<rest>.+)|(?P<name>.+)(?:_|(?<=^[xy]))(?P<behind>{_PART})", re.IGNORECASE
+)
+_COUNTED = re.compile(r"0|[1-9][0-9]{0,17}")
+"""Whole numbers in the one way in which they are written, so that none stands for two clients"""
+_INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
+"""Columns that a table's writer adds to number its rows, or without a name"""
+
 BY_PATH = "file or folder"
 """What says the client of examples whose file does not"""
 
@@ -71,6 +80,8 @@ class Examples:
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     """Names of the classes 0, 1, .., if the file has any; ``labels`` are then among them"""
+    images: tuple[Path, ...] = ()
+    """Files of images that a table names"""
 
 
 @dataclass(frozen=True)
@@ -140,9 +151,16 @@ def _csv(file: Path) -> ColumnTable:
 
 def _number(text: str, delimiter: str) -> float | None:
     try:
-        return float(text.replace(",", ".") if delimiter != "," else text)
+        return _float(text.replace(",", ".") if delimiter != "," else text)
     except ValueError:
         return None
+
+
+def _float(cell: Any) -> float:
+    """A number; ValueError for others, among them 1_000, which is one in Python alone."""
+    if isinstance(cell, str) and "_" in cell:
+        raise ValueError(cell)
+    return float(cell)
 
 
 def _arrow(file: Path) -> ColumnTable:
@@ -162,6 +180,8 @@ def _arrow(file: Path) -> ColumnTable:
                 except pa.ArrowInvalid:
                     table = pa.ipc.open_file(source).read_all()
         columns = {name: _of_arrow(file, name, table.column(name)) for name in table.column_names}
+        about = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = about.get("info", {}).get("features", {}).items()
     except DataError:
         raise
     except Exception as error:  # damaged files raise every kind of error in Arrow
@@ -169,8 +189,7 @@ def _arrow(file: Path) -> ColumnTable:
     if not len(table):
         raise DataError(f"{file}: has no examples")
     names: dict[str, Sequence[str]] = {}
-    about = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
-    for name, feature in about.get("info", {}).get("features", {}).items():
+    for name, feature in features:
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names"):
             names[name] = [str(each) for each in feature["names"]]
     return ColumnTable(file, columns, names=names)
@@ -210,41 +229,57 @@ def _stacked(where: str, values: Sequence[Any]) -> NDArray[Any]:
 def _npz(file: Path) -> ColumnTable:
     """Arrays ``x`` and ``y``, perhaps ``x_test``, ``y_test`` and the ``clients`` of both."""
     try:
-        with opened(file) as source, np.load(source, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
+        with opened(file) as source:
+            if not zipfile.is_zipfile(source):
                 raise DataError(f"{file}: is no archive of arrays; numpy.savez makes one")
-            arrays = {name: archive[name] for name in archive.files}
+            source.seek(0)
+            with np.load(source, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
     except DataError:
         raise
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # damaged files raise every kind of error in zipfile, zlib and numpy
         objects = (
             "holds Python objects; save x and y as arrays" if "pickle" in str(error) else f"cannot be read: {error}"
         )
         raise DataError(f"{file}: {objects}") from None
-    halves = {name: _suffixed(arrays, name) for name in ("train", "test")}
-    if not (halves["train"] and halves["test"]):
+    parts: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, array in arrays.items():
+        part, rest = _part_of(name)
+        parts.setdefault(part, {})[rest] = array
+    if set(parts) <= {""}:
         _check_lengths(file, arrays)
         return ColumnTable(file, arrays)
-    for half in halves.values():
-        _check_lengths(file, half)
-    names = [name for name in halves["train"] if name in halves["test"]]
-    columns = {name: np.concatenate([half[name] for half in halves.values()]) for name in names}
-    counts = [len(next(iter(half.values()))) for half in halves.values()]
-    return ColumnTable(file, columns | {"split": np.repeat(list(halves), counts).tolist()})
+    if unmarked := parts.pop("", {}):  # x and x_test
+        parts = {"train": {**unmarked, **parts.pop("train", {})}, **parts}
+    first, known = next(iter(parts.items()))
+    for part, own in parts.items():
+        _check_lengths(file, own)
+        for name in sorted(own.keys() ^ known.keys()):
+            lacks, has = (part, first) if name in known else (first, part)
+            raise DataError(f"{file}: has the array {name} of the {has} part, but none of the {lacks} part")
+        for name, array in own.items():
+            if array.shape[1:] != known[name].shape[1:]:
+                shapes = f"{array.shape[1:]} in the {part} part, of {known[name].shape[1:]} in the {first} part"
+                raise DataError(f"{file}: {name} has examples of shape {shapes}")
+    columns = {name: np.concatenate([own[name] for own in parts.values()]) for name in known}
+    counts = [len(next(iter(own.values()))) for own in parts.values()]
+    return ColumnTable(file, columns | {"split": np.repeat(list(parts), counts).tolist()})
 
 
-def _suffixed(arrays: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:
-    """The arrays of a part by their names without it; a name without any is of the training set."""
-    own = {re.sub(f"_?{part}_?", "", name): array for name, array in arrays.items() if part in name}
-    if part == "train":
-        own = {name: array for name, array in arrays.items() if "train" not in name and "test" not in name} | own
-    return own
+def _part_of(name: str) -> tuple[str, str]:
+    """The part that the name of an array says, as x_train, test_images and trainX do, and the name without it."""
+    match = _ARRAY_OF_PART.fullmatch(name)
+    if match is None or (part := PARTS.get((match["before"] or match["behind"]).lower())) is None:
+        return "", name
+    return part, match["rest"] or match["name"]
 
 
 def _check_lengths(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     shapes = {name: array.shape for name, array in arrays.items()}
     if len({shape[:1] for shape in shapes.values()}) != 1 or () in shapes.values():
         raise DataError(f"{file}: has arrays of shapes {shapes}; each has a row for each example")
+    if 0 in {shape[0] for shape in shapes.values()}:
+        raise DataError(f"{file}: has no examples")
 
 
 def _leaf(file: Path) -> Examples:
@@ -255,16 +290,30 @@ def _leaf(file: Path) -> Examples:
     try:
         with opened(file) as source:
             found = json.load(source)
-        data = found["user_data"]
-        users = {str(user): (data[user]["x"], data[user]["y"]) for user in found.get("users", data)}
     except (ValueError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
         raise DataError(f"{file}: is no JSON: {error}") from None
-    except (KeyError, TypeError) as error:
-        wanted = '{"users": [..], "user_data": {USER: {"x": [..], "y": [..]}}}'
-        raise DataError(f"{file}: is not of LEAF, {wanted}: {error} is missing or no list") from None
-    for user, (x, y) in users.items():
+    data = found.get("user_data") if isinstance(found, dict) else None
+    listed = found.get("users", list(data)) if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(listed, list):
+        raise DataError(f'{file}: is not of LEAF, {{"users": [..], "user_data": {{USER: {{"x": [..], "y": [..]}}}}}}')
+    listed = dict.fromkeys(map(str, listed))
+    for user in listed:
+        if user not in data:
+            raise DataError(f"{file}, user {user}: is among users, but not in user_data")
+    users = {}
+    for user, own in data.items():
+        if user not in listed:
+            raise DataError(f"{file}, user {user}: is in user_data, but not among users")
+        x, y = (own.get(name) for name in "xy") if isinstance(own, dict) else (None, None)
+        if not isinstance(x, list) or not isinstance(y, list):
+            raise DataError(f"{file}, user {user}: has no lists x and y")
         if len(x) != len(y):
             raise DataError(f"{file}, user {user}: has {len(x)} examples in x and {len(y)} labels in y")
+        if (place := next((place for place, each in enumerate(y) if each is None or each != each), None)) is not None:
+            raise DataError(f"{file}, user {user}: the label of example {place} is missing")
+        users[user] = x, y
     xs = [each for x, _ in users.values() for each in x]
     ys = [each for _, y in users.values() for each in y]
     who = [user for user, (x, _) in users.items() for _ in x]
@@ -289,7 +338,9 @@ def _characters(file: Path, texts: Sequence[Any]) -> NDArray[np.int64]:
     for place, text in enumerate(texts):
         if not isinstance(text, str):
             raise DataError(f"{file}, x: example {place} is no text, as the first is")
-        tokens[place, : len(text)] = np.minimum(np.frombuffer(text.encode("utf-32-le"), np.uint32), 127)
+        tokens[place, : len(text)] = np.minimum(
+            np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32), 127
+        )
     return tokens
 
 
@@ -308,17 +359,20 @@ def _of_table(table: ColumnTable, reading: FileReading) -> Examples:
     client = _column(table, "client", reading.client, CLIENTS)
     split = _column(table, "split", reading.split, SPLITS)
     taken = {label, client, split}
-    others = [name for name in table.columns if name not in taken]
+    unnamed = [name for name in table.columns if name not in taken and _INDEX.fullmatch(name)]
+    others = [name for name in table.columns if name not in taken and name not in unnamed]
     for name in reading.features or ():
         if name not in table.columns:
             raise DataError(f"{table.file}: data.reading.features: has no column {name!r}; {nearest(name, others)}")
     features = list(reading.features or others)
     whole = [name for name in features if not _is_flat(table, name)]
     kind: ExampleKind | None = None
+    images: list[Path] = []
     if whole:
         if len(whole) > 1:
             raise DataError(f"{table.file}: columns {', '.join(whole)} hold examples each; say data.reading.features")
-        x, kind = _whole(table, whole[0], reading)
+        images = _image_files(table, whole[0])
+        x, kind = _whole(table, whole[0], images, reading)
         unused = [name for name in others if name != whole[0]]
         features = []
     elif not features:
@@ -326,6 +380,9 @@ def _of_table(table: ColumnTable, reading: FileReading) -> Examples:
     else:
         x, kind = np.stack([_numbers(table, name, reading) for name in features], axis=1), "features"
         unused = [name for name in others if name not in features]
+    unused += [name or "a column without a name" for name in unnamed if name not in features]
+    alike = "" if reading.features else ", ".join(name for name in features if name.lower() in LABELS)
+    notes = (f"{alike} is among the features; data.reading.label names another label",) if alike else ()
     return Examples(
         str(table.file),
         x,
@@ -337,7 +394,9 @@ def _of_table(table: ColumnTable, reading: FileReading) -> Examples:
         f"column {client}" if client else BY_PATH,
         tuple(features),
         tuple(unused),
+        notes,
         classes=tuple((table.names or {}).get(label, ())),
+        images=tuple(images),
     )
 
 
@@ -362,31 +421,49 @@ def _is_flat(table: ColumnTable, name: str) -> bool:
     column = table.columns[name]
     if isinstance(column, np.ndarray):
         return column.ndim == 1
-    return not (column and (isinstance(column[0], bytes) or _is_image_name(column[0])))
+    first = _first(column)
+    return not (isinstance(first, bytes) or _is_image_name(first))
+
+
+def _first(column: Sequence[Any]) -> Any:
+    """The first value that is there."""
+    return next((value for value in column if value not in ("", None)), None)
 
 
 def _is_image_name(value: Any) -> bool:
     return isinstance(value, str) and value.lower().endswith(SUFFIXES)
 
 
-def _whole(table: ColumnTable, name: str, reading: FileReading) -> tuple[NDArray[Any], ExampleKind | None]:
+def _image_files(table: ColumnTable, name: str) -> list[Path]:
+    """The files that a column names; empty if it holds the examples themselves."""
+    column = table.columns[name]
+    files: list[Path] = []
+    if isinstance(column, np.ndarray) or isinstance(_first(column), bytes):
+        return files
+    for place, value in enumerate(column):
+        if not value:
+            raise DataError(f"{table.at(place)}, column {name}: the image is missing")
+        file = table.file.parent / value
+        if not file.is_file():
+            raise DataError(f"{table.at(place)}, column {name}: no such file: {file}")
+        files.append(file)
+    return files
+
+
+def _whole(
+    table: ColumnTable, name: str, images: Sequence[Path], reading: FileReading
+) -> tuple[NDArray[Any], ExampleKind | None]:
     """The column whose each value is an example."""
     column = table.columns[name]
     if isinstance(column, np.ndarray):
         return column, None
-    if isinstance(column[0], bytes):
+    if isinstance(_first(column), bytes):
         for place, value in enumerate(column):
             if not value:
                 raise DataError(f"{table.at(place)}, column {name}: the image is missing")
         encoded = [(f"{table.at(place)}, column {name}", io.BytesIO(value)) for place, value in enumerate(column)]
         return _decoded(encoded, reading.side), "image"
-    files = []
-    for place, value in enumerate(column):
-        file = table.file.parent / value
-        if not file.is_file():
-            raise DataError(f"{table.at(place)}, column {name}: no such file: {file}")
-        files.append(file)
-    return image_files(files, reading.side), "image"
+    return image_files(images, reading.side), "image"
 
 
 def _numbers(table: ColumnTable, name: str, reading: FileReading) -> NDArray[np.float64]:
@@ -398,7 +475,7 @@ def _numbers(table: ColumnTable, name: str, reading: FileReading) -> NDArray[np.
         numbers = np.empty(len(column))
         for place, cell in enumerate(column):
             try:
-                numbers[place] = np.nan if str(cell).lower() in UNKNOWN else float(cell)
+                numbers[place] = np.nan if str(cell).lower() in UNKNOWN else _float(cell)
             except ValueError:
                 others = "data.reading.features names the columns that are numbers"
                 raise DataError(
@@ -414,25 +491,43 @@ def _numbers(table: ColumnTable, name: str, reading: FileReading) -> NDArray[np.
 def _labels(table: ColumnTable, name: str) -> NDArray[Any]:
     """Integers, or texts; those of a column whose classes have names are these."""
     column = table.columns[name]
+    is_text = not isinstance(column, np.ndarray) or column.dtype.kind not in "biuf"
     names = (table.names or {}).get(name)
-    cells = column.tolist() if isinstance(column, np.ndarray) else column
+    cells = _cells(table, name)
     for place, cell in enumerate(cells):
         if cell is None or (isinstance(cell, str) and cell.lower() in UNKNOWN) or cell != cell:
             raise DataError(f"{table.at(place)}, column {name}: the label is missing")
         if names is not None and not (isinstance(cell, int) and 0 <= cell < len(names)):
             raise DataError(f"{table.at(place)}, column {name}: {cell!r} is no class of 0 .. {len(names) - 1}")
-    return np.array([names[cell] for cell in cells]) if names is not None else np.asarray(column)
+    return (
+        np.array([names[cell] for cell in cells])
+        if names is not None
+        else np.array([str(cell) for cell in cells])
+        if is_text
+        else np.ravel(column)
+    )
 
 
 def _texts(table: ColumnTable, name: str) -> NDArray[Any]:
     """The client of each example."""
-    column = table.columns[name]
-    cells = column.tolist() if isinstance(column, np.ndarray) else column
+    cells = _cells(table, name)
     for place, cell in enumerate(cells):
         if cell in ("", None) or cell != cell:
             raise DataError(f"{table.at(place)}, column {name}: the client is missing")
-    numbers = [str(cell) for cell in cells]
-    return np.array(list(map(int, numbers))) if all(map(str.isdecimal, numbers)) else np.array(numbers)
+    texts = [str(cell) for cell in cells]
+    return np.array(list(map(int, texts))) if all(map(_COUNTED.fullmatch, texts)) else np.array(texts)
+
+
+def _cells(table: ColumnTable, name: str) -> list[Any]:
+    """The one value of each example in a column of labels or clients; DataError where there are several."""
+    column = table.columns[name]
+    if not isinstance(column, np.ndarray):
+        return [cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else cell for cell in column]
+    if column.size != len(column):
+        one_hot = "; numpy.argmax(y, axis=1) makes classes of rows with a single 1"
+        raise DataError(f"{table.file}, column {name}: has {column.shape[1:]} values of each example, not one{one_hot}")
+    cells: list[Any] = column.reshape(-1).tolist()
+    return [cell.decode(errors="backslashreplace") for cell in cells] if column.dtype.kind == "S" else cells
 
 
 def _parts(table: ColumnTable, name: str) -> NDArray[Any]:
@@ -482,6 +577,7 @@ def joined(each: Sequence[Examples]) -> Examples:
     return Examples(
         first.where, np.concatenate(xs), labels, all_of("clients"), all_of("parts"), first.kind, first.by_label,
         first.by, first.columns, first.unused, notes, first.classes,
+        tuple(image for one in each for image in one.images),
     )  # fmt: skip
 
 
@@ -490,17 +586,35 @@ def labels(given: NDArray[Any], classes: Any) -> tuple[NDArray[Any], Any]:
 
     Other numbers are classes in their own order.
     """
-    if classes is not None:
-        named = isinstance(classes, int) or given.dtype.kind in "U"
-        return given if named else np.array([f"{each:g}" for each in given.tolist()]), classes
-    cells = given.tolist()
-    numbers = [_number(str(cell), ",") for cell in cells]
-    if any(number is None or number != number for number in numbers):
-        return np.array([str(cell) for cell in cells]), None
-    known = [number for number in numbers if number is not None]
-    if min(known) == 0 and all(number.is_integer() for number in known):
-        return np.array(known, np.int64), None
-    return np.array([f"{number:g}" for number in known]), [f"{number:g}" for number in sorted(set(known))]
+    texts = [str(cell) for cell in given]
+    cells = [label_value(text) for text in texts]
+    if classes is not None and not isinstance(classes, int):
+        known = set(map(str, classes))
+        texts = [text if text in known else str(cell) for text, cell in zip(texts, cells, strict=True)]
+        return np.array(texts), classes
+    names: list[str] | None = None
+    numbers = [cell for cell in cells if not isinstance(cell, str) and cell == cell]
+    if len(numbers) == len(cells):
+        whole = [number for number in numbers if isinstance(number, int)]
+        is_counted = 0 in whole or (classes is not None and max(whole, default=0) < classes)
+        if len(whole) == len(cells) and min(whole) >= 0 and is_counted:
+            return np.array(whole, np.int64), classes
+        names, texts = [str(number) for number in sorted(set(numbers))], list(map(str, numbers))
+    if classes is not None and classes != len(set(texts)):
+        raise DataError(f"data.reading.classes = {classes}: there are {len(set(texts))} labels, which are not 0, 1, ..")
+    return np.array(texts), names
+
+
+def label_value(text: str) -> int | float | str:
+    """A label as the number that it is, a whole one if it can be, or the text."""
+    try:
+        return int(text) if text.lstrip("+-").isdecimal() and text.isascii() else _whole_if(_float(text))
+    except ValueError:
+        return text
+
+
+def _whole_if(number: float) -> int | float:
+    return int(number) if number.is_integer() else number
 
 
 # --- images -----------------------------------------------------------------------------------------------------------

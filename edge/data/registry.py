@@ -399,6 +399,11 @@ def arrays_name(row: DataSet) -> str:
     return f"{row.name}/{row.kind}-{number}/{'x'.join(map(str, row.stored))}/{row.classes}/{row.content}{ids}"
 
 
+def is_arrays(name: str) -> bool:
+    """Whether a name is one of `arrays_name`."""
+    return _ARRAYS.fullmatch(name) is not None
+
+
 def dataset(name: str) -> DataSet:
     """The row of a set, by name, as ``module:ROW`` or of arrays; DataError with the nearest name if there is none."""
     if (match := _ARRAYS.fullmatch(name)) is not None:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from costmodel.fleet import implausible, traces
+from costmodel.fleet import board_table, implausible, traces
 from costmodel.fleet.carbon import sources
 from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.implausible import doubt
 from costmodel.fleet.recording import RATE, recording
-from edge.data.locate import is_file
+from edge.data.locate import is_file, is_folder
 from edge.protocol.config import FileReading
 from edge.protocol.plugins import is_own
 from edge.protocol.spelling import closest
@@ -71,6 +72,8 @@ def explained(name: str) -> Explanation:
         kind, row = listing.own_row(name)
         return {"kind": "row", "name": name, "rows": {kind: row}}
     rows = listing.named(name)  # a method, a policy, a device ..
+    if not rows and is_folder(Path(name)):
+        return _data_file(Path(name))
     if not rows:
         raise ScenarioError(f"explain {name!r}: {_nearest(name)}")
     return {"kind": "row", "name": name, "rows": rows}
@@ -81,6 +84,8 @@ def of_file(path: Path) -> Explanation:
     try:
         trace = traces.read(path)
     except ValueError as error:
+        with suppress(ValueError):
+            return _boards(path)
         return _data_file(path, str(error))
     found = recording(trace)
     doubts = [
@@ -99,13 +104,29 @@ def of_file(path: Path) -> Explanation:
     }
 
 
-def _data_file(path: Path, no_recording: str) -> Explanation:
-    """A data set; ``no_recording``: why it is no recording."""
+def _boards(path: Path) -> Explanation:
+    """A table of boards; ValueError for any other file."""
+    if not board_table.is_table(path):
+        raise ValueError(f"{path}: is no table")
+    unread = board_table.unread_columns(path)
+    return {
+        "kind": "boards",
+        "name": str(path),
+        "meaning": "a table of boards, which fleet.devices names",
+        "notes": [f"not used: {', '.join(unread)}"] if unread else [],
+        "example": f"fedbr check {EXAMPLE} fleet.device_file={path}",
+    }
+
+
+def _data_file(path: Path, no_recording: str = "") -> Explanation:
+    """A data set; ``no_recording``: why a file is no recording."""
     from edge.data.own_files import find, read
 
     try:
         data = read(path, find(path), FileReading())
     except ValueError as error:
+        if not no_recording:
+            raise ScenarioError(f"explain {path}: is no data set: {error}") from None
         of_link, of_data = (
             text.removeprefix(str(path)).lstrip(",: ").partition("; known are")[0]
             for text in (no_recording, str(error))

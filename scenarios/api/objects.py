@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from os import PathLike
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from edge.data.arrays import Arrays, arrays
 from edge.data.registry import ExampleKind, dataset
@@ -22,12 +22,13 @@ from edge.protocol.plugins import display_name
 from edge.protocol.spelling import nearest
 from scenarios.api.object_modules import Closure, UnusableError, dotted, is_row, label
 from scenarios.api.values import shown
+from scenarios.config import data_file
 from scenarios.config.cache import cache_folder
-from scenarios.config.errors import ScenarioError
+from scenarios.config.errors import PYTHON, ScenarioError
 from scenarios.config.load import NO_LISTS
 from scenarios.config.plugin_points import BY_KEY, BY_STAGE_KEY, PLUGIN_POINTS
-from scenarios.config.tables import leaves, value_at
-from scenarios.config.toml_source import find, read
+from scenarios.config.tables import TomlValue, leaves, value_at
+from scenarios.config.toml_source import extended, find, read
 
 SHORT = {"model": "model.name", "data": "data.name"}
 """Tables -> the key whose object may be given in their place"""
@@ -152,14 +153,15 @@ def _is_text(value: Any) -> bool:
 
 def _data_name(given: Mapping[str, object], scenario: Any) -> str:
     """The data of a scenario with these overrides."""
-    tables: dict[str, object] = {"extends": scenario}
+    beneath: Mapping[str, Any] = {}
     if isinstance(scenario, Mapping):
         own = {key: value for key, value in scenario.items() if key.partition(".")[0] in ("data", "extends")}
-        tables = dict(leaves(_named(own, "", _name)))
-    named = dict(leaves(given)).get("data.name") or tables.get("data.name")
-    if named is None and tables.get("extends") is not None:
-        named = value_at(read(find(str(tables["extends"]))), "data.name")
-    return str(named or "digits")
+        beneath = extended(cast(Mapping[str, TomlValue], _named(own, "", _name)))[1]
+    elif scenario is not None:
+        beneath = read(find(str(scenario)))
+    of_file = data_file.named(cast(Mapping[str, TomlValue], given), beneath, PYTHON)
+    names = (of_file.get("data.name"), dict(leaves(given)).get("data.name"), value_at(beneath, "data.name"))
+    return str(next((name for name in names if name), "digits"))
 
 
 def plugin_name(value: Any, key: str | None, overrides: Mapping[str, object]) -> str:

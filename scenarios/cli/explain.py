@@ -40,7 +40,7 @@ def _paragraphs(found: Explanation) -> Iterator[str]:
                 yield f"  example: {option['example']}"
         return
     yield _plain(found["meaning"])
-    if found["kind"] in ("recording", "data"):
+    if found["kind"] in ("recording", "boards", "data"):
         yield from _file(found)
     if found["kind"] == "key":
         yield from _facts(found)

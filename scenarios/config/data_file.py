@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from edge.data.content import restore_content
 from edge.data.own_files import kept
-from edge.data.registry import DataError, dataset
+from edge.data.registry import DataError, dataset, is_arrays
 from edge.protocol.config import FileReading
 from edge.protocol.home import expanded
 from edge.protocol.plugins import is_own
@@ -23,6 +23,7 @@ from scenarios.config.fleet_files import ARRAYS, DATA_FILE
 from scenarios.config.tables import TomlValue, leaves, set_value, value_at
 
 READING = "data.reading"
+NAME = "data.name"
 _READING = TypeAdapter(FileReading)
 
 
@@ -33,26 +34,39 @@ def named(given: Mapping[str, TomlValue], beneath: Mapping[str, TomlValue], sour
     or reading they may complete. Keys that ``given`` has itself are left to it. ScenarioError that names ``source``.
     """
     keys = dict(leaves(given))
+    file = keys.get(DATA_FILE, value_at(beneath, DATA_FILE))
+    name = keys.get(NAME)
+    if isinstance(file, str) and isinstance(name, str) and not is_arrays(name):
+        raise ScenarioError(
+            f"{NAME} = {name!r}: {DATA_FILE} = {file!r} is the data set; leave one out", key=NAME, source=source
+        )
     if not any(key == DATA_FILE or key.startswith(f"{READING}.") for key in keys):
         return {}
-    file = keys.get(DATA_FILE, value_at(beneath, DATA_FILE))
     reading = value_at(beneath, READING)
     reading = dict(reading) if isinstance(reading, Mapping) else {}
     for key, value in keys.items():
         if key.startswith(f"{READING}."):
             set_value(reading, key.removeprefix(f"{READING}."), value)
-    if not isinstance(file, str):
-        return {}
     try:
-        name, clients = kept(expanded(file), _READING.validate_python(reading), cache_folder())
+        how = _READING.validate_python(reading)
     except ValidationError:  # its keys are refused with all others
         return {}
+    if not isinstance(file, str):
+        if how != FileReading():
+            raise ScenarioError(
+                f"{READING}: says how {DATA_FILE} is read, and there is none", key=READING, source=source
+            )
+        return {}
+    if not file.strip():
+        raise ScenarioError(f"{DATA_FILE} = {file!r}: names no file", key=DATA_FILE, source=source)
+    try:
+        name, clients = kept(expanded(file), how, cache_folder())
     except (ValueError, RuntimeError, OSError) as error:
         raise ScenarioError(f"{DATA_FILE}: {error}", key=DATA_FILE, source=source) from None
-    own: dict[str, TomlValue] = {"data.name": name}
+    own: dict[str, TomlValue] = {NAME: name}
     if clients:
         own |= {"data.partition.kind": "natural", "data.clients": clients}
-    return {key: value for key, value in own.items() if key not in keys or key == "data.name"}
+    return {key: value for key, value in own.items() if key not in keys or key == NAME}
 
 
 def laid_over(tables: dict[str, TomlValue], beneath: Mapping[str, TomlValue], source: str) -> None:

@@ -20,7 +20,7 @@ from coordinator.rounds.budget import Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
 from coordinator.rounds.tier_schedule import TierSchedule
-from costmodel.config import AccessLinks, BandwidthConfig, FleetConfig, TierConfig, UpperTier
+from costmodel.config import AccessLinks, BandwidthConfig, FleetConfig, RateColumns, TierConfig, UpperTier
 from costmodel.fleet.devices import devices, networks
 from costmodel.units import format_rate, format_seconds
 from edge.data.json_partition import parts_beside
@@ -484,6 +484,8 @@ def of_fleet(scenario: Scenario) -> Contradictions:
         yield "fleet", f"fleet.rates = {shown}: must be the lowest and the highest rate, both finite"
     tables = {"fleet": fleet.bandwidth, "fleet.gateways": gateways.bandwidth, "fleet.tiers": fleet.tiers.bandwidth}
     for key, varies in tables.items():
+        if varies.columns != RateColumns() and varies.file is None:
+            yield "fleet", f"{key}.bandwidth.columns: {key}.bandwidth.file has these columns, and there is none"
         if varies.form == "ou" and varies.step < varies.tau / 1000:
             yield (
                 "fleet",

@@ -253,8 +253,14 @@ def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
     differing = {key for key in {*before, *now} if before.get(key) != now.get(key)}
     if differing & {*fleet_files.KEYS}:
         differing -= _same_files(recorded, run.loaded)
+    if now.get(fleet_files.DATA_FILE) is not None and "data.name" not in differing:  # which says the content
+        differing.discard(fleet_files.DATA_FILE)
     for key in sorted(differing, key=lambda key: (key.count("."), key)):  # seed before what follows it
-        if key in fleet_files.KEYS and before.get(key) is not None and now.get(key) is not None:
+        if (
+            key in (*fleet_files.KEYS, fleet_files.DATA_FILE)
+            and before.get(key) is not None
+            and now.get(key) is not None
+        ):
             problem = f"{path} was made with another content of {key} than {now[key]!r} has; choose another "
             raise ScenarioError(problem, Argument("run_id"))
         was, wanted = ("not set" if value is None else repr(value) for value in (before.get(key), now.get(key)))

@@ -162,6 +162,21 @@ def test_a_module_has_what_a_class_uses_and_nothing_else(script: Script, tmp_pat
     assert "torch" not in module_text(tmp_path, row)
 
 
+def test_a_model_is_made_for_the_file_of_data_that_a_run_or_a_scenario_names(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "t.csv"
+    file.write_text("label,a,b\n" + "".join(f"{place % 2},{place},1\n" for place in range(10)))
+    net = script(NET)["Net"]
+    for given, scenario in (
+        ({"model": net, "data.file": str(file)}, "digits"),
+        ({"model": net}, {"extends": "digits", "data": {"file": str(file)}}),
+    ):
+        row = as_names(given, scenario)["model.name"].partition(":")[0]
+        assert import_module(row).ROW.kind == "features"
+
+
 def test_a_name_depends_on_the_code_alone(script: Script) -> None:
     def name(text: str) -> str:
         return str(as_names({"model": script(text)["Net"]}, "digits")["model.name"])

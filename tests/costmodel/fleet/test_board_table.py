@@ -220,3 +220,7 @@ def test_the_boards_of_the_example_are_as_fast_as_the_shipped_rows_of_the_same_s
         assert own.source
         assert {key for each in BASES for key in getattr(own, each)} >= {"modes"}
     assert found == {}
+
+
+def test_empty_rows_of_spreadsheets_are_passed_over(tmp_path: Path) -> None:
+    assert [*boards(tmp_path, f"{PLAIN}\na,30,8,10\n,,,\nb,30,8,10\n , ,,\n")] == ["a", "b"]

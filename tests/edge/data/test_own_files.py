@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -296,6 +297,7 @@ REFUSED = [
     ("label,x,city\n0,1,Rome\n", {}, "line 2, column city: 'Rome' is no number; data.reading.features names the"),
     ("label,client,x\n0,a,1\n1,,1\n", {}, "line 3, column client: the client is missing"),
     ("label,split,x\n0,trian,1\n", {}, "line 2, column split: 'trian' is no part; did you mean 'train'?"),
+    ("label,x\n0,1_000\n", {}, "line 2, column x: '1_000' is no number"),
     ("label\n0\n", {}, "has no column of features beside label"),
 ]
 
@@ -334,3 +336,254 @@ def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path: Path) -> No
     assert kept(file, FileReading(test=0.5), cache) != first
     table(file, ROWS[:12])
     assert kept(file, FileReading(), cache).name != first.name
+
+
+def csv_of(file: Path, header: str, rows: Sequence[str]) -> Path:
+    return table(file, [(row,) for row in rows], header)
+
+
+def savez(file: Path, arrays: dict[str, Any]) -> None:
+    np.savez(file, **arrays)
+
+
+def test_labels_of_seven_digits_stay_apart(tmp_path: Path) -> None:
+    file = csv_of(tmp_path / "t.csv", "label,x", [f"{1_000_001 + place % 2},{place}" for place in range(10)])
+    assert data_of(file).class_names == ("1000001", "1000002")
+
+
+def test_a_number_of_classes_leaves_labels_that_are_numbers_as_they_are(tmp_path: Path) -> None:
+    file = csv_of(tmp_path / "t.csv", "label,x", [f"{place % 11},{place}" for place in range(44)])
+    data = data_of(file, classes=12)
+    assert (data.row.classes, data.class_names) == (12, ())
+    assert {(y, x % 11) for y, (x,) in zip(data.train.y.tolist(), data.train.x.tolist(), strict=True)} == {
+        (label, label) for label in range(11)
+    }
+    words = csv_of(tmp_path / "w.csv", "label,x", [f"{('cat', 'dog')[place % 2]},{place}" for place in range(10)])
+    with pytest.raises(DataError, match=r"data.reading.classes = 3: there are 2 labels, which are not 0"):
+        data_of(words, classes=3)
+
+
+def test_labels_that_are_numbers_and_texts_are_noted(tmp_path: Path) -> None:
+    file = csv_of(tmp_path / "t.csv", "label,x", [f"{(0, 1, 'cat')[place % 3]},{place}" for place in range(12)])
+    data = data_of(file)
+    assert data.class_names == ("0", "1", "cat")
+    assert "some labels are numbers and some are texts: 0, 1, cat" in data.notes
+
+
+def test_labels_in_a_column_of_one_are_labels_and_rows_of_several_are_refused(tmp_path: Path) -> None:
+    x, y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
+    np.savez(tmp_path / "t.npz", x=x, y=y[:, None], client=np.array([b"ann", b"bo"] * 5))
+    data = data_of(tmp_path / "t.npz")
+    assert (data.row.classes, data.class_names, data.client_names) == (2, (), ("ann", "bo"))
+    np.savez(tmp_path / "t.npz", x=x, y=np.eye(2)[y])
+    with pytest.raises(DataError, match=r"t.npz, column y: has \(2,\) values of each example, not one; numpy.argmax"):
+        data_of(tmp_path / "t.npz")
+
+
+def test_clients_are_told_apart_as_they_are_written(tmp_path: Path) -> None:
+    names = ("007", "7", "٧", "12345678901234567890")
+    file = csv_of(
+        tmp_path / "t.csv", "client,label,x", [f"{names[place % 4]},{place // 4 % 2},1" for place in range(40)]
+    )
+    assert data_of(file).client_names == ("007", "12345678901234567890", "7", "٧")
+    counted = csv_of(tmp_path / "c.csv", "client,label,x", [f"{place % 11},{place % 2},1" for place in range(44)])
+    assert data_of(counted).client_names == tuple(map(str, range(11)))
+
+
+def test_a_client_with_test_examples_alone_takes_no_part_and_shifts_no_name(tmp_path: Path) -> None:
+    parts = ((0, "test"), (1, "train"), (1, "test"), (2, "train"))
+    rows = [f"{who},{part},{place % 2},{place}" for who, part in parts for place in range(4)]
+    data = data_of(csv_of(tmp_path / "t.csv", "client,split,label,x", rows))
+    assert (data.client_names, data.decoded.names.clients) == (("1", "2"), ("0", "1", "2"))
+    assert "1 of 3 clients have test examples alone, and take no part" in data.notes
+
+
+def test_a_client_whose_examples_are_all_left_out_is_noted(tmp_path: Path) -> None:
+    rows = [f"{who},{place % 2},{'' if who == 'ann' else place}" for who in ("ann", "bo") for place in range(6)]
+    data = data_of(csv_of(tmp_path / "t.csv", "client,label,x", rows), missing="drop")
+    assert data.client_names == ("bo",)
+    assert "1 client without an example with all numbers left out" in data.notes
+
+
+def test_columns_that_number_the_rows_are_no_features(tmp_path: Path) -> None:
+    rows = [f"{place},{place % 2},{place * 2}," for place in range(10)]
+    data = data_of(csv_of(tmp_path / "t.csv", ",label,x,Unnamed: 0", rows))
+    assert data.row.shape == (1,)
+    assert "t.csv: not used: a column without a name, Unnamed: 0" in data.notes
+
+
+def test_another_column_that_looks_like_a_label_is_noted_as_a_feature(tmp_path: Path) -> None:
+    file = csv_of(tmp_path / "t.csv", "label,target,x", [f"{place % 2},{place % 2},{place}" for place in range(10)])
+    assert "target is among the features; data.reading.label names another label" in data_of(file).notes
+    assert not any("among" in note for note in data_of(file, features=("target", "x")).notes)
+
+
+def test_rows_of_whole_numbers_are_noted_as_tokens(tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", x=np.arange(20).reshape(10, 2), y=np.arange(10) % 2)
+    data = data_of(tmp_path / "t.npz")
+    assert data.row.kind == "tokens"
+    assert data.notes[-1].startswith("rows of whole numbers are taken as tokens; data.reading.kind = features")
+    assert data_of(tmp_path / "t.npz", kind="features").row.kind == "features"
+
+
+def test_arrays_have_parts_as_people_name_them(tmp_path: Path) -> None:
+    x, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
+    for names in (("X_train", "Y_train", "X_test", "Y_test"), ("trainX", "trainy", "testX", "testy")):
+        savez(tmp_path / "t.npz", dict(zip(names, (x, y, x[:4], y[:4]), strict=True)))
+        data = data_of(tmp_path / "t.npz")
+        assert (len(data.train.y), data.test.x.tolist()) == (6, x[:4].tolist())
+    of_parts = {
+        f"{part}_{what}": array for part in ("train", "val", "test") for what, array in (("images", x), ("labels", y))
+    }
+    savez(tmp_path / "t.npz", of_parts)
+    data = data_of(tmp_path / "t.npz")
+    assert (len(data.train.y), len(data.test.y)) == (12, 6)
+    np.savez(tmp_path / "t.npz", x=x, y=y, latest=y)
+    assert "t.npz: not used: latest" in data_of(tmp_path / "t.npz", test=0.4).notes
+
+
+@pytest.mark.parametrize("name", ["client", "client_train"])
+def test_an_array_of_one_part_alone_is_refused(tmp_path: Path, name: str) -> None:
+    x, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
+    savez(tmp_path / "t.npz", {"x_train": x, "y_train": y, "x_test": x, "y_test": y, name: y})
+    with pytest.raises(DataError, match=r"t.npz: has the array client of the train part, but none of the test part"):
+        data_of(tmp_path / "t.npz")
+
+
+def test_a_part_with_examples_of_another_shape_is_refused(tmp_path: Path) -> None:
+    y = np.arange(6) % 2
+    np.savez(tmp_path / "t.npz", x_train=np.ones((6, 2)), y_train=y, x_test=np.ones((6, 3)), y_test=y)
+    with pytest.raises(
+        DataError, match=r"x has examples of shape \(3,\) in the test part, of \(2,\) in the train part"
+    ):
+        data_of(tmp_path / "t.npz")
+
+
+def test_damaged_archives_are_refused(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).random((200, 50))
+    np.savez_compressed(tmp_path / "t.npz", x=noise, y=np.arange(200) % 2)
+    raw = (tmp_path / "t.npz").read_bytes()
+    np.save(tmp_path / "single.npy", noise)
+    for damaged, why in (
+        (raw[:60] + bytes(range(200, 230)) + raw[90:], "cannot be read: "),
+        (raw[: len(raw) // 2], "is no archive of arrays; numpy.savez makes one"),
+        ((tmp_path / "single.npy").read_bytes(), "is no archive of arrays"),
+        (b"", "is no archive of arrays"),
+    ):
+        (tmp_path / "t.npz").write_bytes(damaged)
+        with pytest.raises(DataError, match=f"t.npz: {why}"):
+            data_of(tmp_path / "t.npz")
+    np.savez(tmp_path / "t.npz", x=noise[:0], y=np.arange(0))
+    with pytest.raises(DataError, match=r"t.npz: has no examples"):
+        data_of(tmp_path / "t.npz")
+
+
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [
+        (
+            {"users": ["u", "v"], "user_data": {"u": {"x": [[1]], "y": [0]}}},
+            ", user v: is among users, but not in user_",
+        ),
+        ({"users": [], "user_data": {"u": {"x": [[1]], "y": [0]}}}, ", user u: is in user_data, but not among users"),
+        ({"user_data": {"u": {"x": 3, "y": 3}}}, ", user u: has no lists x and y"),
+        ({"user_data": {"u": {"x": [[1], [2]], "y": [0, None]}}}, ", user u: the label of example 1 is missing"),
+        (
+            {"user_data": {"u": {"x": [[1], [2]], "y": [0, float("nan")]}}},
+            ", user u: the label of example 1 is missing",
+        ),
+        ({"users": None, "user_data": {}}, ": is not of LEAF, "),
+        ([1, 2], ": is not of LEAF, "),
+    ],
+)
+def test_what_is_not_of_leaf_is_refused_by_user(tmp_path: Path, about: object, why: str) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(about))
+    with pytest.raises(DataError) as refused:
+        data_of(tmp_path / "t.json")
+    assert f"t.json{why}" in str(refused.value)
+
+
+def test_half_a_character_of_leafs_texts_is_a_token(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text('{"user_data": {"u": {"x": ["a\\ud800", "b", "c"], "y": ["a", "a", "a"]}}}')
+    data = data_of(tmp_path / "t.json")
+    assert [97, 127] in [*data.train.x.tolist(), *data.test.x.tolist()]
+
+
+def test_metadata_of_the_hub_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    made = hub_table(2, character=[0, 1])
+    pq.write_table(made.replace_schema_metadata({"huggingface": "{"}), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"t.parquet: cannot be read: "):
+        data_of(tmp_path / "t.parquet", label="character")
+
+
+def test_an_image_that_is_missing_in_the_first_row_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"label": [0, 1], "image": [None, b"GIF"]}), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"t.parquet, row 0, column image: the image is missing"):
+        data_of(tmp_path / "t.parquet")
+
+
+def test_clients_in_folders_of_folders_stay_apart(tmp_path: Path) -> None:
+    for name in ("north/ann", "north/bo", "south/ann"):
+        table(tmp_path / "set" / name / "day.csv", [(place % 2, place) for place in range(5)], "label,x")
+    assert by_client(data_of(tmp_path / "set")) == dict.fromkeys(("north/ann", "north/bo", "south/ann"), (4, 1))
+
+
+def test_links_to_folders_are_followed_once_and_unread_files_are_noted(tmp_path: Path) -> None:
+    rows = [(place % 2, place) for place in range(5)]
+    table(tmp_path / "elsewhere" / "ann" / "day.csv", rows, "label,x")
+    table(tmp_path / "set" / "cache-1.csv", rows, "label,x")
+    (tmp_path / "set" / "ann").symlink_to(tmp_path / "elsewhere" / "ann")
+    (tmp_path / "set" / "again").symlink_to(tmp_path / "set")
+    (tmp_path / "set" / "bo.xlsx").write_text("")
+    data = data_of(tmp_path / "set")
+    assert by_client(data) == {"ann": (4, 1), "cache-1": (4, 1)}
+    assert "set: files that are not read: 1 .xlsx" in data.notes
+
+
+def test_names_of_tables_that_end_in_a_part_say_it(tmp_path: Path) -> None:
+    for part, count in (("train", 6), ("test", 2)):
+        table(tmp_path / "one" / f"mnist_{part}.csv", [(place % 2, place) for place in range(count)], "label,x")
+        for client in ("ann", "bo"):
+            table(tmp_path / "two" / f"{client}_{part}.csv", [(place % 2, place) for place in range(count)], "label,x")
+    one = data_of(tmp_path / "one")
+    assert (len(one.train.y), len(one.test.y), one.train.ids) == (6, 2, None)
+    assert by_client(data_of(tmp_path / "two")) == {"ann": (6, 2), "bo": (6, 2)}
+    for client in ("crash_test", "stress_test"):
+        table(tmp_path / "tests" / f"{client}.csv", [(place % 2, place) for place in range(5)], "label,x")
+    assert by_client(data_of(tmp_path / "tests")) == {"crash_test": (4, 1), "stress_test": (4, 1)}
+
+
+def test_images_at_two_depths_are_refused(tmp_path: Path) -> None:
+    for name in ("cat/0.png", "dog/0.png", "dog/brown/1.png"):
+        image(tmp_path / "photos" / name, 9)
+    both = r"dog/brown/1.png: is in a folder of a client and a class, .*cat/0.png in one of a class alone"
+    with pytest.raises(DataError, match=both):
+        data_of(tmp_path / "photos")
+    with pytest.raises(DataError, match=r"cat/0.png: is a single image; give the folder whose folders are the classes"):
+        data_of(tmp_path / "photos" / "cat" / "0.png")
+
+
+def test_pipes_are_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    for path in (tmp_path / "pipe.csv", tmp_path):
+        with pytest.raises(DataError, match=r"pipe.csv: is a device, a pipe or a folder, not a file"):
+            data_of(path)
+
+
+def test_too_few_examples_for_a_test_set_are_refused_with_the_reason(tmp_path: Path) -> None:
+    file = csv_of(tmp_path / "t.csv", "label,x", ["1.5,1", "2.5,2", "3.5,3"])
+    why = r"t.csv: test = 0.2: none of 3 examples of 3 classes is left for the test set, since each class keeps one"
+    with pytest.raises(DataError, match=why):
+        data_of(file)
+
+
+def test_a_table_is_read_again_when_an_image_that_it_names_has_changed(tmp_path: Path) -> None:
+    rows = []
+    for number in range(5):
+        image(tmp_path / "images" / f"{number}.png", number)
+        rows.append((f"images/{number}.png", 0))
+    file, cache = table(tmp_path / "t.csv", rows, "path,label"), tmp_path / "cache"
+    first = kept(file, FileReading(), cache)
+    assert kept(file, FileReading(), cache) == first
+    image(tmp_path / "images" / "3.png", 99)
+    assert kept(file, FileReading(), cache) != first

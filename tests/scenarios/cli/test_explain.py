@@ -119,6 +119,28 @@ def test_words_of_users_lead_to_keys_and_rows(word: str, first: str, capsys: pyt
     assert told(capsys, "explain", word).splitlines()[0] == first
 
 
+def test_a_table_of_boards_and_a_folder_of_data_are_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("boards.csv").write_text("board,GFLOP/s,memory (GB),watts,price\npi,5,4,6,60\n")
+    assert [line.strip() for line in told(capsys, "explain", "boards.csv").splitlines()] == [
+        "boards.csv",
+        "a table of boards, which fleet.devices names",
+        "not used: price",
+        "example: fedbr check digits fleet.device_file=boards.csv",
+    ]
+    Path("cams").mkdir()
+    for name in ("ann", "bo"):
+        rows = "".join(f"{place % 2},{place}\n" for place in range(5))
+        Path("cams", f"{name}.csv").write_text(f"label,x\n{rows}")
+    found = json.loads(told(capsys, "explain", "cams", "--json"))
+    assert found["meaning"].startswith("a data set: cams: 8 training and 2 test examples of 2 clients")
+    Path("cams", "bo.csv").write_text("")
+    assert main.run_command(["explain", "cams"]) == 2
+    assert "explain cams: is no data set: cams/bo.csv: has no examples below a header" in capsys.readouterr().err
+
+
 def test_a_file_is_explained_as_the_recording_or_data_that_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ from scenarios.config.errors import ScenarioError
 from scenarios.config.load import Loaded, load
 from scenarios.config.overrides import parse_all
 from scenarios.config.tables import TomlValue
+from scenarios.run.setup import RunInputs
 
 ROWS = [f"{name},{place % 2},{place}" for name in ("ann", "bo", "cy") for place in range(10)]
 
@@ -73,9 +74,39 @@ def test_what_is_refused_names_the_key_and_the_place(table: Path) -> None:
             "command line: unknown key data.reading.labels, did you mean",
         ),
         (
+            (f"data.file={table}", "data.name=mnist"),
+            "command line: data.name = 'mnist': data.file = '.*t.csv' is the data set; leave one out",
+        ),
+        (("data.file=",), "command line: data.file = '': names no file"),
+        (("data.reading.label=x",), "command line: data.reading: says how data.file is read, and there is none"),
+        (
             (f"data.file={table}", "data.reading.test=2"),
             "command line: data.reading.test = 2: input should be less than 1",
         ),
     ):
         with pytest.raises(ScenarioError, match=why):
             loaded(*words)
+
+
+def test_a_set_by_name_is_refused_where_the_scenario_has_a_file(table: Path) -> None:
+    scenario = table.parent / "mine.toml"
+    scenario.write_text('extends = "digits"\n[data]\nfile = "t.csv"\n[model]\nname = "mlp"\n')
+    with pytest.raises(ScenarioError, match=r"data.name = 'digits': data.file = '.*t.csv' is the data set"):
+        load(str(scenario), {"data.name": "digits"})
+    above = table.parent / "above.toml"
+    above.write_text('extends = "mine.toml"\n[data]\nname = "digits"\n')
+    with pytest.raises(ScenarioError, match=r"above.toml: data.name = 'digits'"):
+        load(str(above))
+
+
+def test_a_run_is_known_by_what_its_file_held_and_not_by_its_path(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(table.parent)
+
+    def genesis(*words: str) -> str:
+        return RunInputs(loaded(*words)).genesis("")
+
+    first = genesis("data.file=t.csv")
+    assert genesis(f"data.file={table}") == first
+    assert genesis("data.file=t.csv", "data.reading.test=0.5") != first
+    table.write_text(table.read_text().replace("bo,", "bob,"))
+    assert genesis("data.file=t.csv") != first
