@@ -21,7 +21,7 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.airtime import AirLink
 from costmodel.network.bandwidth import DOWN, UP
-from costmodel.network.duplex import Duplex
+from costmodel.network.duplex import Duplex, WideFlow
 from costmodel.network.fair_link import FairLink, Served
 from costmodel.network.links import Links
 from costmodel.visits.accounting import Timeline
@@ -167,7 +167,7 @@ class SharedLinks:
             else:
                 link.join(now, driver.order, bits, limit, visit.access_link)
                 if self._duplex is not None:
-                    self._duplex.joined(self._direction, visit.access_link)
+                    self._duplex.joined(self._direction, visit.access_link, driver.order, _wide_flow(visit, limit, cap))
             self._settle()
 
     def leave(self, order: int) -> Served | None:
@@ -224,7 +224,8 @@ class SharedLinks:
                 else:
                     link.change(now, driver.order, limit)
                     if self._duplex is not None:
-                        self._duplex.changed()
+                        flow = _wide_flow(driver.visit, limit, cap)
+                        self._duplex.joined(self._direction, driver.visit.access_link, driver.order, flow)
                 self._settle()
 
     def _settle(self) -> None:
@@ -235,10 +236,16 @@ class SharedLinks:
 
     def _wake_next(self, _: Any) -> None:
         self._settling = False
-        if self._duplex is not None:
-            self._duplex.settle(self._queue.now)
+        if self._duplex is not None and (until := self._duplex.settle(self._queue.now)) < math.inf:
+            self._queue.at(until, CHANGES, ORDERS - 1, self._fill)
         for links in self._together:
             links._plan()
+
+    def _fill(self, _: Any) -> None:
+        """A queue may be full now."""
+        assert self._duplex is not None
+        self._duplex.changed()
+        self._settle()
 
     def _plan(self) -> None:
         end = self._link.next_finish()
@@ -259,7 +266,12 @@ class SharedLinks:
 
     def _uncount(self, driver: VisitDriver) -> None:
         if self._duplex is not None:
-            self._duplex.left(self._direction, driver.visit.access_link)
+            self._duplex.left(self._direction, driver.visit.access_link, driver.order)
+
+
+def _wide_flow(visit: LiveVisit, limit: float, cap: float) -> WideFlow:
+    """A flow whose window lets ``limit`` bit/s through, or whose own link ``cap``."""
+    return WideFlow(visit.rtt, limit, limit < cap)
 
 
 class OpenLinks:

@@ -40,7 +40,7 @@ class LiveVisit:
         self._connections = conditions
         self.start, self.part = start, DOWNLOAD
         self.client, self.access_link = int(conditions.clients[0]), int(conditions.access_link[0])
-        self._rtt = float(conditions.rtt[0])
+        self.rtt = float(conditions.rtt[0])
         self._charge = float(conditions.charge[0])
         self._lost = float(behaviour.losses(conditions, np.array([start]))[0])
         works = self._works
@@ -127,7 +127,7 @@ class LiveVisit:
     def part_sent(self, served: Served) -> tuple[float, bool]:
         """(when the next part of the message may begin, False), or (when its last byte arrives, True)."""
         resume = self.message.part_sent(served)
-        return (served.finish + self._rtt / 2, True) if resume is None else (resume, False)
+        return (served.finish + self.rtt / 2, True) if resume is None else (resume, False)
 
     def _message(self, now: float) -> tuple[float, float]:
         part, direction, conditions, transport = self.part, self.direction, self._connections, self._links.transport
@@ -143,7 +143,7 @@ class LiveVisit:
             return self.go_on(now) if now <= message.cut else (math.inf, message.cut)
         loss, seed = float(conditions.loss[0]), int(conditions.loss_seed[0, direction])
         queue = transport.queue_bits
-        self._sends = message.bits, Path(self._rtt, bool(message.slowly), loss, message.threshold, seed, queue)
+        self._sends = message.bits, Path(self.rtt, bool(message.slowly), loss, message.threshold, seed, queue)
         self.restart_message()
         closes = transport.reconnect < math.inf and direction == UP
         self._is_renewed = closes and bool(is_closed(now, self._used, transport))

@@ -7,81 +7,135 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import DataObject, data, floats, integers
 
 from costmodel.config import Transport
 from costmodel.fleet.conditions import Conditions
 from costmodel.network.bandwidth import DOWN, UP
-from costmodel.network.duplex import held_rate
+from costmodel.network.duplex import WideFlow, held_rate, open_windows
 from costmodel.network.fair_link import FairLink
 from costmodel.network.links import Links
 from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import Work, Works
 from tests.costmodel.worlds import INF, connected
 
-HOME = Links(site_down=(10e6,), site_up=(1e6,))
+# A queue of 1 Mbit, which is full after a second of twice the narrow rate.
+QUEUE = Transport(queue=125_000, slow_start=False)
+HOME = Links(site_down=(10e6,), site_up=(1e6,), transport=QUEUE)
 SHORT = Transport(queue=3028)
+RTT = 0.1
+ACKS = 66 / 3028
+"""Of the bits of the other direction"""
 # 1448 bytes make a frame of 12 112 bits.
-DOWNLOAD, UPLOAD = Work(1448 * 2000, 0, 0.0), Work(0, 1448 * 200, 0.0)
-DOWN_BITS, UP_BITS = 12_112 * 2000, 12_112 * 200
+DOWNLOAD, UPLOAD = Work(1448 * 2000, 0, 0.0), Work(0, 1448 * 400, 0.0)
+DOWN_BITS, UP_BITS = 12_112 * 2000, 12_112 * 400
+OPEN, HELD = 2e6 * math.log(11), 1.4128674560948168e6
+"""Bit/s of one download, while 2 Mbit go through in each round trip of 0.1 to 1.1 s, and beside a full queue"""
 
 
 def _clients(count: int, up: float = 1e9) -> Conditions:
-    return connected(count, rtt=0.0, down=1e9, up=up)
+    return connected(count, rtt=RTT, down=1e9, up=up)
 
 
 def _solve(works: list[Work], links: Links = HOME, up: float = 1e9) -> Timeline:
     return solve([0.0] * len(works), Works.of(works), _clients(len(works), up), links)
 
 
-def test_a_full_uplink_lets_half_again_its_rate_through_the_downlink_and_more_of_several_downloads() -> None:
-    full = [held_rate(10e6, 1e6, n, is_full=True) for n in (1, 2, 4, 8)]
-    assert full == pytest.approx([1.55e6, 1.85e6, 2.45e6, 3.65e6])
+def test_beside_a_full_narrow_direction_a_few_times_its_rate_comes_through_and_more_where_the_wide_one_is_idle() -> (
+    None
+):
+    for wide, messages in ((10e6, 1), (10e6, 2), (10e6, 8), (200e6, 3)):
+        rate = held_rate(wide, 1e6, messages)
+        assert rate == pytest.approx((0.9 + messages * (0.2 + 3 * math.exp(-16 * rate / wide))) * 1e6)
+    assert [held_rate(10e6, 1e6, n) for n in (1, 2, 4, 8)] == pytest.approx([1.413e6, 1.697e6, 2.110e6, 2.781e6], 1e-3)
+    assert [held_rate(INF, 1e6, n) for n in (1, 4)] == pytest.approx([4.1e6, 13.7e6])
     # Never more than its own rate.
-    assert held_rate(10e6, 5e6, 8, is_full=True) == 10e6
-    # Messages with queues of their own.
-    assert [held_rate(INF, 1e6, n, is_full=False) for n in (1, 4)] == [3e6, 12e6]
+    assert held_rate(10e6, 8e6, 8) == 10e6
 
 
-def test_a_download_beside_an_upload_is_slow_until_that_has_ended() -> None:
+def test_open_windows_are_what_is_on_the_path_and_in_the_queues_of_what_is_full() -> None:
+    two = [WideFlow(0.1, 9e6, is_window=False)] * 2
+    assert open_windows(two, 10e6, 1e6) == 10e6 * 0.1 + 1e6
+    # Four of them have as many queues of their own, which are more.
+    assert open_windows(two * 2, 10e6, 1e6) == 4e6
+    # Small windows, as after losses, leave queues empty.
+    assert open_windows([WideFlow(0.1, 2.5e6, is_window=True)] * 2, 10e6, 1e6) == 0.5e6
+
+
+def test_a_download_beside_an_upload_goes_on_until_the_queue_is_full_and_is_slow_until_that_has_ended() -> None:
     timeline = _solve([DOWNLOAD, UPLOAD])
-    # 66 bytes per two frames of 1514: the upload has 1 Mbit/s less 2.2 % of 1.55 Mbit/s.
-    upload = UP_BITS / (1e6 - 66 / 3028 * 1.55e6)
-    assert timeline.up_end[1] == pytest.approx(upload)
-    assert timeline.down_end[0] == pytest.approx(upload + (DOWN_BITS - 1.55e6 * upload) / 10e6)
+    begun, rate = 1e6 - ACKS * OPEN, 1e6 - ACKS * HELD
+    upload = 1 + (UP_BITS - begun) / rate
+    assert timeline.up_end[1] == pytest.approx(upload + RTT / 2)
+    download = upload + (DOWN_BITS - OPEN - HELD * (upload - 1)) / 10e6
+    assert timeline.down_end[0] == pytest.approx(download + RTT / 2)
     # Each alone has the link.
-    assert _solve([DOWNLOAD]).down_end[0] == pytest.approx(DOWN_BITS / 10e6)
-    assert _solve([UPLOAD]).up_end[0] == pytest.approx(UP_BITS / 1e6)
+    assert _solve([DOWNLOAD]).down_end[0] == pytest.approx(DOWN_BITS / 10e6 + RTT / 2)
+    assert _solve([UPLOAD]).up_end[0] == pytest.approx(UP_BITS / 1e6 + RTT / 2)
 
 
-@pytest.mark.parametrize("links", [HOME, Links(INF, 1e6)])
-def test_a_download_that_its_own_link_holds_back_has_three_times_the_uplink(links: Links) -> None:
-    works = Works.of([DOWNLOAD, replace(UPLOAD, bytes_up=1448 * 2000)])
-    # 3 Mbit/s of 4; the acknowledgements take 2.2 % of it from the upload.
-    timeline = solve([0.0] * 2, works, replace(_clients(2), down=np.array([4e6, 1e9])), links)
-    assert timeline.down_end[0] == pytest.approx(DOWN_BITS / 3e6)
-    rest = DOWN_BITS - (1e6 - 66 / 3028 * 3e6) * DOWN_BITS / 3e6
-    assert timeline.up_end[1] == pytest.approx(DOWN_BITS / 3e6 + rest / 1e6)
-    # One of 2 Mbit/s does not wait for acknowledgements.
-    assert (
-        solve([0.0] * 2, works, replace(_clients(2), down=np.array([2e6, 1e9])), links).down_end[0] == DOWN_BITS / 2e6
+def test_an_upload_that_hardly_fills_the_narrow_direction_fills_its_queue_slowly_and_one_below_it_never() -> None:
+    # 1.1 Mbit/s of 1: the queue is full after 10 s, when the download has long ended.
+    for up, rate in ((1.1e6, OPEN), (0.9e6, 10e6)):
+        assert _solve([DOWNLOAD, UPLOAD], up=up).down_end[0] == pytest.approx(DOWN_BITS / rate + RTT / 2, 1e-6)
+
+
+def test_a_download_behind_a_slow_link_of_its_own_has_its_window_in_each_lengthened_round_trip() -> None:
+    works = Works.of([replace(DOWNLOAD, bytes_down=1448 * 400), replace(UPLOAD, bytes_up=1448 * 2000)])
+    # 1 Mbit/s, 0.1 Mbit on the path and 1 Mbit in its queue: 1.1 Mbit in 1.1 s, so nothing holds it.
+    timeline = solve([0.0] * 2, works, replace(_clients(2), down=np.array([1e6, 1e9])), HOME)
+    assert timeline.down_end[0] == pytest.approx(UP_BITS / 1e6 + RTT / 2)
+
+
+@settings(max_examples=40)
+@given(data())
+def test_a_faster_own_link_a_lower_loss_or_a_later_start_never_lengthens_a_round_by_much(draw: DataObject) -> None:
+    up = draw.draw(floats(5e5, 1e7), "narrow")
+    links = Links(
+        site_down=(up * draw.draw(floats(1.5, 300.0), "ratio"),),
+        site_up=(up,),
+        transport=Transport(queue=draw.draw(integers(20_000, 600_000), "queue"), slow_start=False),
     )
+    downloads, uploads = draw.draw(integers(1, 6), "downloads"), draw.draw(integers(1, 3), "uploads")
+    works = [Work(draw.draw(integers(300_000, 6_000_000), "down"), 0, 0.0)] * downloads
+    works += [Work(0, int(up / 8 * draw.draw(floats(1.0, 10.0), "up")), 0.0)] * uploads
+    rtt, own = draw.draw(floats(0.005, 0.12), "rtt"), draw.draw(floats(1e6, 3e8), "own")
+    many = len(works)
+
+    def seconds(own: float, loss: float, later: float) -> float:
+        conditions = replace(
+            connected(many, rtt=rtt, down=own, up=own),
+            loss=np.full(many, loss),
+            loss_seed=np.arange(2 * many).reshape(many, 2),
+        )
+        start = np.array([0.0] * downloads + [later] * uploads)
+        return float(solve(start, Works.of(works), conditions, links).end.max())
+
+    later, factor = draw.draw(floats(0.01, 3.0), "later"), draw.draw(floats(1.001, 20.0), "factor")
+    whole = seconds(own, 0.0, 0.0)
+    assert seconds(own * factor, 0.0, 0.0) <= whole * 1.03
+    assert seconds(own, 0.0, later) <= (whole + later) * 1.03
+    assert seconds(own, draw.draw(floats(1e-4, 1e-2), "loss"), 0.0) >= whole * 0.97
 
 
 def test_the_server_s_link_holds_up_its_other_direction_too_and_sites_only_their_own() -> None:
     slow = _solve([DOWNLOAD, UPLOAD])
-    assert _solve([DOWNLOAD, UPLOAD], Links(10e6, 1e6)).end[0] == pytest.approx(slow.end[0])
+    assert _solve([DOWNLOAD, UPLOAD], Links(10e6, 1e6, transport=QUEUE)).end[0] == pytest.approx(slow.end[0])
     reverse = _solve(
-        [replace(DOWNLOAD, bytes_down=1448 * 200), replace(UPLOAD, bytes_up=1448 * 2000)], Links(1e6, 10e6)
+        [replace(DOWNLOAD, bytes_down=1448 * 400), replace(UPLOAD, bytes_up=1448 * 2000)],
+        Links(1e6, 10e6, transport=QUEUE),
     )
     assert reverse.up_end[1] == pytest.approx(slow.down_end[0])
     apart = Links(site_down=(10e6,) * 2, site_up=(1e6,) * 2)
     clients = replace(_clients(2), access_link=np.array([0, 1]))
     timeline = solve([0.0] * 2, Works.of([DOWNLOAD, UPLOAD]), clients, apart)
-    assert (timeline.down_end[0], timeline.up_end[1]) == (DOWN_BITS / 10e6, UP_BITS / 1e6)
+    alone = DOWN_BITS / 10e6 + RTT / 2, UP_BITS / 1e6 + RTT / 2
+    assert (timeline.down_end[0], timeline.up_end[1]) == pytest.approx(alone)
 
 
 def test_directions_know_nothing_of_each_other_where_the_slower_one_has_a_short_queue_or_none_is_slower() -> None:
-    for links in (replace(HOME, transport=SHORT), Links(1e6, 1e6), Links(INF, 1e8), Links(1e9, 1e8)):
+    for links in (replace(HOME, site_up=(5e6,), transport=SHORT), Links(1e6, 1e6), Links(INF, 1e8), Links(1e9, 1e8)):
         assert links.held_up is None, links
     assert (HOME.held_up, Links(10e6, 1e6).held_up, Links(1e6, 10e6).held_up) == (DOWN, DOWN, UP)
     assert HOME.are_held_up(DOWN) == (False, True)
