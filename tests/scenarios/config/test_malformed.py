@@ -71,7 +71,8 @@ def test_every_key_takes_values_of_its_type_and_range_or_says_with_what_they_cla
     for key in FIELDS:
         few = settings(steady, max_examples=max(1, steady.max_examples // 50))
         few(given(key=st.just(key), value=fitting(key))(one))()
-    assert len(loaded) > 2 / 3 * len(FIELDS)  # keys of tiers clash without a number of them
+    # Keys of tiers clash without a number of them, those of columns and readings without a file.
+    assert len(loaded) > 3 / 5 * len(FIELDS)
 
 
 @steady
