@@ -18,7 +18,7 @@ import numpy as np
 
 from edge.data import partition
 from edge.data.atomic_cache import CacheError, build_once, warn_cache_unusable
-from edge.data.json_partition import content, named_clients
+from edge.data.json_partition import PARTS, content, named_clients
 from edge.data.partition import Indices, Options
 from edge.data.partition_registry import PARTITIONS, PartitionRow, partition_row
 from edge.data.registry import Data, DataError, DataSet, PartitionError, Split
@@ -108,6 +108,7 @@ def partition_data(config: DataConfig, data: Data) -> ClientIndices:
     if given is None:
         train, test = _split_both(config, row, data)
     else:
+        given = _checked(given, config, data)
         train, test = (given.get(part) or [np.empty(0, np.int64)] * config.clients for part in ("train", "test"))
     if not any(len(indices) for indices in train) and rule.kind != BOARDS:
         raise nobody
@@ -127,6 +128,26 @@ def client_names(config: DataConfig, data: Data) -> tuple[str, ...]:
     if kind == "natural" and data.names.clients and data.train.ids is not None:
         return tuple(data.names.clients[number] for number in np.unique(data.train.ids)[: config.clients].tolist())
     return named_clients(expanded(rule.file)) if kind == "file" and rule.file is not None else ()
+
+
+def _checked(given: dict[str, list[Indices]], config: DataConfig, data: Data) -> dict[str, list[Indices]]:
+    """What a row says of each client; of a user's own, PartitionError for anything that is no partition."""
+    if not is_own(config.partition.kind):
+        return given
+    key, clients = f"data.partition.kind = {config.partition.kind}", config.clients
+    for part, parts in given.items():
+        if part not in PARTS or len(parts) != clients:
+            raise PartitionError(
+                f"{key}: gives {part!r} to {len(parts)} clients; {', '.join(PARTS)}, to {clients}, are known"
+            )
+    names = [str(client) for client in range(clients)]
+    names += [f"{client} (validation)" for client in names]
+    both = partition.check_parts(key, [*given.get("train", []), *given.get("validation", [])], len(data.train.y), names)
+    in_training = [part for part in PARTS[:2] if part in given]
+    checked = {part: both[place * clients :][:clients] for place, part in enumerate(in_training)}
+    if "test" in given:
+        checked["test"] = partition.check_parts(key, given["test"], len(data.test.y))
+    return checked
 
 
 def _options(config: DataConfig, row: PartitionRow) -> Options:

@@ -451,6 +451,27 @@ def test_what_it_gives_is_checked(monkeypatch: pytest.MonkeyPatch, found: Any, c
         partition_data(own(3, "WRONG"), toy())
 
 
+@pytest.mark.parametrize(
+    ("found", "complaint"),
+    [
+        ({"train": [[0], [1]]}, "gives 'train' to 2 clients"),
+        (
+            {"train": [[0], [1], [2]], "tests": [[0], [1], [2]]},
+            "gives 'tests' to 3 clients; train, validation, test, to",
+        ),
+        (
+            {"train": [[0], [1], [2]], "validation": [[3], [1], []]},
+            r"client 1 \(validation\) and client 1 both hold example 1",
+        ),
+        ({"train": [[0], [1], [2]], "test": [[0], [-1], []]}, "client 1 holds example -1"),
+    ],
+)
+def test_parts_that_it_gives_are_checked_too(monkeypatch: pytest.MonkeyPatch, found: Any, complaint: str) -> None:
+    monkeypatch.setitem(globals(), "GIVEN", PartitionRow("given", "given", given=lambda *_: found))
+    with pytest.raises(PartitionError, match=rf"data\.partition\.kind = .*:GIVEN: .*{complaint}"):
+        partition_data(own(3, "GIVEN"), toy())
+
+
 def test_its_name_and_options_are_checked_and_its_text_is_part_of_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
