@@ -28,7 +28,8 @@ from tests.network.predict import Doubles, clock
 pytestmark = pytest.mark.timeout(300)
 
 REPETITIONS = 3
-BAR_PERCENT = 10.0
+BAR_PERCENT = 12.0
+"""Repetitions of one cell vary by as much: 23.5 to 26.3 s at 100 ms"""
 
 
 @dataclass(frozen=True)
