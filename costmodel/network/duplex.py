@@ -17,7 +17,8 @@ Improving TCP throughput over two-way asymmetric links, SIGMETRICS 1998. Nothing
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from costmodel.network.fair_link import FairLink
@@ -49,6 +50,7 @@ class WideFlow(NamedTuple):
     """Whether its window does, and has no queue at its own link"""
 
 
+@lru_cache(1024)
 def held_rate(wide: float, narrow: float, messages: int) -> float:
     """Bit/s that ``messages`` send at most together over a link of ``wide`` bit/s whose other direction, of ``narrow``
     bit/s, has a full queue."""
@@ -67,13 +69,58 @@ def held_rate(wide: float, narrow: float, messages: int) -> float:
     return least
 
 
-def open_windows(flows: Sequence[WideFlow], wide: float, queue_bits: float) -> float:
-    """Bits that these flows have under way at most over a link of ``wide`` bit/s: what is on the path and in its queue,
-    or in the queues of their own links where these are more. Small windows, as after losses, leave queues empty."""
-    rtt = math.fsum(flow.rtt for flow in flows) / len(flows)
-    on_path = min(math.fsum(min(flow.limit, wide) * flow.rtt for flow in flows), wide * rtt)
-    own = sum(not flow.is_window for flow in flows)
-    return max(on_path + queue_bits, own * queue_bits) if own else on_path
+class WideFlows:
+    """The messages in the wide direction of one link, as sums over them."""
+
+    def __init__(self, wide: float) -> None:
+        self._wide = wide
+        self._flows: dict[int, WideFlow] = {}
+        self._rtts, self._on_path, self._own = 0.0, 0.0, 0
+
+    def __len__(self) -> int:
+        return len(self._flows)
+
+    @property
+    def rtt(self) -> float:
+        """Seconds, their mean."""
+        return self._rtts / len(self._flows)
+
+    @property
+    def have_small_windows(self) -> bool:
+        """Whether none of them fills a queue, as after losses."""
+        return not self._own
+
+    def put(self, order: int, flow: WideFlow) -> None:
+        """Count a flow, in the place of one of the same order."""
+        if order in self._flows:
+            self.drop(order)
+        self._flows[order] = flow
+        self._count(flow, 1)
+
+    def drop(self, order: int) -> None:
+        """No longer count a flow."""
+        self._count(self._flows.pop(order), -1)
+        if not self._flows:  # no rounding is left behind
+            self._rtts, self._on_path = 0.0, 0.0
+
+    def resize(self, wide: float) -> None:
+        """The link has another rate."""
+        if wide != self._wide:
+            flows, self._flows, self._wide = self._flows, {}, wide
+            self._rtts, self._on_path, self._own = 0.0, 0.0, 0
+            for order, flow in flows.items():
+                self.put(order, flow)
+
+    def _count(self, flow: WideFlow, times: int) -> None:
+        self._rtts += times * flow.rtt
+        self._on_path += times * min(flow.limit, self._wide) * flow.rtt
+        self._own += times * (not flow.is_window)
+
+    def open_windows(self, queue_bits: float) -> float:
+        """Bits that they have under way at most: what is on the path and in its queue, or in the queues of their own
+        links where these are more. Small windows leave queues empty."""
+        on_path = min(self._on_path, self._wide * self.rtt)
+        return max(on_path + queue_bits, self._own * queue_bits) if self._own else on_path
 
 
 def filling_rate(windows: float, rtt: float, seconds: float) -> float:
@@ -95,59 +142,64 @@ class Duplex:
         # Of the server's link, then of each site's; the flows are those of the wide direction.
         self._fast, self._slow = links.capacities(self._wide), links.capacities(1 - self._wide)
         self._are_held_up = links.are_held_up(self._wide)
-        self._flows: list[dict[int, WideFlow]] = [{} for _ in self._fast]
-        # Of the narrow direction: bits that wait before it, and since when they grow in number.
+        self._flows = [WideFlows(fast) for fast in self._fast]
+        # Of the narrow direction: bits that wait before it, and by how many a second they grow since then.
         self._queue_bits = links.transport.queue_bits
-        self._waiting, self._surplus = [0.0] * len(self._fast), [0.0] * len(self._fast)
-        self._since = -math.inf
+        self._waiting, self._surplus, self._since = [0.0] * len(self._fast), [0.0] * len(self._fast), 0.0
         self._is_settled = True
+        self._until = math.inf
 
     def joined(self, direction: int, access_link: int, order: int, flow: WideFlow) -> None:
         """Count a flow that has joined, or whose limit has changed."""
         self._is_settled = False
         if direction == self._wide:
             for place in self._places(access_link):
-                self._flows[place][order] = flow
+                self._flows[place].put(order, flow)
 
     def left(self, direction: int, access_link: int, order: int) -> None:
         """No longer count a flow that has ended or left."""
         self._is_settled = False
         if direction == self._wide:
             for place in self._places(access_link):
-                del self._flows[place][order]
+                self._flows[place].drop(order)
 
     def resized(self, direction: int, capacities: tuple[float, ...]) -> None:
         """The rates of the links in a direction have changed: of the server's link, then of each site's."""
         self._is_settled = False
         if direction == self._wide:
             self._fast = capacities
+            for flows, fast in zip(self._flows, capacities, strict=True):
+                flows.resize(fast)
         else:
             self._slow = capacities
 
-    def changed(self) -> None:
+    def filled(self) -> None:
         """A queue may be full."""
-        self._is_settled = False
+        self._is_settled, self._until = False, math.inf
 
     def settle(self, now: float) -> float:
-        """Set the capacities of both directions for the present flows; returns when they change, if no flow does."""
+        """Set the capacities of both directions for the present flows.
+
+        Returns when a queue will be full if no flow changes, unless that was the last answer; else inf.
+        """
         if self._is_settled:
             return math.inf
         self._is_settled = True
         self._let_queues_grow(now, _with_server(self._narrow_link.demands(), self._slow))
         room, until = list(self._fast), math.inf
         for place, (fast, slow) in enumerate(zip(self._fast, self._slow, strict=True)):
-            flows, left = [*self._flows[place].values()], self._queue_bits - self._waiting[place]
+            flows = self._flows[place]
             if not self._are_held_up[place] or not flows or self._surplus[place] <= 0:
                 continue
-            rtt = max(math.fsum(flow.rtt for flow in flows) / len(flows), LEAST_RTT)
-            windows, waiting = open_windows(flows, fast, self._queue_bits), self._queue_bits / slow
-            if left <= 0:
-                room[place] = held_rate(fast, slow, len(flows))
-                if all(flow.is_window for flow in flows):
-                    room[place] = min(room[place], windows / (rtt + waiting))
-            else:
-                room[place] = min(fast, filling_rate(windows, rtt, waiting))
-                until = min(until, now + left / self._surplus[place])
+            rtt, waiting = max(flows.rtt, LEAST_RTT), self._queue_bits / slow
+            full_at = now + (self._queue_bits - self._waiting[place]) / self._surplus[place]
+            if full_at > now:
+                room[place] = min(fast, filling_rate(flows.open_windows(self._queue_bits), rtt, waiting))
+                until = min(until, full_at)
+                continue
+            room[place] = held_rate(fast, slow, len(flows))
+            if flows.have_small_windows:
+                room[place] = min(room[place], flows.open_windows(self._queue_bits) / (rtt + waiting))
         self._wide_link.resize(now, room[0], room[1:])
         rates = _with_server(self._wide_link.rates(), self._fast)
         rest = [
@@ -155,12 +207,12 @@ class Duplex:
             for slow, rate, is_held_up in zip(self._slow, rates, self._are_held_up, strict=True)
         ]
         self._narrow_link.resize(now, rest[0], rest[1:])
-        return until
+        is_known, self._until = until == self._until, until
+        return math.inf if is_known else until
 
     def _let_queues_grow(self, now: float, asked: list[float]) -> None:
         """Let the queues of the narrow direction grow until now, and by what is ``asked`` from now on."""
-        seconds = now - self._since if self._since > -math.inf else 0.0
-        self._since = now
+        seconds, self._since = now - self._since, now
         for place, slow in enumerate(self._slow):
             grown = self._waiting[place] + self._surplus[place] * seconds
             # A sum of steps may miss a full queue by rounding.

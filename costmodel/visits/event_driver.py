@@ -244,7 +244,7 @@ class SharedLinks:
     def _fill(self, _: Any) -> None:
         """A queue may be full now."""
         assert self._duplex is not None
-        self._duplex.changed()
+        self._duplex.filled()
         self._settle()
 
     def _plan(self) -> None:

@@ -13,7 +13,7 @@ from hypothesis.strategies import DataObject, data, floats, integers
 from costmodel.config import Transport
 from costmodel.fleet.conditions import Conditions
 from costmodel.network.bandwidth import DOWN, UP
-from costmodel.network.duplex import WideFlow, held_rate, open_windows
+from costmodel.network.duplex import WideFlow, WideFlows, held_rate
 from costmodel.network.fair_link import FairLink
 from costmodel.network.links import Links
 from costmodel.visits.timeline import Timeline, solve
@@ -54,13 +54,47 @@ def test_beside_a_full_narrow_direction_a_few_times_its_rate_comes_through_and_m
     assert held_rate(10e6, 8e6, 8) == 10e6
 
 
+def open_windows(*flows: WideFlow) -> float:
+    """Bits of a link of 10 Mbit/s with queues of 1 Mbit."""
+    counted = WideFlows(10e6)
+    for order, flow in enumerate(flows):
+        counted.put(order, flow)
+    return counted.open_windows(1e6)
+
+
 def test_open_windows_are_what_is_on_the_path_and_in_the_queues_of_what_is_full() -> None:
     two = [WideFlow(0.1, 9e6, is_window=False)] * 2
-    assert open_windows(two, 10e6, 1e6) == 10e6 * 0.1 + 1e6
+    assert open_windows(*two) == 10e6 * 0.1 + 1e6
     # Four of them have as many queues of their own, which are more.
-    assert open_windows(two * 2, 10e6, 1e6) == 4e6
+    assert open_windows(*two, *two) == 4e6
     # Small windows, as after losses, leave queues empty.
-    assert open_windows([WideFlow(0.1, 2.5e6, is_window=True)] * 2, 10e6, 1e6) == 0.5e6
+    assert open_windows(*[WideFlow(0.1, 2.5e6, is_window=True)] * 2) == 0.5e6
+
+
+def test_flows_that_leave_or_change_and_links_of_other_rates_are_counted_anew() -> None:
+    flows = WideFlows(10e6)
+    flows.put(0, WideFlow(0.1, 9e6, is_window=False))
+    flows.put(1, WideFlow(0.3, 2e6, is_window=False))
+    flows.put(1, WideFlow(0.3, 1e6, is_window=True))
+    assert len(flows) == 2
+    assert (flows.rtt, flows.open_windows(1e6)) == pytest.approx((0.2, 1.2e6 + 1e6))
+    flows.resize(4e6)
+    assert flows.open_windows(1e6) == pytest.approx(0.7e6 + 1e6)
+    flows.drop(0)
+    assert (len(flows), flows.have_small_windows) == (1, True)
+    assert flows.open_windows(1e6) == pytest.approx(0.3e6)
+
+
+def test_a_queue_that_is_full_to_the_last_bit_that_the_clock_can_tell_is_full() -> None:
+    # 10^9 seconds have a hundredth of a microsecond: the rest of the queue would fill within no time at all.
+    late = 1e9
+    timeline = solve(
+        [late] * 2,
+        Works.of([DOWNLOAD, UPLOAD]),
+        replace(_clients(2), last_down=np.full(2, late), last_up=np.full(2, late)),
+        HOME,
+    )
+    assert timeline.down_end[0] - late == pytest.approx(_solve([DOWNLOAD, UPLOAD]).down_end[0], 1e-5)
 
 
 def test_a_download_beside_an_upload_goes_on_until_the_queue_is_full_and_is_slow_until_that_has_ended() -> None:
