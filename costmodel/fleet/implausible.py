@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from costmodel.config import FleetConfig
 from costmodel.fleet.devices import Device, Network
-from costmodel.fleet.traces import Capacities, Cases, ClientTrace, Machines, RecordedDays, Users
+from costmodel.fleet.traces import Capacities, Cases, Machines, RateSeries, RecordedDays, Trace, Users
 from costmodel.step_series import StepSeries
 
 
@@ -96,8 +96,10 @@ def doubts_of_tables(fleet: FleetConfig) -> Iterator[str]:
 WAYS = ("down", "up")
 
 
-def doubts_of_trace(trace: ClientTrace) -> Iterator[str]:
-    """The notes on a file of ``fleet.trace``, by column of the file."""
+def doubts_of_trace(trace: Trace) -> Iterator[str]:
+    """The notes on a recording, by column of the file."""
+    if isinstance(trace, RateSeries):
+        yield doubt_of_series("rate:", trace.bits_per_second, RATE)
     if isinstance(trace, RecordedDays):
         yield doubt_of_series("column down_bits_per_second:", trace.down, RATE)
         yield doubt_of_series("column up_bits_per_second:", trace.up, RATE)

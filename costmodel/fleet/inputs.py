@@ -129,16 +129,13 @@ class FleetInputs:
     def understood(self) -> list[str]:
         """What each recording has that the fleet follows, in words."""
         found: list[tuple[str, Trace | None]] = [("fleet.trace", self.trace)]
-        for table, link in (("fleet", self.link), ("fleet.gateways", self.gateway_link)):
-            for way, rates in zip(("", " (up)"), link or (), strict=False):
-                found.append((f"{table}.bandwidth.file{way}", rates))
-        found.append(("fleet.availability.file", self.windows))
-        texts = []
-        for key, trace in found:
-            if trace is not None:
-                of = recording(trace)
-                texts.append(f"{key}: {'; '.join((of.text(), *(figure.text() for figure in of.figures)))}")
-        return texts
+        above = self.aggregators or FleetInputs()
+        for table, link in (("fleet", self.link), ("fleet.gateways", self.gateway_link), ("fleet.tiers", above.link)):
+            ways = ("", " (up)")[: len(link or ())]
+            found += [(f"{table}.bandwidth.file{way}", rates) for way, rates in zip(ways, link or (), strict=True)]
+        found += [("fleet.availability.file", self.windows), ("fleet.tiers.availability.file", above.windows)]
+        read = [(key, recording(trace)) for key, trace in found if trace is not None]
+        return [f"{key}: {'; '.join((of.text(), *(figure.text() for figure in of.figures)))}" for key, of in read]
 
     def _notes_of_links(self, table: str, config: FleetConfig, size: int, member: str) -> Iterator[str]:
         """Likewise for the files of ``table`` over time, and the ``size`` clients or aggregators of it (``member``)."""

@@ -137,12 +137,9 @@ def dataset(
         splits = _without_gaps(splits, missing, notes)
     train, held = (replace(split, x=_examples(kind, split.x)) for split in splits)
     if x_test is None and not is_test.any():
-        labels = len(np.unique(named[0]))
-        each = "class" if owners[0] is None else "class and client"
-        raise DataError(
-            f"test = {test}: none of {len(is_test)} examples of {labels} classes is left for the test set, since each "
-            f"{each} keeps one for training"
-        )
+        each = "class" if clients is None else "class and client"
+        few = f"none of {len(is_test)} examples of {len(np.unique(named[0]))} classes"
+        raise DataError(f"test = {test}: {few} is left for the test set, since each {each} keeps one for training")
     most = int(max(train.y.max(initial=0), held.y.max(initial=0)))
     unseen = np.setdiff1d(held.y, train.y)
     if unseen.size and classes is None:

@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from numpy.lib.format import open_memmap
 
 from edge.data.content import array_file
-from edge.data.images import MOST_FILE_NBYTES, decode
+from edge.data.images import SUFFIXES, decode_all
 from edge.data.registry import DataError, DataSet, Decoded, Split
-from edge.data.source_files import opened
 
 TEST_EVERY = 5
-SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif")
 
 
 def list_images(row: DataSet, folders: Sequence[Path]) -> list[list[Path]]:
@@ -72,13 +69,7 @@ def read(row: DataSet, folders: Sequence[Path], target: Path) -> Decoded:
             raise DataError(f"{folders[0].parents[1]}: no {title} images in its class folders")
         x = open_memmap(array_file(target, f"{name}_x"), mode="w+", dtype=np.uint8, shape=(len(files), *row.stored))
 
-        def fill(place: int, file: Path) -> None:
-            with opened(file, MOST_FILE_NBYTES) as source:
-                x[place] = decode(row, str(file), source)
-
-        with ThreadPoolExecutor() as pool:  # Pillow decodes and scales without Python's lock
-            for _ in pool.map(fill, range(len(files)), files):
-                pass
+        decode_all(row, [(str(file), file) for file in files], x)
         x.flush()
         y = np.array([classes[file.parent.name] for file in files], np.int64)
         clients = np.array([file.parents[1].name for file in files])

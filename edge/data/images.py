@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from contextlib import nullcontext
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from io import BytesIO
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from edge.data.registry import DataError, DataSet
+from edge.data.registry import ClassFolders, DataError, DataSet
+from edge.data.source_files import opened
 
 MOST_NBYTES = 10_000_000
 """Limit of an encoded image, or of another file in an archive"""
@@ -26,6 +30,8 @@ MOST_SCALED = 16_000_000
 LARGE_PIXELS = 16_000_000
 """Images of more are decoded one at a time"""
 _large = threading.Lock()
+SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif")
+"""Of files of images, in small letters"""
 FORMATS = ("PNG", "JPEG", "BMP", "GIF")
 GREY_MODES = ("L", "1", "P")
 COLOUR_MODES = ("RGB", "L", "1", "P", "CMYK", "YCbCr")
@@ -44,9 +50,9 @@ def pixels(row: DataSet, where: str, encoded: bytes | None) -> NDArray[np.uint8]
 def measure(where: str, source: BinaryIO) -> tuple[tuple[int, int], bool]:
     """((width, height), whether it is in colour) of an encoded image; DataError naming ``where`` for what is none."""
     try:
-        with Image.open(source, formats=FORMATS) as opened:
-            palette = opened.mode == "P" and opened.palette is not None and opened.palette.mode != "L"
-            return opened.size, palette or opened.mode not in GREY_MODES
+        with Image.open(source, formats=FORMATS) as found:
+            palette = found.mode == "P" and found.palette is not None and found.palette.mode != "L"
+            return found.size, palette or found.mode not in GREY_MODES
     except Exception as error:  # damaged bytes raise every kind of error in Pillow's decoders
         text = str(error).partition(" <_io.")[0]  # Pillow adds a memory address
         raise DataError(f"{where}: not a readable image: {text or type(error).__name__}") from error
@@ -61,12 +67,12 @@ def decode(row: DataSet, where: str, source: BinaryIO) -> NDArray[np.uint8]:
     channels, height, width = row.stored
     modes, problem, image = GREY_MODES if channels == 1 else COLOUR_MODES, "", None
     try:
-        with Image.open(source, formats=FORMATS) as opened:  # reads no more than the size and the mode
-            size = opened.size
+        with Image.open(source, formats=FORMATS) as found:  # reads no more than the size and the mode
+            size = found.size
             if row.class_folders is None and size != (width, height):
                 problem = f"{size[0]}x{size[1]}, {row.name} has {width}x{height}"
-            elif opened.mode not in modes:
-                problem = f"of mode {opened.mode}, {row.name} takes {', '.join(modes)}"
+            elif found.mode not in modes:
+                problem = f"of mode {found.mode}, {row.name} takes {', '.join(modes)}"
             elif row.class_folders is not None and size[0] * size[1] > MOST_PIXELS:
                 problem = f"{size[0]}x{size[1]}; the most is {MOST_PIXELS:,} pixels"
             elif row.class_folders is not None and math.prod(_scaled(size, height)) > MOST_SCALED:
@@ -74,7 +80,7 @@ def decode(row: DataSet, where: str, source: BinaryIO) -> NDArray[np.uint8]:
                 problem = f"{size[0]}x{size[1]}, {wide}x{high} when it is scaled; the most is {MOST_SCALED:,} pixels"
             else:
                 with _large if size[0] * size[1] > LARGE_PIXELS else nullcontext():
-                    image = opened.convert("L" if channels == 1 else "RGB")
+                    image = found.convert("L" if channels == 1 else "RGB")
                     if row.class_folders is not None:
                         image = _centre(image, height)
     except Exception as error:  # damaged bytes raise every kind of error in Pillow's decoders
@@ -83,6 +89,47 @@ def decode(row: DataSet, where: str, source: BinaryIO) -> NDArray[np.uint8]:
     if image is None:
         raise DataError(f"{where}: the image is {problem}")
     return np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
+
+
+def decode_all(row: DataSet, sources: Sequence[tuple[str, Path | BytesIO]], into: NDArray[np.uint8]) -> None:
+    """Decode images, of files or in memory, into (images, channels, height, width); each comes with what names it in
+    errors."""
+
+    def fill(place: int, source: tuple[str, Path | BytesIO]) -> None:
+        with _opened(source[1]) as handle:
+            into[place] = decode(row, source[0], handle)
+
+    with ThreadPoolExecutor() as pool:  # Pillow decodes and scales without Python's lock
+        for _ in pool.map(fill, range(len(sources)), sources):
+            pass
+
+
+def decoded(sources: Sequence[tuple[str, Path | BytesIO]], side: int | None) -> NDArray[np.uint8]:
+    """(images, channels, height, width) of a user's images, in colour if any is; ``side``: of the square that they are
+    scaled to and cut. DataError naming two of different sizes without it."""
+    sizes: list[tuple[int, int]] = []
+    are_coloured = []
+    for where, source in sources:
+        with _opened(source) as handle:
+            size, is_coloured = measure(where, handle)
+        if side is None and sizes and size != sizes[0]:
+            first, (width, height) = sources[0][0], sizes[0]
+            differ = f"{where}: is {size[0]}x{size[1]}; {first} is {width}x{height}"
+            raise DataError(f"{differ}: data.reading.side = 32 scales all to 32x32")
+        sizes.append(size)
+        are_coloured.append(is_coloured)
+    width, height = sizes[0] if side is None else (side, side)
+    shape = (3 if any(are_coloured) else 1, height, width)
+    row = DataSet("images", "", 1, shape, shape, "plain", "", class_folders=None if side is None else ClassFolders())
+    into = np.empty((len(sources), *shape), np.uint8)
+    decode_all(row, sources, into)
+    return into
+
+
+def _opened(source: Path | BytesIO) -> AbstractContextManager[BinaryIO]:
+    if isinstance(source, Path):
+        return opened(source, MOST_FILE_NBYTES)
+    return nullcontext(BytesIO(source.getbuffer()))
 
 
 def _scaled(size: tuple[int, int], side: int) -> tuple[int, int]:

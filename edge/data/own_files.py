@@ -31,9 +31,10 @@ from numpy.typing import NDArray
 from edge.data import own_tables
 from edge.data.arrays import Arrays, dataset
 from edge.data.atomic_cache import text_once
-from edge.data.class_folders import SUFFIXES as IMAGES
 from edge.data.content import received_folder
-from edge.data.own_tables import PARTS, Examples
+from edge.data.images import SUFFIXES as IMAGES
+from edge.data.images import decoded
+from edge.data.own_tables import PART_WORDS, Examples
 from edge.data.registry import DataError
 from edge.protocol.config import FileReading
 
@@ -42,7 +43,7 @@ RULES = "2"
 FORMS = (*own_tables.READERS, *IMAGES)
 """Ends of the names of files that are read"""
 _SHARD = re.compile(r"[-_.]?\d+-of-\d+$")
-_NAMED_PART = re.compile(rf"(?P<rest>.+)[-_. ](?P<part>{'|'.join(PARTS)})", re.IGNORECASE)
+_NAMED_PART = re.compile(rf"(?P<rest>.+)[-_. ](?P<part>{'|'.join(PART_WORDS)})", re.IGNORECASE)
 _SAVED = ("dataset_info.json", "state.json", "dataset_dict.json")
 """Files beside a saved data set's examples"""
 SHOWN = 5
@@ -157,7 +158,7 @@ def _common(folders: Sequence[Sequence[str]]) -> int:
     """How many folders all paths begin with; those that say a part are not among them."""
     count = 0
     for names in zip(*folders, strict=False):
-        if len(set(names)) > 1 or names[0].lower() in PARTS:
+        if len(set(names)) > 1 or names[0].lower() in PART_WORDS:
             break
         count += 1
     return count
@@ -165,10 +166,10 @@ def _common(folders: Sequence[Sequence[str]]) -> int:
 
 def _without_part(names: Sequence[str]) -> tuple[str, list[str]]:
     """The part that one of these folders says, and the others."""
-    place = next((place for place, name in enumerate(names) if name.lower() in PARTS), None)
+    place = next((place for place, name in enumerate(names) if name.lower() in PART_WORDS), None)
     if place is None:
         return "", list(names)
-    return PARTS[names[place].lower()], [*names[:place], *names[place + 1 :]]
+    return PART_WORDS[names[place].lower()], [*names[:place], *names[place + 1 :]]
 
 
 def _of_image(file: Path, top: Path, common: int) -> PlacedFile:
@@ -182,7 +183,7 @@ def _of_image(file: Path, top: Path, common: int) -> PlacedFile:
 def _of_table(file: Path, top: Path, common: int) -> PlacedFile:
     part, folders = _without_part(file.relative_to(top).parts[common:-1])
     stem = _SHARD.sub("", file.stem)
-    own = PARTS.get(stem.lower(), "")
+    own = PART_WORDS.get(stem.lower(), "")
     named = not own and stem == file.stem and file.suffix.lower() != ".json"
     client = "/".join(folders) if folders else file.stem if named else ""
     return PlacedFile(file, part or own, client)
@@ -191,7 +192,7 @@ def _of_table(file: Path, top: Path, common: int) -> PlacedFile:
 def _parts_in_names(sources: list[PlacedFile]) -> list[PlacedFile]:
     """Tables as they are, unless the names of all say parts, of which one is training: ann_train.csv, ann_test.csv."""
     matches = [_NAMED_PART.fullmatch(_SHARD.sub("", source.file.stem)) for source in sources]
-    found = [(PARTS[match["part"].lower()], match["rest"]) for match in matches if match]
+    found = [(PART_WORDS[match["part"].lower()], match["rest"]) for match in matches if match]
     parts = {part for part, _ in found}
     is_said = any(source.part for source in sources)
     if len(found) < len(sources) or is_said or len(parts) < 2 or "train" not in parts:
@@ -266,7 +267,6 @@ def _placed(examples: Examples, source: PlacedFile) -> Examples:
 
 
 def _images(sources: Sequence[PlacedFile], reading: FileReading) -> Examples:
-    x = own_tables.image_files([source.file for source in sources], reading.side)
     for source in sources:
         if bool(source.client) != bool(sources[0].client):
             inner, outer = (source, sources[0]) if source.client else (sources[0], source)
@@ -278,7 +278,7 @@ def _images(sources: Sequence[PlacedFile], reading: FileReading) -> Examples:
     clients, parts = (np.array([getattr(source, key) for source in sources]) for key in ("client", "part"))
     return Examples(
         str(sources[0].file.parent),
-        x,
+        decoded([(str(source.file), source.file) for source in sources], reading.side),
         np.array([source.label for source in sources]),
         clients if clients.astype(bool).all() else None,
         parts if parts.astype(bool).any() else None,

@@ -13,9 +13,7 @@ import json
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.data.arrays import UNKNOWN
-from edge.data.images import MOST_FILE_NBYTES, decode, measure
-from edge.data.registry import ClassFolders, DataError, DataSet, ExampleKind
+from edge.data.images import SUFFIXES, decoded
+from edge.data.registry import DataError, ExampleKind
 from edge.data.source_files import opened
 from edge.protocol.config import FileReading
 from edge.protocol.spelling import nearest
@@ -32,16 +30,15 @@ from edge.protocol.spelling import nearest
 LABELS = ("label", "labels", "target", "targets", "class", "y", "label_id", "fine_label")
 CLIENTS = ("client", "clients", "client_id")
 SPLITS = ("split",)
-PARTS = {
+PART_WORDS = {
     "train": "train", "training": "train", "test": "test", "testing": "test",
     "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation",
 }  # fmt: skip
 """What people call a part -> the part"""
 DELIMITERS = "\t;,"
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d*,\d+(?:[eE][-+]?\d+)?\s*")
 
-_PART = "|".join(sorted(PARTS, key=len, reverse=True))
+_PART = "|".join(sorted(PART_WORDS, key=len, reverse=True))
 _ARRAY_OF_PART = re.compile(
     rf"(?P<before>{_PART})(?:_|(?=[xy]$))(?P<rest>.+)|(?P<name>.+)(?:_|(?<=^[xy]))(?P<behind>{_PART})", re.IGNORECASE
 )
@@ -269,7 +266,7 @@ def _npz(file: Path) -> ColumnTable:
 def _part_of(name: str) -> tuple[str, str]:
     """The part that the name of an array says, as x_train, test_images and trainX do, and the name without it."""
     match = _ARRAY_OF_PART.fullmatch(name)
-    if match is None or (part := PARTS.get((match["before"] or match["behind"]).lower())) is None:
+    if match is None or (part := PART_WORDS.get((match["before"] or match["behind"]).lower())) is None:
         return "", name
     return part, match["rest"] or match["name"]
 
@@ -422,16 +419,13 @@ def _is_flat(table: ColumnTable, name: str) -> bool:
     if isinstance(column, np.ndarray):
         return column.ndim == 1
     first = _first(column)
-    return not (isinstance(first, bytes) or _is_image_name(first))
+    is_name = isinstance(first, str) and first.lower().endswith(SUFFIXES)
+    return not (isinstance(first, bytes) or is_name)
 
 
 def _first(column: Sequence[Any]) -> Any:
     """The first value that is there."""
     return next((value for value in column if value not in ("", None)), None)
-
-
-def _is_image_name(value: Any) -> bool:
-    return isinstance(value, str) and value.lower().endswith(SUFFIXES)
 
 
 def _image_files(table: ColumnTable, name: str) -> list[Path]:
@@ -462,8 +456,8 @@ def _whole(
             if not value:
                 raise DataError(f"{table.at(place)}, column {name}: the image is missing")
         encoded = [(f"{table.at(place)}, column {name}", io.BytesIO(value)) for place, value in enumerate(column)]
-        return _decoded(encoded, reading.side), "image"
-    return image_files(images, reading.side), "image"
+        return decoded(encoded, reading.side), "image"
+    return decoded([(str(file), file) for file in images], reading.side), "image"
 
 
 def _numbers(table: ColumnTable, name: str, reading: FileReading) -> NDArray[np.float64]:
@@ -499,13 +493,9 @@ def _labels(table: ColumnTable, name: str) -> NDArray[Any]:
             raise DataError(f"{table.at(place)}, column {name}: the label is missing")
         if names is not None and not (isinstance(cell, int) and 0 <= cell < len(names)):
             raise DataError(f"{table.at(place)}, column {name}: {cell!r} is no class of 0 .. {len(names) - 1}")
-    return (
-        np.array([names[cell] for cell in cells])
-        if names is not None
-        else np.array([str(cell) for cell in cells])
-        if is_text
-        else np.ravel(column)
-    )
+    if names is not None:
+        return np.array([names[cell] for cell in cells])
+    return np.array([str(cell) for cell in cells]) if is_text else np.ravel(column)
 
 
 def _texts(table: ColumnTable, name: str) -> NDArray[Any]:
@@ -533,9 +523,9 @@ def _cells(table: ColumnTable, name: str) -> list[Any]:
 def _parts(table: ColumnTable, name: str) -> NDArray[Any]:
     cells = [str(cell).lower() for cell in table.columns[name]]
     for place, cell in enumerate(cells):
-        if cell not in PARTS:
-            raise DataError(f"{table.at(place)}, column {name}: {cell!r} is no part; {nearest(cell, PARTS)}")
-    return np.array([PARTS[cell] for cell in cells])
+        if cell not in PART_WORDS:
+            raise DataError(f"{table.at(place)}, column {name}: {cell!r} is no part; {nearest(cell, PART_WORDS)}")
+    return np.array([PART_WORDS[cell] for cell in cells])
 
 
 # --- several files ----------------------------------------------------------------------------------------------------
@@ -607,49 +597,10 @@ def labels(given: NDArray[Any], classes: Any) -> tuple[NDArray[Any], Any]:
 
 def label_value(text: str) -> int | float | str:
     """A label as the number that it is, a whole one if it can be, or the text."""
+    if text.lstrip("+-").isdecimal() and text.isascii():
+        return int(text)
     try:
-        return int(text) if text.lstrip("+-").isdecimal() and text.isascii() else _whole_if(_float(text))
+        number = _float(text)
     except ValueError:
         return text
-
-
-def _whole_if(number: float) -> int | float:
     return int(number) if number.is_integer() else number
-
-
-# --- images -----------------------------------------------------------------------------------------------------------
-
-
-def image_files(files: Sequence[Path], side: int | None) -> NDArray[np.uint8]:
-    """(images, channels, height, width) of image files, in the centre square of ``side`` pixels if that is given."""
-    return _decoded([(str(file), file) for file in files], side)
-
-
-def _decoded(sources: Sequence[tuple[str, Any]], side: int | None) -> NDArray[np.uint8]:
-    """Images of files or of bytes; colour ones if any is. DataError naming two of different sizes without ``side``."""
-
-    def with_open(source: Any, work: Callable[[Any], Any]) -> Any:
-        if not isinstance(source, Path):
-            source.seek(0)
-            return work(source)
-        with opened(source, MOST_FILE_NBYTES) as handle:
-            return work(handle)
-
-    found = [with_open(source, partial(measure, where)) for where, source in sources]
-    (width, height), channels = found[0][0], 3 if any(is_colour for _, is_colour in found) else 1
-    if side is None:
-        for (where, _), (size, _) in zip(sources, found, strict=True):
-            if size != (width, height):
-                differ = f"{where}: is {size[0]}x{size[1]}; {sources[0][0]} is {width}x{height}"
-                raise DataError(f"{differ}: data.reading.side = 32 scales all to 32x32")
-    shape = (channels, height, width) if side is None else (channels, side, side)
-    row = DataSet("images", "", 1, shape, shape, "plain", "", class_folders=None if side is None else ClassFolders())
-    x = np.empty((len(sources), *shape), np.uint8)
-
-    def fill(place: int, source: tuple[str, Any]) -> None:
-        x[place] = with_open(source[1], partial(decode, row, source[0]))
-
-    with ThreadPoolExecutor() as pool:  # Pillow decodes and scales without Python's lock
-        for _ in pool.map(fill, range(len(sources)), sources):
-            pass
-    return x

@@ -12,11 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from costmodel.fleet import board_table, implausible, traces
+from costmodel.fleet import board_table, traces
 from costmodel.fleet.carbon import sources
 from costmodel.fleet.devices import devices, networks
-from costmodel.fleet.implausible import doubt
-from costmodel.fleet.recording import RATE, recording
+from costmodel.fleet.implausible import doubts_of_trace
+from costmodel.fleet.recording import recording
 from edge.data.locate import is_file, is_folder
 from edge.protocol.config import FileReading
 from edge.protocol.plugins import is_own
@@ -88,18 +88,13 @@ def of_file(path: Path) -> Explanation:
             return _boards(path)
         return _data_file(path, str(error))
     found = recording(trace)
-    doubts = [
-        text
-        for figure in found.figures
-        if figure.unit == RATE and (text := doubt(f"{figure.name}: at most", figure.most, implausible.RATE))
-    ]
     return {
         "kind": "recording",
         "name": str(path),
         "meaning": found.text(),
         "figures": [{**asdict(figure), "text": figure.text(), "drawn": figure.drawn()} for figure in found.figures],
         "recording": {key: value for key, value in asdict(found).items() if key != "figures"},
-        "doubts": doubts,
+        "doubts": [text for text in doubts_of_trace(trace) if text],
         "example": f"fedbr run {EXAMPLE} {found.key}={path}",
     }
 

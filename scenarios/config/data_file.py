@@ -16,7 +16,6 @@ from edge.data.own_files import kept
 from edge.data.registry import DataError, dataset, is_arrays
 from edge.protocol.config import FileReading
 from edge.protocol.home import expanded
-from edge.protocol.plugins import is_own
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
 from scenarios.config.fleet_files import ARRAYS, DATA_FILE
@@ -78,11 +77,10 @@ def laid_over(tables: dict[str, TomlValue], beneath: Mapping[str, TomlValue], so
 def restored(tables: Mapping[str, TomlValue], folder: Path) -> None:
     """Have the examples that a run folder, or an archive of it, keeps of its data in the cache; ScenarioError for
     others than those."""
-    name = value_at(tables, "data.name")
-    if not isinstance(name, str) or is_own(name) or not (folder / ARRAYS).is_dir():
+    name = value_at(tables, NAME)
+    if not isinstance(name, str) or not is_arrays(name) or not (folder / ARRAYS).is_dir():
         return
     try:
-        if content := dataset(name).content:
-            restore_content(content, cache_folder(), folder / ARRAYS)
+        restore_content(dataset(name).content, cache_folder(), folder / ARRAYS)
     except (DataError, OSError) as error:
         raise ScenarioError(str(error)) from None

@@ -2,8 +2,8 @@
 
 What is in it: scenario with the files that it names, environment, ledger, summary, report, what was measured, the
 copies of a user's own modules, the sources of a Flower app, and of a run set its tables. Logs and data sets are left
-out, and checkpoints unless they are asked for. The same run gives the same bytes: files are sorted, and are dated when
-the run began. Nothing is written into the folders.
+out, but for the examples of ``data.file``, and checkpoints unless they are asked for. The same run gives the same
+bytes: files are sorted, and are dated when the run began. Nothing is written into the folders.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from scenarios.config.fleet_files import INPUTS
 from scenarios.config.tables import set_value, value_at
 from scenarios.config.toml_writer import toml_text
 from scenarios.report import drawn_times, html, terminal
-from scenarios.report.run_reader import open_runs
+from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.run import app_folder, folder_files, input_files, plugin_sources
 from scenarios.run.folder_files import run_lock
 from scenarios.run.progress import percent
@@ -284,6 +284,28 @@ def _stage_set(packed: RunEntry, place: Path) -> Iterator[str]:
 # --- README -----------------------------------------------------------------------------------------------------------
 
 
+def _data_text(run: RecordedRun, names: Sequence[str], scenario: str) -> str:
+    """What a reader has of a run's data, and what not. ``names``: of what is packed; ``scenario``: of its file."""
+    if APP in names:
+        return (
+            f"The sources of its Flower app are in `{APP}`. Read them first, since they are run. Then copy that folder "
+            f'to another place, and name the copy in `{scenario}`: `method = "flower:PLACE"`. The data that it reads '
+            "are not packed; replies of its clients, from which `replay` computes, are with `--checkpoints`."
+        )
+    data, arrays = run.environment.data, fleet_files.ARRAYS
+    if arrays in names:
+        where = f"Its examples are in `{arrays}`."
+    elif (run.folder / arrays).is_dir():
+        author = f"the author's run has them in `{arrays}`, a folder that belongs beside `{scenario}`."
+        where = f"Its arrays are not packed: {author}"
+    else:
+        where = (
+            "Data sets are never packed: this one must be where `fedbr` looks for it (`data.root`, `$FEDBR_DATA`), or "
+            "can fetch it."
+        )
+    return f"Data: {_escaped(data.name)}, {_escaped(data.source)} (SHA-256 {_escaped(data.sha256)}). {where}"
+
+
 def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
     """``runs``: those that are packed; ``place``: the folder of the archive."""
     recorded = open_runs([run.folder for run in runs])
@@ -323,7 +345,7 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
         summary = {**run.summary, "run_dir": str(packed.folder)}
         rows = [[name, texts[0]] for name, texts in terminal.run_rows([summary])]
         table = _table(["result", run.label], rows)
-    made, data = run.environment, run.environment.data
+    made = run.environment
     parts = (*made.versions.items(), ("python", made.python), ("processor", made.processor))
     pages = [f"`{name}`" for name in sorted(names) if name.endswith(".html")]
     bits = (
@@ -331,25 +353,6 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
         if made.computes.get("instructions") == PORTABLE
         else "The same kind of processor and the same versions give the same bits; elsewhere numbers differ slightly."
     )
-    data_set = f"Data: {_escaped(data.name)}, {_escaped(data.source)} (SHA-256 {_escaped(data.sha256)}). "
-    if APP in names:
-        data_set = (
-            f"The sources of its Flower app are in `{APP}`. Read them first, since they are run. Then copy that folder "
-            f'to another place, and name the copy in `{scenario}`: `method = "flower:PLACE"`. The data that it reads '
-            "are not packed; replies of its clients, from which `replay` computes, are with `--checkpoints`."
-        )
-    elif fleet_files.ARRAYS in names:
-        data_set += f"Its examples are in `{fleet_files.ARRAYS}`."
-    elif (run.folder / fleet_files.ARRAYS).is_dir():
-        data_set += (
-            f"Its arrays are not packed: the author's run has them in `{fleet_files.ARRAYS}`, a folder that belongs "
-            f"beside `{scenario}`."
-        )
-    else:
-        data_set += (
-            "Data sets are never packed: this one must be where `fedbr` looks for it (`data.root`, `$FEDBR_DATA`), or "
-            "can fetch it."
-        )
     advice = (
         f"Modules of its author are in `{plugin_sources.FOLDER}`. Read them first, since they are run. Then copy that "
         "folder to another place, and name the copy in `PYTHONPATH`."
@@ -371,7 +374,7 @@ def _readme(packed: RunEntry, runs: Sequence[RunEntry], place: Path) -> str:
             f'    fedbr replay {one} fleet.server.up="1 Mbit/s"\n',
             "`diff --again` repeats a run, and names a round that differs; `replay` computes times on other links.",
             bits,
-            f"{data_set}\n",
+            f"{_data_text(run, names, scenario)}\n",
             *([f"{advice}\n"] if plugin_sources.FOLDER in names else []),
             _table(["made with", ""], [[name, value] for name, value in parts if value]),
         ]
