@@ -56,6 +56,16 @@ def after(keeper: AgentKeeper) -> AgentLook:
     return look._replace(lines=lines + look.lines)
 
 
+def agent_of(supervisor: psutil.Process) -> psutil.Process:
+    """The one child of a supervisor, which says its own number before it starts that."""
+    deadline = time.monotonic() + 60
+    while not (agents := supervisor.children()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (agent,) = agents
+    return agent
+
+
 def test_a_keeper_says_how_its_agent_ended_and_leaves_nothing(short_folder: Path) -> None:
     with kept("00000001", "--wait", "0.2") as keeper:
         (folder,) = short_folder.iterdir()
@@ -72,7 +82,7 @@ def test_an_agent_outlives_its_keeper_which_finds_it_again(short_folder: Path) -
         pid = first.look().pid
         assert pid is not None
         supervisor = psutil.Process(pid)
-        (agent,) = supervisor.children()
+        agent = agent_of(supervisor)
         assert os.getsid(pid) == pid != os.getsid(0)  # no signal to this process' session reaches it
         assert AgentKeeper(first._order).look() == AgentLook(None, [], pid)
         supervisor.send_signal(signal.SIGKILL)
