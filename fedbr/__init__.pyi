@@ -206,7 +206,7 @@ def compare(
 
     Args:
         baseline: number or name of the row that others are compared with
-        measured: rounds of real devices, CSV with round and seconds, to set beside the runs
+        measured: rounds of real devices beside the runs: CSV with round and seconds, or a run folder
         on: a Ray cluster whose nodes make the runs, each with ``workers`` cores: ray, auto, HOST:PORT or
             ray://HOST:PORT
         seed: the same as seed=N

@@ -226,17 +226,17 @@ class ExperimentRequest(RunRequest):
 class CompareRequest(ExperimentRequest):
     baseline: Annotated[str | None, BASELINE] = None
     measured: Annotated[
-        str | None, Option("rounds of real devices, CSV with round and seconds, to set beside the runs", "FILE")
+        str | None,
+        Option("rounds of real devices beside the runs: CSV with round and seconds, or a run folder", "PATH"),
     ] = None
 
     def plan(self, grid: Grid) -> Experiment:
         """The comparison over the methods of the grid."""
-        from scenarios.experiment import measured
         from scenarios.experiment.compare import plan
+        from scenarios.studies import measured
 
-        rounds = None if self.measured is None else measured.read(Path(self.measured))
         compared = plan(grid, self.seeds or 1, self.seed, self.run_id).with_baseline(self.baseline)
-        return replace(compared, measured=rounds)
+        return compared if self.measured is None else measured.beside_runs(compared, Path(self.measured))
 
 
 @dataclass(frozen=True)

@@ -7,23 +7,18 @@ method and seed, ``compare.json``, ``report.html`` and the files of a sweep.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from scenarios.config.errors import COMMAND_LINE, ScenarioError
 from scenarios.experiment import sweep_tables
 from scenarios.experiment.experiment import Experiment, ExperimentRow, Result
 from scenarios.experiment.grid import METHOD, Grid, over_methods, variant_name
-from scenarios.experiment.measured import beside
-from scenarios.experiment.measured import table as measured_table
 from scenarios.experiment.run_set import RunSet
 from scenarios.experiment.statistics import Trails
 from scenarios.experiment.sweep import Sweep, default_targets
-from scenarios.report import terminal
 from scenarios.run.progress import Spread
-from scenarios.run.run_folder import RunFolder
 
 KIND, MARK = "compare", "compare.json"
 METHODS = ("fedavg", "fedprox", "fedmlb", "fedbr")
@@ -32,9 +27,6 @@ METHODS = ("fedavg", "fedprox", "fedmlb", "fedbr")
 @dataclass(frozen=True)
 class Comparison(Sweep):
     """A sweep over methods, read at what its runs have in common."""
-
-    measured: Mapping[int, float] | None = None
-    """Round, from 1 -> seconds on real devices"""
 
     def run_name(self, row: ExperimentRow, seed: int) -> str:
         """Runs of the first seed have the names of their methods, so that seeds can be added to a comparison."""
@@ -46,16 +38,7 @@ class Comparison(Sweep):
         result: dict[str, Any] = {"target_accuracy": self.targets[0] if self.targets else None}
         result |= {key: value for key, value in swept.items() if key != "overrides"}
         result |= common(self.trails(done["runs"]))
-        if self.measured is not None:
-            folders = {run["name"]: RunFolder(Path(run["run_dir"])) for run in done["runs"]}
-            result["measured"] = {name: beside(self.measured, run.rounds) for name, run in folders.items()}
         return result
-
-    def show(self, result: Result, page: Path) -> None:
-        """Print the rounds of real devices beside those of the runs, and the tables of a sweep."""
-        if "measured" in result:
-            terminal.print_table(measured_table(result["measured"]), columns=6)
-        super().show(result, page)
 
 
 def common(trails: Trails) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -87,6 +87,7 @@ class Lab:
     frames. ``client_cores``: what all processes started at a client's end have of this machine's processors together,
     so that clients are computers of their own as long as all of them fit; inf: they compete for what there is.
     ``server``: a client's end of another lab, at which this one's server is; None: it has an end of its own.
+    ``client_rtts``: what each client's own link adds to ``rtt``; none: nothing.
     """
 
     def __init__(
@@ -103,13 +104,14 @@ class Lab:
         home_up: float = math.inf,
         client_cores: float = math.inf,
         server: tuple[Lab, str] | None = None,
+        client_rtts: Sequence[float] = (),
     ) -> None:
         self.home_down, self.home_up = home_down, home_up
         self.queue_nbytes = queue_nbytes
         self.loss, self.congestion = loss, congestion or _congestion_control()
         self.rtt, self.down, self.up = rtt, tuple(down), tuple(up or down)
         self.server_down, self.server_up = server_down, server_up
-        self.client_cores = client_cores
+        self.client_cores, self.client_rtts = client_cores, tuple(client_rtts)
         self.server = server
         self._net, self._server_port = ("10.77", "up0") if server is None else ("10.79", "down0")
         """The first half of all addresses but a home's, and the server's interface"""
@@ -213,7 +215,13 @@ class Lab:
             router = home
         for i, (down, up) in enumerate(zip(self.down, self.up, strict=True)):
             client = self._add(client_name(i))
-            _veth((router, f"down{i}"), (client, "up0"))
+            if self.client_rtts:
+                delay = self._add(f"delay{i}")
+                _veth((router, f"down{i}"), (delay, "left"))
+                _veth((delay, "right"), (client, "up0"))
+                _delay(delay, self.client_rtts[i] / 2, 0.0, self._undo)
+            else:
+                _veth((router, f"down{i}"), (client, "up0"))
             _address(router, f"down{i}", f"{net}.{i + 1}.1/24")
             _address(client, "up0", f"{net}.{i + 1}.2/24", via=f"{net}.{i + 1}.1", congestion=self.congestion)
             _shape(router, f"down{i}", down, self.queue_nbytes)

@@ -1,0 +1,329 @@
+"""Rounds that were measured on real devices, beside the rounds that runs predict (``fedbr compare --measured``).
+
+They come from a run folder that an app of ``fedbr flower export`` has written, from a folder of several, or from CSV
+with a row per round or visit: ``round``, from 1, and ``seconds``, its duration; ``method``, of which run it is; and
+``client``, the number or name of a visit's client. Rows without a method are of all runs, rows without a client are
+rounds.
+
+A simulator may be right about durations and still put methods in the wrong order, or wrong by a constant factor and
+always put them in the right one. So the orders of methods, rounds and clients are compared, too: Kendall's tau (tau-b,
+M. G. Kendall, Biometrika 33, 1945) is 1 where every pair is predicted in the order that was measured, and -1 where none
+is. Its interval is that of predictions in draws of the fleet's uncertain figures (`scenarios.studies.uncertainty`).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, to_builtins
+
+from coordinator.records.schema import RoundRow
+from costmodel.files import read_bytes
+from edge.protocol.bounds import MOST_INTEGER
+from edge.protocol.spelling import nearest
+from scenarios.config.errors import Argument, ReportError, ScenarioError
+from scenarios.experiment.compare import Comparison
+from scenarios.experiment.experiment import ExperimentPage, Result
+from scenarios.report.drawn_times import HIGH, LOW
+from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.report.tables import Table, of_texts
+from scenarios.run import run_finder
+from scenarios.studies.replay import prepared
+from scenarios.studies.uncertainty import Draws, uncertain
+
+NEEDED = ("round", "seconds")
+METHOD, CLIENT = "method", "client"
+MOST_NBYTES = 64_000_000
+MOST_SECONDS = 1e12
+"""Of one round"""
+DRAWS = 50
+HEADINGS = ("method", "rounds", "measured", "predicted", "median ratio", "median error")
+METHODS, ROUNDS, CLIENTS = "methods", "rounds", "clients"
+"""What is put in order: rows by their mean round, rounds of a run, and its clients by their mean visit"""
+
+
+@dataclass
+class ObservedTimes:
+    """Seconds of the rounds of one run, and of its clients' visits."""
+
+    rounds: dict[int, float] = field(default_factory=dict)
+    """By number, from 1"""
+    visits: dict[str, dict[int, float]] = field(default_factory=dict)
+    """Client, by number or name -> round -> seconds of its visit"""
+
+    def add(self, round: int, client: str, seconds: float) -> bool:
+        """Count a visit, or the round itself if there is no client; whether that was not known yet."""
+        known = self.visits.setdefault(client, {}) if client else self.rounds
+        return known.setdefault(round, seconds) is seconds
+
+
+Measured = Mapping[str, ObservedTimes]
+"""Method -> what was measured of its run; '' of every run that has nothing of its own"""
+
+
+class Beside(Struct, frozen=True):
+    """The rounds that were measured and are predicted, too."""
+
+    rounds: int
+    seconds: list[float]
+    """In total, measured and predicted"""
+    median_ratio: float | None
+    """Of the predicted duration over the measured one; None without a common round"""
+    median_error: float | None
+    """Of its relative error"""
+
+
+class Ranks(Struct, frozen=True):
+    """How far the predicted order is the measured one."""
+
+    of: str
+    """`METHODS`, `ROUNDS` or `CLIENTS`"""
+    run: str | None
+    """Whose; None of methods"""
+    items: int
+    tau: float | None
+    """None where either order is all ties"""
+    low: float | None
+    """The 5 % quantile over draws"""
+    high: float | None
+    draws: int
+    """Those with a tau"""
+
+
+@dataclass(frozen=True)
+class MeasuredComparison(Comparison):
+    """A comparison beside rounds that were measured."""
+
+    measured: Measured = field(default_factory=dict)
+
+    def result(self, done: Result) -> dict[str, Any]:
+        """The keys of a comparison, ``measured`` (run -> `Beside`), and ``ranks``, with ``ranks_notes`` on draws."""
+        result = super().result(done)
+        runs = {run["name"]: (row, run) for row, own in self.runs_by_row(done["runs"]).items() for run in own.values()}
+        opened = dict(zip(runs, open_runs([Path(run["run_dir"]) for _, run in runs.values()]), strict=True))
+        real = {name: self.measured.get(row, self.measured.get("", ObservedTimes())) for name, (row, _) in runs.items()}
+        result["measured"] = {name: to_builtins(beside(real[name].rounds, run.rounds)) for name, run in opened.items()}
+        ranks, notes = ranked(real, opened, {name: row for name, (row, _) in runs.items()})
+        return result | {"ranks": to_builtins(ranks), "ranks_notes": notes}
+
+    def page(self, result: Result) -> ExperimentPage:
+        """That of a comparison, with a table of durations and one of orders before its own."""
+        page = super().page(result)
+        return replace(page, tables=[*_tables(result), *page.tables])
+
+    def show(self, result: Result, page: Path) -> None:
+        """Print the rounds of real devices beside those of the runs, and the tables of a comparison."""
+        from scenarios.report import terminal
+
+        for table in _tables(result):
+            terminal.print_table(table, columns=len(HEADINGS))
+        super().show(result, page)
+
+
+def beside_runs(comparison: Comparison, path: Path) -> MeasuredComparison:
+    """The comparison beside what was measured. ScenarioError as of `read`, and for a method that it has no run of."""
+    measured, methods = read(path), [row.name for row in comparison.rows]
+    for method in sorted(measured.keys() - {"", *methods}):
+        raise ScenarioError(Argument("measured", str(path)), f": method {method!r}: {nearest(method, methods)}")
+    return MeasuredComparison(
+        **{each.name: getattr(comparison, each.name) for each in fields(comparison)}, measured=measured
+    )
+
+
+# --- what was measured ------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> dict[str, ObservedTimes]:
+    """What was measured, of a file or of run folders (`Measured`). ScenarioError names the line of a wrong row."""
+    return _of_runs(path) if path.is_dir() else _of_csv(path)
+
+
+def _of_runs(folder: Path) -> dict[str, ObservedTimes]:
+    argument = Argument("measured", str(folder))
+    try:
+        runs = open_runs(run_finder.found([folder]).folders)
+        measured: dict[str, ObservedTimes] = {}
+        for run in runs:
+            if run.method in measured:
+                why = f": has several runs of {run.method}; name a folder with one run of each method"
+                raise ScenarioError(argument, why)
+            measured[run.method] = times_of(run.rounds, _visits(run), run)
+    except ReportError as error:
+        raise ScenarioError(argument, f": {error}") from None
+    return measured
+
+
+def _of_csv(file: Path) -> dict[str, ObservedTimes]:
+    argument = Argument("measured", str(file))
+    try:
+        content = read_bytes(file, MOST_NBYTES)
+    except ValueError as error:
+        raise ScenarioError(argument, str(error).removeprefix(str(file))) from None
+    measured: dict[str, ObservedTimes] = {}
+    try:
+        rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""))  # Excel's begin with a mark
+        for name in NEEDED:
+            if name not in (rows.fieldnames or ()):
+                raise ScenarioError(argument, f": has no column {name!r}; {nearest(name, rows.fieldnames or ())}")
+        for row in rows:
+            method, client = ((row.get(name) or "").strip() for name in (METHOD, CLIENT))
+            try:
+                number, seconds = int(row["round"]), float(row["seconds"])
+                known = measured.setdefault(method, ObservedTimes())
+                if not 1 <= number <= MOST_INTEGER or not 0 < seconds <= MOST_SECONDS:
+                    raise ValueError
+                if not known.add(number, client, seconds):
+                    raise ValueError
+            except (TypeError, ValueError):
+                wrong = f"round {row['round']!r}, seconds {row['seconds']!r}"
+                why = "rounds count from 1, once each (for each method and client), and seconds are above 0"
+                raise ScenarioError(argument, f", line {rows.line_num}: {wrong}: {why}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ScenarioError(argument, f": is no CSV file: {error}") from None
+    if not measured:
+        raise ScenarioError(argument, ": has no round")
+    return measured
+
+
+def _visits(run: RecordedRun) -> Iterator[tuple[int, int, float]]:
+    for row in run.query("SELECT round, client, up_end_s - start_s s FROM visits WHERE kind = 'train' ORDER BY visit"):
+        yield row["round"], row["client"], row["s"]
+
+
+def times_of(rounds: Sequence[RoundRow], visits: Iterable[tuple[int, int, float]], run: RecordedRun) -> ObservedTimes:
+    """What a run recorded; ``visits``: (round from 0, client, seconds)."""
+    found = ObservedTimes({row.round + 1: row.end_s - row.start_s for row in rounds})
+    for round, client, seconds in visits:
+        found.add(round + 1, run.client_name(client), seconds)
+    return found
+
+
+# --- durations and orders ---------------------------------------------------------------------------------------------
+
+
+def beside(measured: Mapping[int, float], rounds: Sequence[RoundRow]) -> Beside:
+    """The rounds that both have."""
+    pairs = [(measured[row.round + 1], row.end_s - row.start_s) for row in rounds if row.round + 1 in measured]
+    ratios = [predicted / real for real, predicted in pairs]
+    return Beside(
+        len(pairs),
+        [sum(real for real, _ in pairs), sum(predicted for _, predicted in pairs)],
+        statistics.median(ratios) if ratios else None,
+        statistics.median(abs(ratio - 1) for ratio in ratios) if ratios else None,
+    )
+
+
+def ranked(
+    measured: Mapping[str, ObservedTimes], runs: Mapping[str, RecordedRun], rows: Mapping[str, str]
+) -> tuple[list[Ranks], list[str]]:
+    """The orders of methods, rounds and clients, and why some have no interval; all by the runs' names.
+
+    ``rows``: the row of each run. Methods are compared by their mean round over seeds, clients by their mean visit, of
+    the rounds and visits that were measured and predicted.
+    """
+    predicted = {name: times_of(run.rounds, _visits(run), run) for name, run in runs.items()}
+    drawn, notes = dict[str, list[ObservedTimes | None]](), []
+    for name, run in runs.items():
+        try:
+            drawn[name] = _in_draws(run)
+        except (ScenarioError, ReportError) as error:
+            notes.append(f"{name}: no draws, so no interval: {error}")
+    found = []
+    for of, run_name, real, guess in _orders(measured, predicted, rows):
+        needed = list(runs) if run_name is None else [run_name]
+        taus: list[float] = []
+        for draw in range(DRAWS) if all(name in drawn for name in needed) else ():
+            guesses = {name: each for name in needed if (each := drawn[name][draw]) is not None}
+            own = {name: measured[name] for name in guesses}
+            orders = {key[:2]: key[2:] for key in _orders(own, guesses, rows)} if len(guesses) == len(needed) else {}
+            if (of, run_name) in orders and (one := tau(*orders[of, run_name])) is not None:
+                taus.append(one)
+        low, high = map(float, np.quantile(taus, [LOW, HIGH])) if taus else (None, None)
+        found.append(Ranks(of, run_name, len(real), tau(real, guess), low, high, len(taus)))
+    return found, notes
+
+
+def tau(measured: Sequence[float], predicted: Sequence[float]) -> float | None:
+    """Kendall's tau-b of two orders; None where either is all ties."""
+    from scipy.stats import kendalltau  # it takes half a second
+
+    value = float(kendalltau(measured, predicted).statistic) if len(measured) > 1 else float("nan")
+    return None if value != value else value
+
+
+def _orders(
+    measured: Mapping[str, ObservedTimes], predicted: Mapping[str, ObservedTimes], rows: Mapping[str, str]
+) -> Iterator[tuple[str, str | None, list[float], list[float]]]:
+    """(what, whose, measured seconds, predicted seconds), where there are two things to compare."""
+    means: dict[str, list[tuple[float, float]]] = {}
+    of_runs: list[tuple[str, str | None, list[float], list[float]]] = []
+    for name, guess in predicted.items():
+        real = measured[name]
+        pairs = [(real.rounds[round], seconds) for round, seconds in guess.rounds.items() if round in real.rounds]
+        of_runs.append((ROUNDS, name, *_columns(pairs)))
+        if pairs:
+            means.setdefault(rows[name], []).append(_mean(pairs))
+        of_clients = []
+        for client, visits in guess.visits.items():
+            known = real.visits.get(client, {})
+            if common := [(known[round], seconds) for round, seconds in visits.items() if round in known]:
+                of_clients.append(_mean(common))
+        of_runs.append((CLIENTS, name, *_columns(of_clients)))
+    every = [(METHODS, None, *_columns([_mean(pairs) for pairs in means.values()])), *of_runs]
+    yield from (order for order in every if len(order[2]) > 1)
+
+
+def _mean(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    real, predicted = _columns(pairs)
+    return statistics.fmean(real), statistics.fmean(predicted)
+
+
+def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [real for real, _ in pairs], [predicted for _, predicted in pairs]
+
+
+def _in_draws(run: RecordedRun) -> list[ObservedTimes | None]:
+    """What the run would have recorded in each draw; None where other visits would have been trained. ScenarioError."""
+    from scenarios.studies.replayed_run import OtherVisits
+
+    ready, draws, found = prepared(run.folder), Draws(DRAWS), list[ObservedTimes | None]()
+    for draw in range(DRAWS):
+        try:
+            new = ready.play(uncertain(ready, draws, draw))
+        except OtherVisits:
+            found.append(None)
+            continue
+        visits = [(row.round, row.client, row.up_end_s - row.start_s) for row in new.visits_done if row.kind == "train"]
+        found.append(times_of(new.rounds_done, visits, run))
+    return found
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _tables(result: Result) -> list[Table]:
+    """ObservedTimes, a row per run; and orders, if any."""
+    rows = []
+    for name, each in result["measured"].items():
+        medians = ["-", "-"]
+        if each["median_ratio"] is not None:
+            medians = [f"{each['median_ratio']:.3f}", f"{100 * each['median_error']:.1f} %"]
+        rows.append([name, str(each["rounds"]), *(f"{seconds:.2f} s" for seconds in each["seconds"]), *medians])
+    found = [of_texts("rounds that were measured, and as runs predict them", HEADINGS, rows)]
+    orders = []
+    for each in result["ranks"]:
+        interval = "-" if each["low"] is None else f"{each['low']:.2f} to {each['high']:.2f}"
+        of = each["of"] if each["run"] is None else f"{each['of']} of {each['run']}"
+        orders.append([of, str(each["items"]), "-" if each["tau"] is None else f"{each['tau']:.2f}", interval])
+    if orders:
+        title = "are they predicted in the measured order?"
+        headings = ("order of", "number", "Kendall's tau", f"5 to 95 % of {DRAWS} draws")
+        found.append(of_texts(title, headings, orders, result["ranks_notes"]))
+    return found
