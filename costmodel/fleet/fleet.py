@@ -304,8 +304,10 @@ class Fleet:
 
     @cached_property
     def loses_segments(self) -> bool:
-        """Whether the losses of a network narrow the windows of senders."""
-        return self.links.transport.congestion == "cubic" and any(network.loss > 0 for network in self.networks)
+        """Whether losses narrow the windows of senders: those of a network, or of full queues."""
+        transport = self.links.transport
+        is_lossy = transport.sharing == "windows" or any(network.loss > 0 for network in self.networks)
+        return transport.congestion != "bbr" and is_lossy
 
     def device_names(self, clients: Sequence[int]) -> list[str]:
         """The names of these clients' devices."""

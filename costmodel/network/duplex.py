@@ -24,6 +24,7 @@ from typing import NamedTuple
 from costmodel.network.fair_link import FairLink
 from costmodel.network.links import Links
 from costmodel.network.tcp import FRAME_NBYTES
+from costmodel.network.window_sharing import WindowLink
 
 # RFC 1122 asks for an acknowledgement of every second segment; with timestamps its frame has 66 bytes.
 ACK_SHARE = 66 / (2 * FRAME_NBYTES)
@@ -135,7 +136,7 @@ class Duplex:
     Each direction is a `FairLink`: `joined` and `left` for each of its flows, then `settle` after all of an instant.
     """
 
-    def __init__(self, links: Links, by_direction: Mapping[int, FairLink]) -> None:
+    def __init__(self, links: Links, by_direction: Mapping[int, FairLink | WindowLink]) -> None:
         assert links.held_up is not None
         self._wide = links.held_up
         self._wide_link, self._narrow_link = by_direction[self._wide], by_direction[1 - self._wide]

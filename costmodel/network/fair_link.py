@@ -46,6 +46,10 @@ class Served(NamedTuple):
     """Seconds for which the access link, and not its own cap, set its rate."""
     server_seconds: float = 0.0
     """Seconds for which the server's link set it."""
+    window_seconds: float = 0.0
+    """Seconds for which the window of its sender set it, where the link knows windows."""
+    threshold: float = math.inf
+    """Then that of `costmodel.network.senders.Path` for the connection's next message."""
 
 
 class FairLink:

@@ -12,6 +12,7 @@ from typing import Literal
 from costmodel.arrays import Doubles
 from costmodel.config import FleetConfig, Scale, Transport, UpperTier
 from costmodel.network.bandwidth import DOWN, UP, Variation
+from costmodel.network.senders import CONGESTION, CUBIC, Congestion
 
 LEAST_QUEUE_SECONDS = 0.05
 """A queue that is shorter is well within a round trip, and delays no acknowledgement by much."""
@@ -117,6 +118,16 @@ class Links:
     def handling_seconds(self, nbytes: float, updates: int) -> float:
         """Virtual seconds that the server, or what stands in its place, handles ``updates`` of ``nbytes`` together."""
         return nbytes / self.aggregate_bytes_per_second + self.seconds_per_visit * updates
+
+    @property
+    def congestion(self) -> Congestion:
+        """How windows grow and are cut; bbr's are never cut, so that it does not matter."""
+        return CONGESTION.get(self.transport.congestion, CUBIC)
+
+    @property
+    def by_events(self) -> bool:
+        """Whether the messages of a batch are solved together and event by event: those that share air, or windows."""
+        return self.airtime is not None or self.transport.sharing == "windows"
 
     def check(self, key: str) -> None:
         """ValueError of ``key`` for a link of less than 1 bit/s."""

@@ -5,14 +5,14 @@ the round trip: then the link is full and the rest flows. On a shared link the t
 flows, so it is known only when the window has been sent (`Sender`); `costmodel.network.fair_link` gives the rates.
 Nothing here knows of other messages, nor whether the connection is new.
 
-**Random loss.** A lost segment makes cubic's window 0.7 of what it was, after which it grows slowly: with the loss
-probability p it is 1.22 / sqrt(p) segments on average (Mathis, Semke, Mahdavi, Ott, 1997), whatever the link could
-carry. Losses are drawn, and the window follows them (RFC 9438), so that messages differ as they do on real links. The
-window of a connection that has lost a segment stays with it: the next message doubles its own up to there, and no
-further. What a window has beyond the pipe waits in the queue before the link, so that losses on a short path leave the
-link full. A sender whose window is narrower than the pipe leaves the link idle while it repairs a loss (RFC 6937), and
-one whose window is too narrow to tell it of a loss waits for its timer (Padhye et al., 1998). BBR's model of the path
-ignores losses of this order.
+**Random loss.** A lost segment makes cubic's window 0.7 of what it was, and Reno's 0.5, after which it grows slowly:
+with the loss probability p it is 1.22 / sqrt(p) segments on average (Mathis, Semke, Mahdavi, Ott, 1997), whatever the
+link could carry. Losses are drawn, and the window follows them (RFC 9438), so that messages differ as they do on real
+links. The window of a connection that has lost a segment stays with it: the next message doubles its own up to there,
+and no further. What a window has beyond the pipe waits in the queue before the link, so that losses on a short path
+leave the link full. A sender whose window is narrower than the pipe leaves the link idle while it repairs a loss (RFC
+6937), and one whose window is too narrow to tell it of a loss waits for its timer (Padhye et al., 1998). BBR's model of
+the path ignores losses of this order.
 
 **Outages.** What is sent into an outage is lost. The sender tries again when its timer ends, each time after twice as
 long (RFC 6298), and goes on, with a new window, at the first try after the outage; after a quarter of an
@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from costmodel.network.fair_link import Served
 from costmodel.network.tcp import FRAME_BITS, IDLE_FLOOR_SECONDS
@@ -36,9 +37,31 @@ LONGEST_TIMER_SECONDS = 120.0
 # this, tries at 120 s would miss every up time of a link whose outages repeat at a period that divides 120 s.
 GIVE_UP_SECONDS = 924.6
 
-# RFC 9438: C in segments per second cubed, beta, and the segments per round trip by which the window grows at least.
-CUBIC_SCALE, CUBIC_BETA = 0.4, 0.7
-RENO_GROWTH = 3 * (1 - CUBIC_BETA) / (1 + CUBIC_BETA)
+
+class Congestion(NamedTuple):
+    """How a window grows and is cut."""
+
+    beta: float
+    """What is left of it by a loss"""
+    scale: float
+    """C of RFC 9438, segments per second cubed; 0: it grows by `growth` alone"""
+
+    @property
+    def growth(self) -> float:
+        """Segments per round trip by which it grows at least, so that its mean is that of Reno (RFC 9438, 4.3)."""
+        return 3 * (1 - self.beta) / (1 + self.beta)
+
+    def target(self, widest: float, seconds: float, least: float) -> float:
+        """The window ``seconds`` after its curve is level at ``widest``; at least ``least``."""
+        return max(widest + self.scale * seconds**3, least) if self.scale else least
+
+    def seconds_to_widest(self, widest: float, window: float) -> float:
+        """From a ``window`` to where the curve is level."""
+        return math.cbrt(max(widest - window, 0.0) / self.scale) if self.scale else 0.0
+
+
+CUBIC, RENO = Congestion(0.7, 0.4), Congestion(0.5, 0.0)  # RFC 9438, RFC 5681
+CONGESTION = {"cubic": CUBIC, "reno": RENO}
 # Linux leaves slow start when round trips have become longer by an eighth, within these bounds, and the window has so
 # many segments (HyStart).
 HYSTART_SECONDS, HYSTART_SEGMENTS = (0.004, 0.016), 16.0
@@ -78,6 +101,7 @@ class Path:
     """Of the losses"""
     queue: float = math.inf
     """Bits that wait before the link at most, for senders that lose segments"""
+    congestion: Congestion = CUBIC
 
     @property
     def is_lossy(self) -> bool:
@@ -85,24 +109,25 @@ class Path:
         return self.loss > 0 and self.rtt > 0
 
 
-class CubicWindow:
-    """Segments in flight after slow start (RFC 9438), from one loss to the next.
+class Window:
+    """Segments in flight after slow start, from one loss to the next.
 
     As long as the window is wider than the pipe, the link is full, and what is too much waits in its queue. A window
     that is wider than pipe and queue together loses a segment there.
     """
 
-    __slots__ = ("_least", "_limit", "_queue", "_rtt", "_seconds", "_turn", "_widest", "pipe", "segments", "threshold")
+    _OWN = "_least", "_limit", "_queue", "_rtt", "_seconds", "_turn", "_widest", "pipe", "segments", "threshold"
+    __slots__ = (*_OWN, "_congestion")
 
-    def __init__(self, segments: float, threshold: float, rtt: float, rate: float, queue: float) -> None:
-        """``segments``: the window after slow start; ``threshold``: as of `Path`; ``rate``: the link's, bit/s;
-        ``queue``: segments that wait before the link at most."""
-        self._rtt, self._queue, self.threshold = rtt, queue, threshold
+    def __init__(self, segments: float, rate: float, path: Path, threshold: float = math.inf) -> None:
+        """``segments``: the window after slow start; ``threshold``: as of `Path`; ``rate``: the link's, bit/s."""
+        self._congestion, self._rtt, self._queue = path.congestion, path.rtt, path.queue / FRAME_BITS
+        self.threshold = threshold
         self._widest = self._least = self.segments = self._seconds = self._turn = 0.0
         assert rate > 0, rate
         self.follow(rate)
         begin = min(segments, threshold, self._limit)
-        self._begin(max(begin, min(threshold / CUBIC_BETA, self._limit)), begin)
+        self._begin(max(begin, min(threshold / self._congestion.beta, self._limit)), begin)
 
     @property
     def is_full(self) -> bool:
@@ -122,15 +147,15 @@ class CubicWindow:
     def advance(self, sent: float, seconds: float) -> None:
         """Grow while ``sent`` segments are acknowledged, in so many ``seconds``."""
         self._seconds += seconds
-        cubic = self._widest + CUBIC_SCALE * (self._seconds - self._turn) ** 3
-        # RENO_GROWTH for each window that is acknowledged.
-        self._least = math.sqrt(self._least**2 + 2.0 * RENO_GROWTH * sent)
-        self.segments = max(self.segments, min(max(cubic, self._least), self._limit))
+        # By so much for each window that is acknowledged.
+        self._least = math.sqrt(self._least**2 + 2.0 * self._congestion.growth * sent)
+        target = self._congestion.target(self._widest, self._seconds - self._turn, self._least)
+        self.segments = max(self.segments, min(target, self._limit))
 
     def lose(self) -> float:
         """A segment is lost; returns the seconds for which the sender waits, in the mean."""
         timer = TIMER_SHARE * min(1.0, TIMER_SEGMENTS / self.segments) ** TIMER_POWER
-        self.threshold = max(CUBIC_BETA * self.segments, 2.0)
+        self.threshold = max(self._congestion.beta * self.segments, 2.0)
         idle = REPAIR_ROUND_TRIPS * max(0.0, 1.0 - self.threshold / self.pipe)
         self._begin(self.segments, self.threshold)
         return timer * (self._rtt + IDLE_FLOOR_SECONDS) + idle * self._rtt
@@ -138,7 +163,7 @@ class CubicWindow:
     def _begin(self, widest: float, segments: float) -> None:
         self._widest, self._least, self.segments = widest, segments, segments
         self._seconds = 0.0
-        self._turn = math.cbrt((widest - segments) / CUBIC_SCALE)
+        self._turn = self._congestion.seconds_to_widest(widest, segments)
 
 
 class Sender:
@@ -302,7 +327,7 @@ class Sender:
             held = served.access_seconds + served.server_seconds
             self.access_seconds += served.access_seconds
             self.server_seconds += served.server_seconds
-            self._book_own(served.finish - self._since - held - served.paused)
+            self._book_own(served.finish - self._since - held - served.paused - served.window_seconds)
 
     def _book_own(self, seconds: float) -> None:
         if seconds > 0.0:  # rounding may leave less
@@ -319,11 +344,11 @@ class LossySender(Sender):
     follows its link's rate, however that changes; a narrower window keeps the mean rate that it has over the part.
     """
 
-    __slots__ = ("_cubic", "_draws", "_losses", "_rate", "_threshold", "_until_loss", "_wait")
+    __slots__ = ("_draws", "_losses", "_rate", "_steady", "_threshold", "_until_loss", "_wait")
 
     def __init__(self, bits: float, path: Path) -> None:
         super().__init__(bits, path)
-        self._cubic: CubicWindow | None = None
+        self._steady: Window | None = None
         self._threshold = path.threshold
         self._rate, self._wait = math.inf, 0.0
         self._losses, self._draws = random.Random(path.seed), 0
@@ -331,7 +356,7 @@ class LossySender(Sender):
 
     @property
     def threshold(self) -> float:
-        return self._threshold if self._cubic is None else self._cubic.kept
+        return self._threshold if self._steady is None else self._steady.kept
 
     def next_part(self, now: float, rate: float) -> tuple[float, float]:
         self._since = now
@@ -343,19 +368,19 @@ class LossySender(Sender):
             self._part = min(INITIAL_WINDOW_BITS, self._window, self._left)
             return self._part, rate
         segments = self._window / FRAME_BITS
-        if self._cubic is None and (segments >= self._threshold or self._window >= rate * self._path.rtt):
-            self._cubic = self._window_at(segments, self._threshold, rate)
-        if self._cubic is not None:
-            self._cubic.follow(rate)
-            self._part, self._rate = self._steady_part(self._cubic, rate)
+        if self._steady is None and (segments >= self._threshold or self._window >= rate * self._path.rtt):
+            self._steady = self._window_at(segments, self._threshold, rate)
+        if self._steady is not None:
+            self._steady.follow(rate)
+            self._part, self._rate = self._steady_part(self._steady, rate)
             self._acknowledged = -math.inf  # the next part does not wait for it
         else:
             self._part = min(self._window, self._left)
             acknowledged, self._until_loss = self._until_loss, self._until_loss - self._part / FRAME_BITS
             segments += acknowledged  # by the time at which the sender learns of a loss
         if self._until_loss <= 0:
-            self._cubic = self._cubic or self._window_at(segments, math.inf, rate)
-            self._wait = self._cubic.lose() + FRAME_BITS / rate  # it is sent again
+            self._steady = self._steady or self._window_at(segments, math.inf, rate)
+            self._wait = self._steady.lose() + FRAME_BITS / rate  # it is sent again
             self._until_loss = self._next_loss()
         return self._part, min(self._rate, rate)
 
@@ -369,7 +394,9 @@ class LossySender(Sender):
         return self.resumes_at
 
     def numbers(self) -> tuple[float, ...]:
-        window = [math.nan] * len(_OF_WINDOW) if self._cubic is None else [getattr(self._cubic, x) for x in _OF_WINDOW]
+        window = (
+            [math.nan] * len(_OF_WINDOW) if self._steady is None else [getattr(self._steady, x) for x in _OF_WINDOW]
+        )
         return *super().numbers(), *(getattr(self, name) for name in _OF_LOSSES), float(self._draws), *window
 
     def restore(self, numbers: tuple[float, ...]) -> None:
@@ -382,55 +409,55 @@ class LossySender(Sender):
             self._draws += 1
             self._losses.random()
         if not math.isnan(window[0]):
-            self._cubic = CubicWindow(1.0, 1.0, self._path.rtt, 1.0, self._path.queue / FRAME_BITS)
+            self._steady = Window(1.0, 1.0, self._path)
             for name, number in zip(_OF_WINDOW, window, strict=True):
-                setattr(self._cubic, name, number)
+                setattr(self._steady, name, number)
 
     def _book_own(self, seconds: float) -> None:
         if self._rate == math.inf:  # else its window sets the rate
             super()._book_own(seconds)
 
-    def _window_at(self, segments: float, threshold: float, rate: float) -> CubicWindow:
+    def _window_at(self, segments: float, threshold: float, rate: float) -> Window:
         """The window of a sender that leaves slow start with so many ``segments``."""
         rtt, (least, most) = self._path.rtt, HYSTART_SECONDS
         longer = min(max(rtt / 8, least), most)
         widest = max(rate * (rtt + longer) / FRAME_BITS, HYSTART_SEGMENTS)
-        return CubicWindow(min(segments, widest), threshold, rtt, rate, self._path.queue / FRAME_BITS)
+        return Window(min(segments, widest), rate, self._path, threshold)
 
-    def _steady_part(self, cubic: CubicWindow, rate: float) -> tuple[float, float]:
+    def _steady_part(self, window: Window, rate: float) -> tuple[float, float]:
         """(bits of the part that begins with this window, bit/s at most; inf: as the link can carry)."""
         left = self._left / FRAME_BITS
         until = min(left, self._until_loss)
-        if cubic.is_full:
+        if window.is_full:
             segments, at_most = until, math.inf
-            cubic.advance(until, until * FRAME_BITS / rate)
+            window.advance(until, until * FRAME_BITS / rate)
         else:
-            segments, at_most = self._growing(cubic, rate, until, left)
+            segments, at_most = self._growing(window, rate, until, left)
         self._until_loss -= segments
         return (self._left if segments == left else segments * FRAME_BITS), at_most
 
-    def _growing(self, cubic: CubicWindow, rate: float, until: float, left: float) -> tuple[float, float]:
+    def _growing(self, window: Window, rate: float, until: float, left: float) -> tuple[float, float]:
         """(segments until the window fills the pipe, or ``until``; their mean rate), round trip by round trip.
 
         ``left``: segments of the message that are unsent.
         """
         segments = seconds = 0.0
-        while segments < until and not cubic.is_full:
-            window, rest = cubic.segments, until - segments
-            sent = min(window, rest)
+        while segments < until and not window.is_full:
+            wide, rest = window.segments, until - segments
+            sent = min(wide, rest)
             end = until if sent == rest else segments + sent
             # No acknowledgement is waited for at the end of the message.
-            trip = 0.0 if end == left else self._path.rtt * sent / window
+            trip = 0.0 if end == left else self._path.rtt * sent / wide
             seconds += max(trip, sent * FRAME_BITS / rate)
             segments = end
-            cubic.advance(sent, self._path.rtt * sent / window)
+            window.advance(sent, self._path.rtt * sent / wide)
         return segments, segments * FRAME_BITS / seconds
 
     def _restart(self) -> None:
         super()._restart()
-        if self._cubic is not None:
-            self._cubic.lose()
-            self._threshold, self._cubic = self._cubic.threshold, None
+        if self._steady is not None:
+            self._steady.lose()
+            self._threshold, self._steady = self._steady.threshold, None
 
     def _next_loss(self) -> float:
         """Segments until the next loss: exponential, as the loss of each is independent of the others."""
@@ -439,9 +466,35 @@ class LossySender(Sender):
 
 
 _OF_LOSSES = ("_rate", "_threshold", "_until_loss", "_wait")
-_OF_WINDOW = CubicWindow.__slots__
+_OF_WINDOW = Window._OWN
 SENDER_NUMBERS = len(_NUMBERS) + len(_OF_LOSSES) + 1 + len(_OF_WINDOW)
 """Length of `Sender.numbers` at most"""
+
+
+class WholeSender(Sender):
+    """A `Sender` over links that know windows: its message is one part, or one from each outage to the next."""
+
+    __slots__ = ("_kept", "path")
+
+    def __init__(self, bits: float, path: Path) -> None:
+        super().__init__(bits, replace(path, starts_slowly=False))
+        self.path, self._kept = path, path.threshold
+
+    @property
+    def threshold(self) -> float:
+        return self._kept
+
+    def part_sent(self, served: Served) -> float | None:
+        self._kept = served.threshold
+        return super().part_sent(served)
+
+    def stalls(self, now: float, served: Served | None = None) -> None:
+        super().stalls(now, served)
+        # After its timer a sender begins with a new window.
+        self.path = replace(self.path, starts_slowly=True, threshold=served.threshold if served else self._kept)
+
+    def _restart(self) -> None:
+        """The link begins with a new window."""
 
 
 def sender(bits: float, path: Path, numbers: tuple[float, ...] = ()) -> Sender:

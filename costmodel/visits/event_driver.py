@@ -24,6 +24,8 @@ from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.duplex import Duplex, WideFlow
 from costmodel.network.fair_link import FairLink, Served
 from costmodel.network.links import Links
+from costmodel.network.senders import WholeSender
+from costmodel.network.window_sharing import WindowLink
 from costmodel.visits.accounting import Timeline
 from costmodel.visits.live_visit import LiveVisit
 from costmodel.visits.work import Work, Works
@@ -133,7 +135,11 @@ class SharedLinks:
     """One direction of the shared links, event by event; or both, where access points share air."""
 
     def __init__(
-        self, queue: EventQueue, link: FairLink | AirLink, direction: int = DOWN, links: Links | None = None
+        self,
+        queue: EventQueue,
+        link: FairLink | AirLink | WindowLink,
+        direction: int = DOWN,
+        links: Links | None = None,
     ) -> None:
         """``links``: of which ``link`` is this direction, where their rates change."""
         self._queue, self._link, self._direction = queue, link, direction
@@ -165,7 +171,11 @@ class SharedLinks:
             if isinstance(link, AirLink):  # a slow link of a client takes more of the air
                 link.join(now, driver.order, bits, limit, visit.access_link, visit.direction, cap)
             else:
-                link.join(now, driver.order, bits, limit, visit.access_link)
+                if isinstance(link, WindowLink):
+                    assert isinstance(visit.message, WholeSender), visit.message
+                    link.join(now, driver.order, bits, limit, visit.access_link, visit.message.path)
+                else:
+                    link.join(now, driver.order, bits, limit, visit.access_link)
                 if self._duplex is not None:
                     self._duplex.joined(self._direction, visit.access_link, driver.order, _wide_flow(visit, limit, cap))
             self._settle()
@@ -184,7 +194,7 @@ class SharedLinks:
         """Give the links their present rates, until the next change."""
         if self._links is None or now < self._capacities_until:
             return
-        assert isinstance(self._link, FairLink)
+        assert not isinstance(self._link, AirLink)
         capacities, self._capacities_until = self._links.capacities_at(self._direction, now)
         if self._duplex is None:
             self._link.resize(now, capacities[0], capacities[1:])
@@ -332,15 +342,26 @@ def shared_links(queue: EventQueue, links: Links, varies: bool) -> dict[int, Mes
         air = AirLink((links.down, links.up), len(links.site_down), links.airtime)
         return dict.fromkeys((DOWN, UP), SharedLinks(queue, air))
     by_direction: dict[int, MessageLinks] = {}
-    fair = {way: FairLink(links.capacity(way), links.access_capacity(way)) for way in (DOWN, UP)}
-    for direction, link in fair.items():
-        is_open = links.is_open(direction) and not varies and links.held_up is None
+    by_windows = links.transport.sharing == "windows"
+    shared: dict[int, FairLink | WindowLink] = {
+        way: WindowLink(
+            links.capacity(way),
+            links.access_capacity(way),
+            links.transport.queue_bits,
+            links.congestion,
+        )
+        if by_windows
+        else FairLink(links.capacity(way), links.access_capacity(way))
+        for way in (DOWN, UP)
+    }
+    for direction, link in shared.items():
+        is_open = links.is_open(direction) and not varies and links.held_up is None and not by_windows
         varying = None if links.site_variation is None else links
         by_direction[direction] = OpenLinks(queue) if is_open else SharedLinks(queue, link, direction, varying)
     down, up = by_direction[DOWN], by_direction[UP]
     if links.held_up is not None:
         assert isinstance(down, SharedLinks) and isinstance(up, SharedLinks), links
-        down.hold_up(up, Duplex(links, fair))
+        down.hold_up(up, Duplex(links, shared))
     return by_direction
 
 

@@ -16,7 +16,7 @@ from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.fair_link import Served
 from costmodel.network.links import Links
-from costmodel.network.senders import Path, Sender, sender
+from costmodel.network.senders import Path, Sender, WholeSender, sender
 from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, radio_joules
 from costmodel.visits.messages import MessageConditions, battery_cut, flows, is_closed, message_conditions
 from costmodel.visits.work import Work, Works
@@ -142,8 +142,9 @@ class LiveVisit:
         if nbytes == 0:
             return self.go_on(now) if now <= message.cut else (math.inf, message.cut)
         loss, seed = float(conditions.loss[0]), int(conditions.loss_seed[0, direction])
-        queue = transport.queue_bits
-        self._sends = message.bits, Path(self.rtt, bool(message.slowly), loss, message.threshold, seed, queue)
+        queue, congestion = transport.queue_bits, self._links.congestion
+        path = Path(self.rtt, bool(message.slowly), loss, message.threshold, seed, queue, congestion)
+        self._sends = message.bits, path
         self.restart_message()
         closes = transport.reconnect < math.inf and direction == UP
         self._is_renewed = closes and bool(is_closed(now, self._used, transport))
@@ -151,7 +152,8 @@ class LiveVisit:
 
     def restart_message(self) -> None:
         """Begin the message under way again, as if nothing of it had been sent."""
-        self._messages[self.direction] = sender(*self._sends)
+        knows_windows = self._links.transport.sharing == "windows"
+        self._messages[self.direction] = (WholeSender if knows_windows else sender)(*self._sends)
 
     def timeline(self, until: float = math.inf) -> Timeline:
         """The timeline of this visit; of one under way, until ``until``, when its flow was cut."""

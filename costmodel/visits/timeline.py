@@ -73,8 +73,8 @@ def solve_beside(
     start = np.asarray(starts, np.float64)
     assert start.shape == (len(works),) == (len(conditions),), (start.shape, len(works), len(conditions))
     assert np.isfinite(start).all(), start
-    if links.airtime is not None and len(works):
-        assert leftovers is None, "leftovers where messages share air"
+    if links.by_events and len(works):
+        assert leftovers is None, "leftovers where messages share air or windows"
         return Solution(solve_by_events(start, works, conditions, links, behaviour, until))
     visits = len(works)
     if leftovers is not None:
@@ -209,9 +209,9 @@ class _Messages:
         if (conditions.loss > 0).any() or behaviour.variation.has_outages:
             seeds = conditions.loss_seed[:, direction]
             columns = (conditions.rtt, np.asarray(begun.slowly), conditions.loss, begun.threshold, seeds)
-            queue = links.transport.queue_bits
+            queue, congestion = links.transport.queue_bits, links.congestion
             paths = [
-                Path(rtt, slowly, loss, threshold, seed, queue)
+                Path(rtt, slowly, loss, threshold, seed, queue, congestion)
                 for rtt, slowly, loss, threshold, seed in zip(*(column.tolist() for column in columns), strict=True)
             ]
         return transfer_batch(

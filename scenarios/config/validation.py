@@ -446,6 +446,8 @@ def of_fleet(scenario: Scenario) -> Contradictions:
             f"rounds.on_late = {on_late}: messages of late visits go on over links, but fleet.gateways.kind = airtime; "
             "choose rate, or on_late = stop",
         )
+    if fleet.transport.sharing == "windows":
+        yield from _of_windows(scenario)
     if participants > clients and not scenario.method.startswith(FLOWER_APP):  # which decides it itself
         yield (
             "rounds.participants",
@@ -517,6 +519,21 @@ def _of_members(key: str, table: AccessLinks | TierConfig) -> Contradictions:
         yield "fleet", f"{key}.file = {table.file!r}: {key}.assign = {table.assign} ignores it; choose file"
     if table.file is not None and not table.count:
         yield "fleet", f"{key}.file = {table.file!r}: {key}.count = 0; choose 1 or more"
+
+
+def _of_windows(scenario: Scenario) -> Contradictions:
+    """What links that are shared by windows do not know."""
+    fleet, sharing = scenario.fleet, "fleet.transport.sharing = windows"
+    if fleet.transport.congestion == "bbr":
+        yield "fleet", f"{sharing}: bbr's window is not modelled; choose congestion cubic or reno, or sharing fair"
+    if fleet.gateways.count and fleet.gateways.kind == "airtime":
+        why = "clients of an access point share its time; choose fleet.gateways.kind rate, or sharing fair"
+        yield "fleet", f"{sharing}: {why}"
+    if fleet.tiers.count:
+        yield "fleet", f"{sharing}: messages of aggregators (fleet.tiers) have fair shares alone; choose fair"
+    if scenario.rounds.on_late != "stop":
+        why = f"rounds.on_late = {scenario.rounds.on_late}: messages of late visits go on, but {sharing}"
+        yield "rounds.on_late", f"{why}; choose fair, or on_late = stop"
 
 
 def _of_aggregators(scenario: Scenario, rows: Mapping[str, Collection[str]]) -> Contradictions:

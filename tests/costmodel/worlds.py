@@ -7,7 +7,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -138,14 +138,22 @@ class World:
     starts: tuple[float, ...]
 
 
-def random_world(seed: int, airtime: str | None = None, *, is_duplex: bool = False, sites_vary: bool = False) -> World:
+def random_world(
+    seed: int,
+    airtime: str | None = None,
+    *,
+    is_duplex: bool = False,
+    sites_vary: bool = False,
+    sharing: Literal["fair", "windows"] = "fair",
+) -> World:
     """512 seeds in a row meet each combination of leaving, pausing, varying links, sites, batteries, crashes, lost
     segments, outages, and connections and radios that have to connect again.
 
     Jitter, noise, kinds of radio and power, capacities, sizes and starts are drawn. Later seeds have speeds that vary,
     throttle, or do both, and recorded links with outages, by turns. With ``airtime`` all sites share air in this way.
     ``is_duplex``: whether shared links may be so slow in one direction that it holds up the other; ``sites_vary``:
-    whether those of sites have recorded rates, with an outage of the first and a silence of the second.
+    whether those of sites have recorded rates, with an outage of the first and a silence of the second; ``sharing``: of
+    all links.
     """
     leaves, pauses, varies, sites, battery, crashes, loses, breaks, sleeps = (bool(seed >> bit & 1) for bit in range(9))
     rng = np.random.default_rng(seed)
@@ -172,7 +180,7 @@ def random_world(seed: int, airtime: str | None = None, *, is_duplex: bool = Fal
     jitter, redraw, noise = (float(rng.choice([0.0, most])) for most in (0.1, 0.2, 0.1))
     mode_rounds = int(rng.integers(2))
     queue = 256_000 if is_duplex else 16_000
-    transport = Transport(queue=queue, noise=noise, reconnect=8.0 if sleeps else INF, promotion=sleeps)
+    transport = Transport(queue=queue, sharing=sharing, noise=noise, reconnect=8.0 if sleeps else INF, promotion=sleeps)
     fleet = fleet_of(
         clients,
         FleetInputs(networks=rows),

@@ -47,12 +47,15 @@ def download(lab: Lab, payload_nbytes: Sequence[int]) -> Sent:
     return _sent(seen[SERVER][0], (seen[name][0][0] for name in lab.clients))
 
 
-def upload(lab: Lab, payload_nbytes: Sequence[int]) -> Sent:
-    """Each client sends the server an `Update`, over connections that have been idle."""
+def upload(lab: Lab, payload_nbytes: Sequence[int], after: Sequence[float] = ()) -> Sent:
+    """Each client sends the server an `Update`, over connections that have been idle, ``after`` so many seconds."""
     lab.settle()
-    sending: dict[str, Steps] = {name: [["send", [(i, payload_nbytes[i])]]] for i, name in enumerate(lab.clients)}
+    waits = after or [0.0] * len(lab.clients)
+    sending: dict[str, Steps] = {
+        name: [["sleep", waits[i]], ["send", [(i, payload_nbytes[i])]]] for i, name in enumerate(lab.clients)
+    }
     seen = lab.run(sending | {SERVER: [["receive", len(lab.clients)]]})
-    return _sent((seen[name][0][0] for name in lab.clients), sorted(seen[SERVER][0]))
+    return _sent((seen[name][1][0] for name in lab.clients), sorted(seen[SERVER][0]))
 
 
 def both_directions(lab: Lab, down_nbytes: Sequence[int], up_nbytes: Sequence[int]) -> tuple[Sent, Sent]:

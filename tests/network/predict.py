@@ -31,13 +31,18 @@ def clock(
     start: Doubles, works: Sequence[Work], down: Sequence[float], up: Sequence[float], links: Links, rtt: float
 ) -> Timeline:
     """The product's own timeline of visits over open, idle connections; a FLOP takes a second."""
-    visits = len(works)
+    return solve(start, Works.of(works), idle_conditions(start, down, up, (rtt,) * len(works)), links)
+
+
+def idle_conditions(start: Doubles, down: Sequence[float], up: Sequence[float], rtt: Sequence[float]) -> Conditions:
+    """The conditions of visits over such connections; rates and round trips by visit."""
+    visits = len(start)
     watts = ("train_watts", "idle_watts", "transmit_watts", "receive_watts", "tail_watts")
     free = (*watts, "transmit_joules_per_bit", "receive_joules_per_bit", "tail_seconds", "step_seconds")
     radio = ("awake_seconds", "promotion_seconds", "promotion_watts")
     ones = dict.fromkeys(("flops_per_second", "codec_slowdown", "slowdown"), 1.0)
-    same = dict.fromkeys((*free, *radio), 0.0) | ones | {"rtt": rtt}
-    conditions = Conditions(
+    same = dict.fromkeys((*free, *radio), 0.0) | ones
+    return Conditions(
         clients=np.arange(visits),
         access_link=np.zeros(visits, np.intp),
         down=np.array(down, np.float64),
@@ -50,9 +55,9 @@ def clock(
         last_up=start - IDLE_SECONDS,
         crash_after=np.full(visits, math.inf),
         charge=np.full(visits, math.inf),
+        rtt=np.array(rtt, np.float64),
         **{name: np.full(visits, value) for name, value in same.items()},
     )
-    return solve(start, Works.of(works), conditions, links)
 
 
 @dataclass(frozen=True)

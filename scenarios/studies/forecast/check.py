@@ -19,6 +19,7 @@ from msgspec import Struct, to_builtins
 from coordinator.records.kept_checkpoints import BEST, EVERY, NEWEST
 from coordinator.rounds.budget import BYTES, SECONDS
 from coordinator.workers.launcher import WorkerLauncher
+from costmodel.fleet import fair_shares
 from costmodel.units import format_bytes, format_seconds
 from edge.data.decoded_cache import why_no_download
 from edge.data.locate import find_data, search_paths, to_have
@@ -223,6 +224,7 @@ def run_check(loaded: Loaded, out: Path) -> Check:
         ]
         played = PlayedRounds(setup)
         totals, data = forecast_of(played), data_source(setup, source)
+        notes += [*fair_shares.doubts(setup.fleet, visits_per_round(setup), played.contention)]
         notes += _of_deadline(loaded, totals)
         costs = _machine_costs(loaded, played, totals, out, memory)
         reasons = list(refusals(loaded, totals, data, costs))

@@ -190,6 +190,14 @@ class PlayedRounds:
         return math.lcm(max(meetings, 1), evaluations, period or 1)
 
     @property
+    def contention(self) -> float:
+        """The share of the seconds of all messages that was lost since others used the same links, in [0, 1]."""
+        visits = [visit for round in self.rounds for visit in round.record.visits.in_order()]
+        spent = sum(max(visit.down_end_s - visit.start_s, 0.0) for visit in visits)
+        spent += sum(max(visit.up_end_s - visit.compute_end_s, 0.0) for visit in visits)
+        return sum(visit.shared_s for visit in visits) / spent if math.isfinite(spent) and spent > 0 else 0.0
+
+    @property
     def later(self) -> Sequence[Amounts]:
         """The amounts of the rounds that those after them resemble."""
         count = max(1, len(self.amounts) // 2)

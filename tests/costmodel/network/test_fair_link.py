@@ -212,9 +212,9 @@ def test_each_second_of_a_flow_is_of_the_link_that_sets_its_rate() -> None:
     link.join(0.0, 0, 100.0, 4.0)
     link.join(1.0, 1, 100.0, 8.0)
     link.join(2.0, 2, 100.0, 40.0, 1)
-    assert link.remove(5.0, 0)[2:] == (0.0, 0.0, 0.0, 0.0)
-    assert link.remove(5.0, 1)[2:] == (0.25 + 1.5, 0.0, 1.0, 3.0)
-    assert link.remove(5.0, 2)[2:] == (3.0 * 0.9, 0.0, 0.0, 3.0)
+    assert link.remove(5.0, 0)[2:6] == (0.0, 0.0, 0.0, 0.0)
+    assert link.remove(5.0, 1)[2:6] == (0.25 + 1.5, 0.0, 1.0, 3.0)
+    assert link.remove(5.0, 2)[2:6] == (3.0 * 0.9, 0.0, 0.0, 3.0)
 
 
 # Against oracles.

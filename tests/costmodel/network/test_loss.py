@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from costmodel.network.senders import CubicWindow, Path, next_try
+from costmodel.network.senders import RENO, Path, Window, next_try
 from costmodel.network.tcp import FRAME_BITS
 from costmodel.network.transfers import TransferTimes, transfer_batch
 
@@ -17,7 +17,7 @@ MBIT = 1e6
 
 def test_a_loss_narrows_the_window_which_then_grows_as_cubic_says() -> None:
     # 24.224 Mbit/s x 0.1 s are a pipe of 200 segments; 25 more wait before it.
-    window = CubicWindow(INF, 100.0, rtt=0.1, rate=24.224 * MBIT, queue=25.0)
+    window = Window(INF, 24.224 * MBIT, Path(0.1, queue=25 * FRAME_BITS), threshold=100.0)
     assert window.segments == 100.0 and not window.is_full
     # After a loss in a window of 142.857 it is back there in cbrt(42.857 / 0.4) = 4.75 s.
     window.advance(5700, seconds=4.75)
@@ -27,6 +27,15 @@ def test_a_loss_narrows_the_window_which_then_grows_as_cubic_says() -> None:
     # 157.5 of 200 segments are left: 42.5 / 200 of two round trips, and in one of 600,000 losses the timer of 0.3 s.
     assert window.lose() == pytest.approx(0.0425 + 0.7 * (3 / 225) ** 3 * 0.3)
     assert (window.segments, window.threshold, window.kept) == pytest.approx((157.5, 157.5, 157.5))
+
+
+def test_renos_window_is_halved_and_grows_by_a_segment_a_round_trip() -> None:
+    window = Window(INF, 24.224 * MBIT, Path(0.1, queue=25 * FRAME_BITS, congestion=RENO), threshold=100.0)
+    # Ten round trips with 100 to 109 segments are 1045.
+    window.advance(1045, seconds=1.0)
+    assert window.segments == pytest.approx(110.0, abs=0.05)
+    window.lose()
+    assert window.segments == pytest.approx(55.0, abs=0.05)
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,20 @@ def test_visits_one_by_one_are_the_batch_to_the_bit_where_the_rates_of_sites_cha
     assert all(outcomes[name] > 20 for name in ("done", "lost", "shared", "other than at constant rates")), outcomes
 
 
+@pytest.mark.parametrize(("is_duplex", "seeds"), [(False, (97, 189, 281, 304)), (True, (97, 281, 465))])
+def test_visits_one_by_one_are_the_batch_to_the_bit_where_windows_share_links(
+    is_duplex: bool, seeds: tuple[int, ...]
+) -> None:
+    """Behind sites and without, in outages, and where a direction holds up the other."""
+    outcomes = Counter[str]()
+    for seed in seeds:
+        world = random_world(seed, is_duplex=is_duplex, sites_vary=is_duplex, sharing="windows")
+        ended, different = _play(Clock(world.fleet), seed, world)
+        assert different == []
+        outcomes += _outcomes(ended)
+    assert all(outcomes[name] > 2 for name in ("done", "lost", "shared")), outcomes
+
+
 @pytest.mark.parametrize("until", [0.4, 0.8, 1.5, 2.5])
 @pytest.mark.parametrize(
     ("seed", "airtime", "is_duplex"),

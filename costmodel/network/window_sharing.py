@@ -1,0 +1,385 @@
+"""Links that flows share by the windows of their senders: ``fleet.transport.sharing = "windows"``.
+
+A flow sends a window in each round trip, which takes longer by what waits in the queues on its way. So flows behind one
+full queue share its link by their windows, and not equally: a long round trip, a late start or a loss leaves a flow
+behind the others until its window has grown. A queue that is full drops segments, of the flows at random, in proportion
+to their windows, as these come in bursts. That window is cut to 0.7 and grows again as cubic does (RFC 9438), by the
+seconds since. Where queues are shorter than the paths, or losses narrow windows, the link is idle in between.
+
+`costmodel.network.fair_link` is what such windows come to over time where queues are long. It is solved from event to
+event; here time goes by in steps of half a round trip, with the rates of each step at which the queues stand still.
+Nothing here knows of messages, visits or directions.
+
+Slow start ends at the threshold of the connection, at a loss, or where round trips become longer (HyStart). Repair of a
+loss: `costmodel.network.senders`. Queues that stand still between steps: V. Misra, W. Gong, D. Towsley, Fluid-based
+analysis of a network of AQM routers supporting TCP flows, SIGCOMM 2000. How long a queue has to be: G. Appenzeller, I.
+Keslassy, N. McKeown, Sizing router buffers, SIGCOMM 2004.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.arrays import Doubles
+from costmodel.network.fair_link import Served
+from costmodel.network.senders import (
+    CUBIC,
+    HYSTART_SECONDS,
+    HYSTART_SEGMENTS,
+    INITIAL_WINDOW_BITS,
+    REPAIR_ROUND_TRIPS,
+    Congestion,
+    Path,
+)
+from costmodel.network.tcp import FRAME_BITS
+
+LEAST_RTT = 1e-3
+"""Seconds, of hosts that take some time, too"""
+STEPS_PER_ROUND_TRIP, STEP_SECONDS = 2.0, (0.005, 0.1)
+"""Of time; seconds at least and at most"""
+SLOW_START_STEPS, SLOW_START_SECONDS = 8.0, (0.001, 0.025)
+"""While some window doubles in each round trip"""
+MOST_GROWTH = 1.5
+"""Of a window in a round trip: an acknowledgement lets it grow by half a segment at most (RFC 9438, 4.4)"""
+KEPT = 0.75
+"""Linux: the share of a window that a connection which has been idle knows to be safe"""
+SETTLED = 1e-3
+"""Of the shortest round trip: what queues may still move in a step of Newton's method"""
+ROUNDING = 1e-12
+MOST_ROUNDS = 12
+"""Of the levels of queues: those of one link need two or three, from those of the step before"""
+
+
+class WindowLink:
+    """A link of ``capacity`` bit/s, and behind it access links of ``access_capacity[g]`` bit/s each, if any; each has a
+    queue of ``queue_bits``.
+
+    Used as `costmodel.network.fair_link.FairLink`: operations come in order of time, and none after `next_finish`. That
+    may also be the end of a step, at which no flow ends.
+    """
+
+    # Of the table of flows, one column each. Times in absolute seconds, rates and windows in segments; ``turn``,
+    # ``widest``, ``age``: where cubic's curve is level, its window there, and seconds since it began, NaN before;
+    # ``least``: the window that Reno would have; ``luck``: what may yet be lost until this flow loses a segment.
+    _ROWS = (
+        *("link", "rtt", "cap", "bits", "sent", "window", "threshold", "widest", "age", "turn", "least", "last_widest"),
+        *("loss", "luck", "repaired", "rate", "good", "lost", "paused", "access_seconds", "server_seconds"),
+        "window_seconds",
+    )
+
+    def __init__(
+        self, capacity: float, access_capacity: Sequence[float], queue_bits: float, congestion: Congestion = CUBIC
+    ) -> None:
+        assert capacity > 0, capacity
+        self._queue, self._congestion = queue_bits / FRAME_BITS, congestion
+        self._capacity = np.array([capacity, *access_capacity], np.float64) / FRAME_BITS
+        self._waiting = np.zeros(len(self._capacity))
+        """(links,) Seconds that a segment waits in each queue"""
+        self._table = np.zeros((len(self._ROWS), 64))
+        self._numbers: list[int] = []
+        self._draws: list[random.Random] = []
+        self._now, self._next = -math.inf, math.inf
+        self._is_planned = True
+
+    def join(self, now: float, flow: int, bits: float, cap: float, access_link: int, path: Path) -> None:
+        """Let ``flow`` start to send ``bits`` > 0 with a cap of ``cap`` bit/s; a cap of 0 pauses it."""
+        assert flow not in self._numbers, flow
+        assert 0 < bits < math.inf, bits
+        self._move_on(now)
+        place = len(self._numbers)
+        if place == self._table.shape[1]:
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
+        self._numbers.append(flow)
+        draws = random.Random(path.seed)
+        self._draws.append(draws)
+        rtt, initial = max(path.rtt, LEAST_RTT), INITIAL_WINDOW_BITS / FRAME_BITS
+        window = initial if path.starts_slowly else max(initial, min(path.threshold, cap * rtt / FRAME_BITS))
+        column = {
+            "link": 1 + access_link if len(self._capacity) > 1 else 0,
+            "rtt": rtt,
+            "cap": cap / FRAME_BITS,
+            "bits": bits,
+            "window": window,
+            "threshold": path.threshold,
+            "age": math.nan,
+            "loss": path.loss,
+            "luck": _luck(draws),
+            "repaired": -math.inf,
+        }
+        self._table[:, place] = [column.get(name, 0.0) for name in self._ROWS]
+        self._is_planned = False
+
+    def change(self, now: float, flow: int, cap: float) -> None:
+        """Change the cap of ``flow`` to ``cap`` bit/s from now on; a cap of 0 pauses it."""
+        place = self._numbers.index(flow)
+        if self._row("cap")[place] != cap / FRAME_BITS:
+            self._move_on(now)
+            self._row("cap")[place] = cap / FRAME_BITS
+            self._is_planned = False
+
+    def resize(self, now: float, capacity: float, access_capacity: Sequence[float] = ()) -> None:
+        """Change the capacities from now on, to as many as there were."""
+        rates = np.array([capacity, *access_capacity], np.float64) / FRAME_BITS
+        if (rates != self._capacity).any():
+            self._move_on(now)
+            self._capacity, self._is_planned = rates, False
+
+    def demands(self) -> list[float]:
+        """The rates of the flows of each access link, or of all if there is none, if no queue held them; bit/s."""
+        return self._by_access_link(np.minimum(self._row("cap"), self._row("window") / self._row("rtt")))
+
+    def rates(self) -> list[float]:
+        """The present rates of the flows of each access link together, or of all if there is none; bit/s."""
+        self._plan()
+        return self._by_access_link(self._row("good"))
+
+    def remove(self, now: float, flow: int) -> Served:
+        """Remove ``flow`` before its end."""
+        self._move_on(now)
+        return self._remove(now, flow, is_whole=False)
+
+    def next_finish(self) -> float:
+        """The absolute seconds at which the next flow or the step ends; inf if there is no flow that may send."""
+        self._plan()
+        return self._next
+
+    def finished(self, now: float) -> list[tuple[int, Served]]:
+        """Remove all flows that have ended by ``now``, in ascending order of their numbers."""
+        if now < self.next_finish():
+            return []
+        self._move_on(now)
+        ended = np.flatnonzero(self._row("sent") >= self._row("bits") * (1.0 - ROUNDING)).tolist()
+        numbers = sorted(self._numbers[place] for place in ended)
+        return [(flow, self._remove(now, flow, is_whole=True)) for flow in numbers]
+
+    # --- time goes by ---------------------------------------------------------------------------------------------
+
+    def _row(self, name: str) -> Doubles:
+        row: Doubles = self._table[_PLACE[name], : len(self._numbers)]
+        return row
+
+    def _move_on(self, now: float) -> None:
+        """Send until ``now`` at the rates of this step, and let windows grow or shrink by what has come of it."""
+        if now == self._now:
+            return
+        self._plan()
+        assert self._now < now <= self._next, (self._now, now, self._next)
+        seconds, self._now = now - self._now, now
+        self._is_planned = False
+        if not self._numbers or math.isinf(seconds):
+            return
+        rate, good, waiting = self._row("rate"), self._row("good"), self._delays()
+        arrived = good * seconds
+        self._row("sent")[:] = np.minimum(self._row("sent") + arrived * FRAME_BITS, self._row("bits"))
+        self._account(seconds, waiting)
+        self._grow(seconds, arrived, waiting)
+        self._lose(seconds, arrived, rate, waiting)
+
+    def _account(self, seconds: float, waiting: Doubles) -> None:
+        """Count what set the rate of each flow: nothing while it is paused; its own link; a queue; or its window."""
+        cap, good = self._row("cap"), self._row("good")
+        alone = np.minimum(cap, self._row("window") / self._row("rtt"))
+        share = np.divide(good, alone, out=np.ones_like(good), where=alone > 0)
+        is_paused, is_own = cap == 0, good >= cap
+        waits_at_server = (self._waiting[0] > 0) & (self._waiting[0] >= waiting - self._waiting[0])
+        is_held = ~is_own & (waiting > 0)
+        self._row("paused")[is_paused] += seconds
+        self._row("lost")[is_held] += (seconds * (1.0 - np.minimum(share, 1.0)))[is_held]
+        for name, which in (
+            ("server_seconds", is_held & waits_at_server),
+            ("access_seconds", is_held & ~waits_at_server),
+            ("window_seconds", ~is_own & ~is_held),
+        ):
+            self._row(name)[which] += seconds
+
+    def _grow(self, seconds: float, acknowledged: Doubles, waiting: Doubles) -> None:
+        """Let the windows grow that do not repair a loss."""
+        window, threshold, age = self._row("window"), self._row("threshold"), self._row("age")
+        rtt = self._row("rtt") + waiting
+        grows = (self._row("repaired") <= self._now) & (acknowledged > 0)
+        doubles = grows & (window < threshold)
+        longer = self._seen_queues(doubles, waiting)
+        window[doubles] += acknowledged[doubles]
+        leaves = doubles & (window >= HYSTART_SEGMENTS)
+        leaves &= longer >= np.clip(self._row("rtt") / 8.0, *HYSTART_SECONDS)
+        threshold[leaves] = window[leaves]
+        follows = grows & ~doubles
+        for place in np.flatnonzero(follows & np.isnan(age)).tolist():
+            self._begin(place)
+        if follows.any():
+            age[follows] += seconds
+            least = self._row("least")
+            least[follows] += self._congestion.growth * acknowledged[follows] / window[follows]
+            since = age + rtt - self._row("turn")
+            target = self._row("widest") + self._congestion.scale * (since * since * since)
+            target = np.maximum(target, least) if self._congestion.scale else least
+            target = np.minimum(target, MOST_GROWTH * window)
+            part = np.minimum(acknowledged / window, 1.0)
+            window[follows] = (window + np.maximum(target - window, 0.0) * part)[follows]
+
+    def _narrowest(self) -> NDArray[np.intp]:
+        """(flows,) The slowest shared link on the way of each."""
+        link = self._row("link").astype(np.intp)
+        return np.where(self._capacity[link] <= self._capacity[0], link, 0)
+
+    def _seen_queues(self, which: NDArray[np.bool_], waiting: Doubles) -> Doubles:
+        """(flows,) By how many seconds the first round trips of a window are longer than an empty path's; 0 but for
+        ``which``.
+
+        A window that does not fill the path comes as one burst, whose first segments find what the others have left in
+        the queue: that is a Newton step without it.
+        """
+        longer = np.zeros_like(waiting)
+        if not which.any():
+            return longer
+        rate, rtt, window = self._row("rate"), self._row("rtt"), self._row("window")
+        places = self._narrowest()
+        moves = np.where(rate < self._row("cap"), rate / (rtt + waiting), 0.0)
+        others = np.bincount(places, moves, minlength=len(self._capacity))[places] - moves
+        less = np.divide(rate, others, out=np.full_like(rate, math.inf), where=others > ROUNDING)
+        fills = window >= np.minimum(self._row("cap"), self._capacity[places]) * rtt
+        own = np.divide(window, rate, out=np.zeros_like(rate), where=rate > 0) - rtt - waiting
+        longer[which] = (np.maximum(own, 0.0) + np.where(fills, waiting, np.maximum(waiting - less, 0.0)))[which]
+        return longer
+
+    def _begin(self, place: int) -> None:
+        """Cubic's curve begins: back to the window of the last loss, or upward from here."""
+        window, widest = self._row("window")[place], self._row("last_widest")[place]
+        self._row("age")[place], self._row("least")[place] = 0.0, window
+        self._row("widest")[place] = max(window, widest)
+        self._row("turn")[place] = self._congestion.seconds_to_widest(widest, window)
+
+    def _lose(self, seconds: float, acknowledged: Doubles, rate: Doubles, waiting: Doubles) -> None:
+        """Cut the windows of flows that lose a segment, at random or in a full queue."""
+        window, luck, link = self._row("window"), self._row("luck"), self._row("link").astype(np.intp)
+        luck -= self._row("loss") * acknowledged
+        for places in (np.zeros_like(link), link) if len(self._capacity) > 1 else (link,):
+            size = len(self._capacity)
+            dropped = (np.bincount(places, rate, minlength=size) - self._capacity) * seconds
+            dropped[self._waiting < self._queue / self._capacity] = 0.0
+            windows = np.bincount(places, window, minlength=size)
+            share = np.divide(dropped, windows, out=np.zeros_like(windows), where=(windows > 0) & (dropped > 0))
+            luck -= share[places] * window
+        cap, narrowest = self._row("cap"), self._narrowest()
+        overflows = (cap > 0) & (window > cap * (self._row("rtt") + waiting) + self._queue)
+        # Slow start sends two segments for each that has left the bottleneck: half of a window waits there at once.
+        queued = self._waiting * np.where(np.isinf(self._capacity), 0.0, self._capacity)
+        room = self._queue - np.where(cap > self._capacity[narrowest], queued[narrowest], 0.0)
+        overflows |= (window < self._row("threshold")) & (window / 2.0 > room) & (acknowledged > 0)
+        for place in np.flatnonzero((luck <= 0.0) | overflows).tolist():
+            luck[place] = _luck(self._draws[place])
+            if self._row("repaired")[place] > self._now:
+                continue
+            # A window that doubles has done so once more by the time at which the sender learns of the loss.
+            wide = window[place] * (1.5 if window[place] < self._row("threshold")[place] else 1.0)
+            beta, before = self._congestion.beta, self._row("last_widest")[place]
+            # RFC 9438, 4.7: a window that does not come up to the last one leaves room for others.
+            self._row("last_widest")[place] = wide * (1 + beta) / 2 if wide < before else wide
+            window[place] = self._row("threshold")[place] = max(beta * wide, 2.0)
+            self._row("age")[place] = math.nan
+            self._row("repaired")[place] = self._now + REPAIR_ROUND_TRIPS * (self._row("rtt") + waiting)[place]
+
+    # --- the rates of a step --------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        """Find how long segments wait in each queue, the rates, and when the step or a flow ends."""
+        if self._is_planned:
+            return
+        self._is_planned = True
+        self._next = math.inf
+        if not self._numbers:
+            self._waiting = np.zeros(len(self._capacity))
+            return
+        rtt, cap = self._row("rtt"), self._row("cap")
+        window = np.where(self._row("repaired") > self._now, self._congestion.beta, 1.0) * self._row("window")
+        link = self._row("link").astype(np.intp)
+        ways = [np.zeros_like(link), link] if len(self._capacity) > 1 else [link]
+        for _ in range(MOST_ROUNDS):
+            rate, excess = self._fill(ways, window, rtt, cap)
+            if excess <= SETTLED:
+                break
+        self._row("rate")[:] = rate
+        for places in ways:
+            load = np.bincount(places, rate, minlength=len(self._capacity))
+            rate = (
+                rate * np.minimum(1.0, np.divide(self._capacity, load, out=np.ones_like(load), where=load > 0))[places]
+            )
+        self._row("good")[:] = rate
+        if not (rate > 0).any():
+            return
+        left = (self._row("bits") - self._row("sent")) / FRAME_BITS
+        ends = np.divide(left, rate, out=np.full_like(left, math.inf), where=rate > 0)
+        trip, doubles = rtt + self._delays(), (rate > 0) & (self._row("window") < self._row("threshold"))
+        step = _step(float(trip[rate > 0].min()), STEPS_PER_ROUND_TRIP, STEP_SECONDS)
+        if doubles.any():
+            step = min(step, _step(float(trip[doubles].min()), SLOW_START_STEPS, SLOW_START_SECONDS))
+        self._next = self._now + max(min(step, float(ends.min())), math.ulp(self._now))
+
+    def _fill(
+        self, ways: Sequence[NDArray[np.intp]], window: Doubles, rtt: Doubles, cap: Doubles
+    ) -> tuple[Doubles, float]:
+        """(rates, by how much the load of a link misses its rate, relative), after a step of Newton's method for the
+        queue of each link, between an empty and a full one."""
+        longest, most = self._queue / self._capacity, 0.0
+        for places in ways:
+            trip = rtt + self._delays()
+            rate = np.minimum(cap, window / trip)
+            load = np.bincount(places, rate, minlength=len(self._capacity))
+            falls = np.bincount(places, np.where(rate < cap, rate / trip, 0.0), minlength=len(self._capacity))
+            excess = load - self._capacity
+            waits = self._waiting + np.divide(excess, falls, out=np.zeros_like(load), where=(falls > 0) & (load > 0))
+            waits = np.where(falls > 0, np.clip(waits, 0.0, longest), np.where(excess > 0, longest, 0.0))
+            touched = np.bincount(places, minlength=len(self._capacity)) > 0
+            moved = np.abs(waits - self._waiting) / LEAST_RTT
+            most = max(most, float(moved[touched].max(initial=0.0)))
+            self._waiting = np.where(touched, waits, 0.0) if len(ways) == 1 else np.where(touched, waits, self._waiting)
+        return np.minimum(cap, window / (rtt + self._delays())), most
+
+    def _delays(self) -> Doubles:
+        """(flows,) Seconds in all queues on the way."""
+        if len(self._capacity) == 1:
+            return np.full(len(self._numbers), self._waiting[0])
+        delays: Doubles = self._waiting[0] + self._waiting[self._row("link").astype(np.intp)]
+        return delays
+
+    def _by_access_link(self, rates: Doubles) -> list[float]:
+        sums = np.bincount(self._row("link").astype(np.intp), rates * FRAME_BITS, minlength=len(self._capacity))
+        found: list[float] = sums[1:].tolist() if len(self._capacity) > 1 else sums.tolist()
+        return found
+
+    def _remove(self, now: float, flow: int, is_whole: bool) -> Served:
+        """``is_whole``: the last bit of the flow has been sent, though rounding may leave a rest."""
+        self._is_planned = False
+        place = self._numbers.index(flow)
+        one = dict(zip(self._ROWS, self._table[:, place].tolist(), strict=True))
+        last = len(self._numbers) - 1
+        self._table[:, place:last] = self._table[:, place + 1 : last + 1]
+        del self._numbers[place], self._draws[place]
+        return Served(
+            now,
+            one["bits"] if is_whole else one["sent"],
+            one["lost"],
+            one["paused"],
+            one["access_seconds"],
+            one["server_seconds"],
+            one["window_seconds"],
+            max(one["threshold"], KEPT * one["window"]),
+        )
+
+
+def _step(round_trip: float, steps: float, seconds: tuple[float, float]) -> float:
+    """Seconds of a step, so many of which are a round trip."""
+    return min(max(round_trip / steps, seconds[0]), seconds[1])
+
+
+_PLACE = {name: place for place, name in enumerate(WindowLink._ROWS)}
+
+
+def _luck(draws: random.Random) -> float:
+    """What may be lost of a flow until it loses a segment: exponential, as the loss of each is independent."""
+    return -math.log1p(-draws.random())
