@@ -11,7 +11,7 @@ LIMIT ?= 120
 PROCESSES ?= $(shell "$(PYTHON)" -c 'import os; print(min(len(os.sched_getaffinity(0)) + 1, 4))')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long test-docs golden golden-write stub fuzz test-network chaos docs lint format clean
+.PHONY: help install demo test test-long test-docs golden golden-write stub fuzz test-network test-simgrid chaos docs lint format clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -48,8 +48,14 @@ golden-write: $(STAMP) ## take over what commands print and write now; look at t
 fuzz: $(STAMP) ## malformed messages against both sides of the protocol: make fuzz SEED=1 MESSAGES=100000
 	$(BIN)/python -m tests.fuzz --seed $(SEED) --messages $(MESSAGES)
 
-test-network: $(STAMP) ## the clock against real links, and joining from another machine (root; about half an hour)
+test-network: $(STAMP) ## the clock against real links, and joining from another machine (root; about forty minutes)
 	FEDBR_NETWORK=1 $(BIN)/python -m pytest -rs tests/network
+
+# It is built from source, which takes CMake, a C++ compiler and Boost's headers, and half an hour on two cores.
+test-simgrid: $(STAMP) ## shares of links against SimGrid, built in .venv-simgrid
+	@test -x .venv-simgrid/bin/python || $(BIN)/python -m venv .venv-simgrid
+	.venv-simgrid/bin/python -m pip install --quiet simgrid==4.1
+	FEDBR_SIMGRID=$(CURDIR)/.venv-simgrid/bin/python $(BIN)/python -m pytest -rs tests/simgrid
 
 chaos: $(STAMP) ## kill and stop workers, node agents, nodes of a cluster and coordinators at random moments, and compare the results (a quarter of an hour)
 	$(BIN)/python benchmarks/chaos.py

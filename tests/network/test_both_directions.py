@@ -68,7 +68,9 @@ CASES = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_round_ends_when_predicted(case: Case, make_lab: Callable[..., Lab], show: Callable[[str], None]) -> None:
+def test_the_round_ends_when_predicted(
+    case: Case, make_lab: Callable[..., Lab], show: Callable[[str], None], cell: Callable[[float, float], None]
+) -> None:
     clients, down, up = len(case.downloads) + len(case.uploads), case.down * 1e6, case.up * 1e6
     own = (case.own * 1e6,) * clients
     payloads = [[int(n * 1e6) for n in each] for each in (case.downloads, case.uploads)]
@@ -83,6 +85,7 @@ def test_the_round_ends_when_predicted(case: Case, make_lab: Callable[..., Lab],
     errors = {name: float(np.median(error_percent(np.array(of), measured))) for name, of in predicted.items()}
     rounds = " ".join(f"{seconds:.1f}" for seconds in measured)
     show(f"\n{case}, rounds of {rounds} s: " + "; ".join(f"{name} {error:+.1f} %" for name, error in errors.items()))
+    cell(float(np.median(predicted["model"])), float(np.median(measured)))
     assert abs(errors["model"]) <= BAR_PERCENT
     assert errors["each direction alone"] < errors["model"]
 

@@ -105,7 +105,11 @@ def ready(download: Doubles, start: float) -> Doubles:
 
 @pytest.mark.parametrize("width", [72, 144], ids=["1.2 MB", "4.6 MB"])
 def test_rounds_of_a_deployment_take_as_long_as_foreseen(
-    width: int, make_lab: Callable[..., Lab], show: Callable[[str], None], tmp_path: Path
+    width: int,
+    make_lab: Callable[..., Lab],
+    show: Callable[[str], None],
+    cell: Callable[[float, float], None],
+    tmp_path: Path,
 ) -> None:
     alone = deploy(make_lab(RTT, FAST, FAST, client_cores=NODE_CORES), tmp_path / "alone", width)
     training, start = float(np.median(alone.training)), float(np.median(alone.starts))
@@ -122,6 +126,7 @@ def test_rounds_of_a_deployment_take_as_long_as_foreseen(
         f"{np.median(errors):+.1f} % (each {_text(errors)}). Visits, median: {_text(np.median(real.visits, axis=0))} "
         f"s, foreseen {_text(visits)} s"
     )
+    cell(float(visits.max()), float(np.median(real.seconds)))
     assert abs(float(np.median(errors))) <= BAR_PERCENT
 
 

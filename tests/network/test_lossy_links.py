@@ -64,16 +64,19 @@ class Cell:
 
 
 @pytest.fixture(scope="module")
-def cells(make_lab: Callable[..., Lab], show: Callable[[str], None]) -> list[Cell]:
+def cells(
+    make_lab: Callable[..., Lab], show: Callable[[str], None], cell: Callable[[float, float], None]
+) -> list[Cell]:
     show("\nLinks that lose segments: medians measured and predicted")
     found = [
-        cell
+        one
         for connections, links in CASES.items()
         for rate, rtt, loss in links
-        for cell in _measure(make_lab, connections, rate, rtt, loss)
+        for one in _measure(make_lab, connections, rate, rtt, loss)
     ]
-    for cell in found:
-        show(str(cell))
+    for one in found:
+        show(str(one))
+        cell(one.predicted, one.seconds)
     return found
 
 

@@ -34,7 +34,7 @@ BAR_PERCENT = 10.0
 
 
 def test_an_upload_goes_on_at_the_first_try_after_an_outage(
-    make_lab: Callable[..., Lab], show: Callable[[str], None]
+    make_lab: Callable[..., Lab], show: Callable[[str], None], cell: Callable[[float, float], None]
 ) -> None:
     show(f"\n10 MB over 8 Mbit/s and 60 ms, an outage after {BEGIN_SECONDS:g} s")
     off = []
@@ -42,7 +42,9 @@ def test_an_upload_goes_on_at_the_first_try_after_an_outage(
         for seconds in OUTAGE_SECONDS:
             runs = [_interrupted(lab, seconds) for _ in range(REPETITIONS)]
             measured, nbytes = float(np.median([run[0] for run in runs])), runs[0][1]
-            error = float(error_percent(_predicted(nbytes, seconds), measured))
+            predicted = _predicted(nbytes, seconds)
+            cell(predicted, measured)
+            error = float(error_percent(predicted, measured))
             idle = float(error_percent(wire_bits(float(nbytes)) / RATE + seconds, measured))
             show(
                 f"outage of {seconds:4.0f} s: {measured:5.1f} s, model {error:+.1f} %, without the timer {idle:+.1f} %"

@@ -56,13 +56,14 @@ def labs(make_lab: Callable[..., Lab]) -> list[Lab]:
 
 
 @pytest.fixture(scope="module")
-def cells(labs: list[Lab], show: Callable[[str], None]) -> list[Cell]:
+def cells(labs: list[Lab], show: Callable[[str], None], cell: Callable[[float, float], None]) -> list[Cell]:
     # The clients do not share a link, and neither do the labs, so that the slow ones need not be waited for apart.
     with ThreadPoolExecutor() as together:
-        measured = [cell for cells in together.map(lambda lab: list(_measure(lab)), labs) for cell in cells]
+        measured = [one for each in together.map(lambda lab: list(_measure(lab)), labs) for one in each]
     show("\nOne message alone: median measured, predicted; without the header and without slow start")
-    for cell in measured:
-        show(str(cell))
+    for one in measured:
+        show(str(one))
+        cell(Model().single(one.nbytes, one.rate, one.rtt), one.seconds)
     return measured
 
 

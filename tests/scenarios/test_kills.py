@@ -89,7 +89,12 @@ ASYNCHRONOUS: list[Kill] = [
             ("method=fedbr", "method_options.broadcast=everyone", "method_options.period=2"), KEEPING, id="fedbr"
         ),
         pytest.param(
-            ("method=fedavg", "rounds.policy=fedbuff", "rounds.buffer=3", "eval.on=both"), ASYNCHRONOUS, id="fedbuff"
+            (
+                *("method=fedavg", "rounds.policy=fedbuff", "rounds.buffer=3", "eval.on=both"),
+                *("fleet.transport.sharing=windows", "fleet.server.up=10 Mbit/s"),
+            ),
+            ASYNCHRONOUS,
+            id="fedbuff",
         ),
         pytest.param(
             ("method=fedavg+scaffold", "fleet.tiers.count=3", "tiers.interval=2", "eval.aggregators=true"),
