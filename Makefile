@@ -51,10 +51,11 @@ fuzz: $(STAMP) ## malformed messages against both sides of the protocol: make fu
 test-network: $(STAMP) ## the clock against real links, and joining from another machine (root; about forty minutes)
 	FEDBR_NETWORK=1 $(BIN)/python -m pytest -rs tests/network
 
-# It is built from source, which takes CMake, a C++ compiler and Boost's headers, and half an hour on two cores.
+# It is built from source, which takes CMake, a C++ compiler and Boost's headers (Debian's libboost-dev), and a quarter of an
+# hour.
 test-simgrid: $(STAMP) ## shares of links against SimGrid, built in .venv-simgrid
 	@test -x .venv-simgrid/bin/python || $(BIN)/python -m venv .venv-simgrid
-	.venv-simgrid/bin/python -m pip install --quiet simgrid==4.1
+	PIP_CONSTRAINT=tests/simgrid/build.txt .venv-simgrid/bin/python -m pip install --quiet simgrid==4.1
 	FEDBR_SIMGRID=$(CURDIR)/.venv-simgrid/bin/python $(BIN)/python -m pytest -rs tests/simgrid
 
 chaos: $(STAMP) ## kill and stop workers, node agents, nodes of a cluster and coordinators at random moments, and compare the results (a quarter of an hour)

@@ -14,8 +14,9 @@ from costmodel.config import FleetConfig, Scale, Transport, UpperTier
 from costmodel.network.bandwidth import DOWN, UP, Variation
 from costmodel.network.senders import CONGESTION, CUBIC, Congestion
 
-LEAST_QUEUE_SECONDS = 0.05
-"""A queue that is shorter is well within a round trip, and delays no acknowledgement by much."""
+LEAST_QUEUE_SECONDS, LEAST_BY_WINDOWS = 0.05, 0.01
+"""A queue that is shorter is well within a round trip, and delays no acknowledgement by much; links that windows share
+know of shorter ones."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,9 @@ class Links:
 
     def are_held_up(self, direction: int) -> tuple[bool, ...]:
         """Of the server's link, then of each site's: whether it is the wider direction of that link, and the queue of
-        the other takes `LEAST_QUEUE_SECONDS` or longer (`costmodel.network.duplex`)."""
-        most = 0.0 if self.airtime is not None else self.transport.queue_bits / LEAST_QUEUE_SECONDS
+        the other takes `LEAST_QUEUE_SECONDS` (by windows less) or longer (`costmodel.network.duplex`)."""
+        least = LEAST_BY_WINDOWS if self.transport.sharing == "windows" else LEAST_QUEUE_SECONDS
+        most = 0.0 if self.airtime is not None else self.transport.queue_bits / least
         return tuple(
             other <= most and other < rate
             for rate, other in zip(self.capacities(direction), self.capacities(1 - direction), strict=True)

@@ -4,7 +4,8 @@ A flow sends a window in each round trip, which takes longer by what waits in th
 full queue share its link by their windows, and not equally: a long round trip, a late start or a loss leaves a flow
 behind the others until its window has grown. A queue that is full drops segments, of the flows at random, in proportion
 to their windows, as these come in bursts. That window is cut to 0.7 and grows again as cubic does (RFC 9438), by the
-seconds since. Where queues are shorter than the paths, or losses narrow windows, the link is idle in between.
+seconds since; Reno's is halved, and grows by a segment in each round trip. Where queues are shorter than the paths, or
+losses narrow windows, the link is idle in between.
 
 `costmodel.network.fair_link` is what such windows come to over time where queues are long. It is solved from event to
 event; here time goes by in steps of half a round trip, with the rates of each step at which the queues stand still.
@@ -46,6 +47,8 @@ SLOW_START_STEPS, SLOW_START_SECONDS = 8.0, (0.001, 0.025)
 """While some window doubles in each round trip"""
 MOST_GROWTH = 1.5
 """Of a window in a round trip: an acknowledgement lets it grow by half a segment at most (RFC 9438, 4.4)"""
+LEARNT = 1.5
+"""Times a window that doubles has grown when its sender learns of a loss, as half of what it sent was lost"""
 KEPT = 0.75
 """Linux: the share of a window that a connection which has been idle knows to be safe"""
 SETTLED = 1e-3
@@ -275,8 +278,7 @@ class WindowLink:
             luck[place] = _luck(self._draws[place])
             if self._row("repaired")[place] > self._now:
                 continue
-            # A window that doubles has done so once more by the time at which the sender learns of the loss.
-            wide = window[place] * (1.5 if window[place] < self._row("threshold")[place] else 1.0)
+            wide = window[place] * (LEARNT if window[place] < self._row("threshold")[place] else 1.0)
             beta, before = self._congestion.beta, self._row("last_widest")[place]
             # RFC 9438, 4.7: a window that does not come up to the last one leaves room for others.
             self._row("last_widest")[place] = wide * (1 + beta) / 2 if wide < before else wide
@@ -300,15 +302,14 @@ class WindowLink:
         link = self._row("link").astype(np.intp)
         ways = [np.zeros_like(link), link] if len(self._capacity) > 1 else [link]
         for _ in range(MOST_ROUNDS):
-            rate, excess = self._fill(ways, window, rtt, cap)
-            if excess <= SETTLED:
+            rate, moved = self._fill(ways, window, rtt, cap)
+            if moved <= SETTLED:
                 break
         self._row("rate")[:] = rate
-        for places in ways:
+        for places in ways:  # what a full queue cannot take is dropped
             load = np.bincount(places, rate, minlength=len(self._capacity))
-            rate = (
-                rate * np.minimum(1.0, np.divide(self._capacity, load, out=np.ones_like(load), where=load > 0))[places]
-            )
+            passes = np.divide(self._capacity, load, out=np.ones_like(load), where=load > 0)
+            rate = rate * np.minimum(1.0, passes)[places]
         self._row("good")[:] = rate
         if not (rate > 0).any():
             return
@@ -323,7 +324,7 @@ class WindowLink:
     def _fill(
         self, ways: Sequence[NDArray[np.intp]], window: Doubles, rtt: Doubles, cap: Doubles
     ) -> tuple[Doubles, float]:
-        """(rates, by how much the load of a link misses its rate, relative), after a step of Newton's method for the
+        """(rates, by how many of the shortest round trips a queue has moved), after a step of Newton's method for the
         queue of each link, between an empty and a full one."""
         longest, most = self._queue / self._capacity, 0.0
         for places in ways:

@@ -173,6 +173,9 @@ def test_directions_know_nothing_of_each_other_where_the_slower_one_has_a_short_
         assert links.held_up is None, links
     assert (HOME.held_up, Links(10e6, 1e6).held_up, Links(1e6, 10e6).held_up) == (DOWN, DOWN, UP)
     assert HOME.are_held_up(DOWN) == (False, True)
+    by_windows = replace(SHORT, sharing="windows")  # 10 ms are enough
+    held_up = [replace(HOME, site_up=(rate,), transport=by_windows).held_up for rate in (1e6, 5e6)]
+    assert held_up == [DOWN, None]
     assert replace(HOME, site_down=(INF,), site_up=(INF,), airtime="time").held_up is None
 
 
