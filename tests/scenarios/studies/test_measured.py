@@ -72,44 +72,41 @@ def test_kendalls_tau_counts_pairs_in_order() -> None:
     assert tau([1, 2, 3], [7, 7, 7]) is None
 
 
-def test_runs_are_set_beside_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_set_beside_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scenarios.studies.measured.DRAWS", 8)
     words = (
         *("compare", "digits", "method=fedavg,fedmlb", "rounds.max=3", "train.local_steps=1", "data.clients=6"),
-        *("rounds.participants=3", "--workers", "1", "--quiet", "--json", "--out", str(tmp_path)),
+        *("rounds.participants=3", "--workers", "1", "--quiet", "--json", "--out", str(tmp_path), "--run-id", "both"),
     )
 
-    def compared(name: str, *more: str) -> dict[str, Any]:
-        assert main.run_command([*words, "--run-id", name, *more]) == 0
+    def compared(*more: str) -> dict[str, Any]:
+        assert main.run_command([*words, *more]) == 0
         return cast(dict[str, Any], json.loads(capsys.readouterr().out))
 
-    devices = compared("devices")
-    measured = compared("beside", "--measured", str(tmp_path / "digits" / "devices"))
-    assert devices.keys() | {"measured", "ranks", "ranks_notes"} == measured.keys()
-    assert measured["measured"]["fedmlb"] | {"seconds": None} == {
-        "rounds": 3,
-        "seconds": None,
-        "median_ratio": 1.0,
-        "median_error": 0.0,
-    }
+    alone = compared()
+    folder = tmp_path / "digits" / "both"  # its runs are there, and are what was measured
+    measured = compared("--measured", str(folder))
+    assert alone.keys() | {"measured", "ranks", "ranks_notes"} == measured.keys()
+    beside = measured["measured"]["fedmlb"]
+    assert (beside["rounds"], beside["median_ratio"], beside["median_error"]) == (3, 1.0, 0.0)
     of = [(each["of"], each["run"], round(each["tau"], 9)) for each in measured["ranks"]]
     assert of[:2] == [("methods", None, 1.0), ("rounds", "fedavg", 1.0)]
     assert ("clients", "fedmlb", 1.0) in of
-    assert all(-1 <= each["low"] <= each["high"] <= 1 and each["draws"] == 50 for each in measured["ranks"])
+    assert all(-1 <= each["low"] <= each["high"] <= 1 and each["draws"] == 8 for each in measured["ranks"])
     assert measured["ranks_notes"] == []
 
-    shown = [*(word for word in words if word != "--json"), "--report", "--run-id", "beside"]
-    assert main.run_command([*shown, "--measured", str(tmp_path / "digits" / "devices")]) == 0
-    title = "are they predicted in the measured order?"
-    for text in (capsys.readouterr().out, (tmp_path / "digits" / "beside" / "report.html").read_text()):
-        assert title in text.lower()
+    assert main.run_command([*(word for word in words if word != "--json"), "--report", "--measured", str(folder)]) == 0
+    for text in (capsys.readouterr().out, (folder / "report.html").read_text()):
+        assert "are they predicted in the measured order?" in text.lower()
 
     log = tmp_path / "log.csv"
-    slow, fast = (run["virtual_seconds"] for run in sorted(measured["runs"], key=lambda run: -run["virtual_seconds"]))
-    assert slow > fast
-    names = {run["virtual_seconds"]: run["name"] for run in measured["runs"]}
-    log.write_text(f"method,round,seconds\n{names[slow]},1,1\n{names[fast]},1,2\n")
-    reversed_order = compared("reversed", "--measured", str(log))
-    assert [(each["of"], each["tau"]) for each in reversed_order["ranks"]] == [("methods", -1.0)]
+    fast, slow = sorted(measured["runs"], key=lambda run: float(run["virtual_seconds"]))
+    assert fast["virtual_seconds"] < slow["virtual_seconds"]
+    log.write_text(f"method,round,seconds\n{slow['name']},1,1\n{fast['name']},1,2\n")
+    ranks = compared("--measured", str(log))["ranks"]
+    assert [(each["of"], each["tau"]) for each in ranks] == [("methods", -1.0)]
     log.write_text("method,round,seconds\nfedmbl,1,1\n")
     assert (
         refused(capsys, *words, "--measured", str(log)) == f"--measured {log}: method 'fedmbl': did you mean 'fedmlb'?"
