@@ -23,7 +23,7 @@ def main() -> None:
     links = [zone.add_link(f"link{place}", rate / 8).seal() for place, rate in enumerate(topology["links"])]
     ends = [0.0] * len(topology["flows"])
 
-    def send(flow: int, start: float, nbytes: float, source: object, target: object) -> None:
+    def send(flow: int, start: float, nbytes: int, source: object, target: object) -> None:
         this_actor.sleep_until(start)
         Comm.sendto(source, target, nbytes)
         ends[flow] = Engine.clock
@@ -31,7 +31,7 @@ def main() -> None:
     for flow, (start, bits, way) in enumerate(topology["flows"]):
         source, target = (zone.add_host(f"{end}{flow}", 1e9).seal() for end in ("source", "target"))
         zone.add_route(source, target, [links[place] for place in way])
-        source.add_actor(f"flow{flow}", send, flow, start, bits / 8, source, target)
+        source.add_actor(f"flow{flow}", send, flow, start, round(bits / 8), source, target)
     zone.seal()
     engine.run()
     print(json.dumps(ends))

@@ -37,7 +37,12 @@ def python() -> str:
 def simgrid(python: str, links: Sequence[float], flows: Sequence[Flow]) -> list[float]:
     """When each flow ends, by SimGrid."""
     topology = json.dumps({"links": list(links), "flows": list(flows)})
-    done = subprocess.run([python, str(ORACLE)], input=topology, capture_output=True, text=True, check=False)
+    where = [python, "-c", "import sysconfig; print(sysconfig.get_path('platlib'))"]
+    library = subprocess.run(where, capture_output=True, text=True, check=True).stdout.strip()
+    environment = os.environ | {"LD_LIBRARY_PATH": library}  # its wheel does not say where its own library is
+    done = subprocess.run(
+        [python, str(ORACLE)], input=topology, capture_output=True, text=True, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr
     ends: list[float] = json.loads(done.stdout)
     return ends
@@ -49,7 +54,7 @@ def test_flows_of_random_topologies_end_when_simgrid_says(python: str, seed: int
     rng = np.random.default_rng(seed)
     sites, clients = int(rng.integers(0, 5)), int(rng.integers(1, 30))
     server, behind = float(rng.uniform(1e7, 1e8)), rng.uniform(5e6, 5e7, sites).tolist()
-    own, bits = rng.uniform(1e6, 3e7, clients), rng.uniform(1e6, 1e8, clients)
+    own, bits = rng.uniform(1e6, 3e7, clients), 8.0 * rng.integers(100_000, 12_500_000, clients)  # whole bytes
     start, site = rng.uniform(0, 5, clients), rng.integers(0, max(sites, 1), clients)
     ways = [[0, *([1 + int(site[i])] if sites else []), 1 + sites + i] for i in range(clients)]
     flows = [(float(start[i]), float(bits[i]), ways[i]) for i in range(clients)]
