@@ -118,13 +118,14 @@ class Transport(FleetTable):
     """Congestion control of all senders. The random loss of a network narrows the windows of cubic (RFC 9438) and reno
     (RFC 5681; Mathis et al., 1997), and not that of bbr."""
     queue: Annotated[int, BeforeValidator(units.nbytes), Field(ge=3028, le=10**9)] = 256_000
-    """Bytes that wait before a link until frames are dropped: for random loss, and for acknowledgements in the slower
-    direction of a shared link, if it takes 50 ms or longer for them (256 kB: uplink queues of 128 and 256 kB were
+    """Bytes that wait before a link until frames are dropped: for random loss, for acknowledgements in the slower
+    direction of a shared link, if it takes 50 ms or longer for them (by windows 10 ms), and for all messages where
+    windows share links (256 kB: uplink queues of 128 and 256 kB were
     common among 130,000 access links; Kreibich et al., Netalyzr, IMC 2010)."""
     sharing: Literal["fair", "windows"] = "fair"
     """How messages share links: ``fair``, max-min fair shares, what windows come to over time where queues are longer
-    than paths; or ``windows``, cubic's own, which leave long round trips, late starts and losses behind, and links idle
-    where queues are short. It takes longer to compute."""
+    than paths; or ``windows``, those of senders, which leave long round trips, late starts and losses behind, and links
+    idle where queues are short. It takes longer to compute."""
     noise: Annotated[float, Field(ge=0, le=2)] | Literal["measured"] = 0.0
     """Sigma of a lognormal factor of mean 1 on each transfer, for TCP's deviations from fair shares; or ``measured``:
     the spread of repetitions of real transfers (median 1.8 %, 90th percentile 9 %)."""

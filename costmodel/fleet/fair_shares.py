@@ -11,20 +11,21 @@ from costmodel import units
 from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP
 
-LONGER = 1.9
-"""Times as long as by fair shares: the longest measured round of several messages, over a queue of a twentieth of its
-path (docs/evidence/clock.md)"""
+LONGER = 2.5
+"""Times as long as by fair shares: the longest measured round, over a queue of a tenth of its path
+(docs/evidence/clock.md)"""
 
 
 LEAST_CONTENTION = 0.1
 """Below, links are seldom full, and shares hardly matter"""
 
 
-def doubts(fleet: Fleet, visits: int, contention: float) -> Iterator[str]:
+def doubts(fleet: Fleet, visits: int, contention: float, by_windows: bool = True) -> Iterator[str]:
     """A sentence if messages of ``visits`` at a time may fill a shared link whose queue is shorter than its longest
     path, or whose segments are lost: of the link that is asked for most.
 
-    ``contention``: the share of the seconds of messages for which others delay them.
+    ``contention``: the share of the seconds of messages for which others delay them; ``by_windows``: whether windows
+    may share these links.
     """
     links, transport = fleet.links, fleet.links.transport
     if links.by_events or transport.congestion == "bbr" or contention < LEAST_CONTENTION:
@@ -49,4 +50,4 @@ def doubts(fleet: Fleet, visits: int, contention: float) -> Iterator[str]:
     elif not fleet.loses_segments:
         return
     more = f"rounds may take up to {LONGER:g} times as long as fair shares say"
-    yield f"{why}: {more}; fleet.transport.sharing = windows follows each sender"
+    yield f"{why}: {more}" + ("; fleet.transport.sharing = windows follows each sender" if by_windows else "")

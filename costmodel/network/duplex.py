@@ -133,7 +133,8 @@ def filling_rate(windows: float, rtt: float, seconds: float) -> float:
 class Duplex:
     """The capacities of the two directions of shared links, while messages flow in both.
 
-    Each direction is a `FairLink`: `joined` and `left` for each of its flows, then `settle` after all of an instant.
+    Each direction is a `FairLink` or a `WindowLink`: `joined` and `left` for each of its flows, then `settle` after all
+    of an instant.
     """
 
     def __init__(self, links: Links, by_direction: Mapping[int, FairLink | WindowLink]) -> None:

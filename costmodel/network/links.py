@@ -15,8 +15,8 @@ from costmodel.network.bandwidth import DOWN, UP, Variation
 from costmodel.network.senders import CONGESTION, CUBIC, Congestion
 
 LEAST_QUEUE_SECONDS, LEAST_BY_WINDOWS = 0.05, 0.01
-"""A queue that is shorter is well within a round trip, and delays no acknowledgement by much; links that windows share
-know of shorter ones."""
+"""A queue that is shorter is well within a round trip, and delays no acknowledgement by much. Where windows share
+links, queues of 10 ms and more count."""
 
 
 @dataclass(frozen=True)

@@ -488,10 +488,17 @@ class WholeSender(Sender):
         self._kept = served.threshold
         return super().part_sent(served)
 
+    def broken_off(self, now: float, served: Served | None) -> None:
+        if served is not None:
+            self._kept = served.threshold
+        super().broken_off(now, served)
+
     def stalls(self, now: float, served: Served | None = None) -> None:
         super().stalls(now, served)
-        # After its timer a sender begins with a new window.
-        self.path = replace(self.path, starts_slowly=True, threshold=served.threshold if served else self._kept)
+        if served is not None:
+            # After its timer a sender begins with a new window, up to a part of the old one; other segments are lost.
+            self._kept = max(self.path.congestion.beta * served.threshold, 2.0)
+            self.path = replace(self.path, starts_slowly=True, threshold=self._kept, seed=self.path.seed + 1)
 
     def _restart(self) -> None:
         """The link begins with a new window."""

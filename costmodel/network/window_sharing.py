@@ -46,16 +46,16 @@ STEPS_PER_ROUND_TRIP, STEP_SECONDS = 2.0, (0.005, 0.1)
 SLOW_START_STEPS, SLOW_START_SECONDS = 8.0, (0.001, 0.025)
 """While some window doubles in each round trip"""
 MOST_GROWTH = 1.5
-"""Of a window in a round trip: an acknowledgement lets it grow by half a segment at most (RFC 9438, 4.4)"""
+"""Of a window in a round trip: an acknowledgement lets it grow by half a segment at most (RFC 9438)"""
 LEARNT = 1.5
 """Times a window that doubles has grown when its sender learns of a loss, as half of what it sent was lost"""
 KEPT = 0.75
 """Linux: the share of a window that a connection which has been idle knows to be safe"""
 SETTLED = 1e-3
-"""Of the shortest round trip: what queues may still move in a step of Newton's method"""
+"""Of the shortest round trip: what queues may still move in a step"""
 ROUNDING = 1e-12
-MOST_ROUNDS = 12
-"""Of the levels of queues: those of one link need two or three, from those of the step before"""
+MOST_ROUNDS, MOST_STEPS = 12, 60
+"""Between the server's link and those of sites; for the queues of either"""
 
 
 class WindowLink:
@@ -100,8 +100,9 @@ class WindowLink:
         self._numbers.append(flow)
         draws = random.Random(path.seed)
         self._draws.append(draws)
-        rtt, initial = max(path.rtt, LEAST_RTT), INITIAL_WINDOW_BITS / FRAME_BITS
-        window = initial if path.starts_slowly else max(initial, min(path.threshold, cap * rtt / FRAME_BITS))
+        rtt, window = max(path.rtt, LEAST_RTT), INITIAL_WINDOW_BITS / FRAME_BITS
+        if not path.starts_slowly:  # that of the last message, which fills the own link if it never lost a segment
+            window = max(window, path.threshold if path.threshold < math.inf else cap * rtt / FRAME_BITS)
         column = {
             "link": 1 + access_link if len(self._capacity) > 1 else 0,
             "rtt": rtt,
@@ -133,13 +134,18 @@ class WindowLink:
             self._capacity, self._is_planned = rates, False
 
     def demands(self) -> list[float]:
-        """The rates of the flows of each access link, or of all if there is none, if no queue held them; bit/s."""
-        return self._by_access_link(np.minimum(self._row("cap"), self._row("window") / self._row("rtt")))
+        """The caps of the flows of each access link together, or of all if there is none; bit/s."""
+        return self._by_access_link(self._row("cap"))
 
     def rates(self) -> list[float]:
-        """The present rates of the flows of each access link together, or of all if there is none; bit/s."""
+        """What windows grow to: `demands`, as far as each link carries them; bit/s."""
+        own = self._capacity[1:] if len(self._capacity) > 1 else self._capacity
+        return [min(asked, rate * FRAME_BITS) for asked, rate in zip(self.demands(), own.tolist(), strict=True)]
+
+    def present_rates(self) -> dict[int, float]:
+        """The rate of each flow by its number; bit/s."""
         self._plan()
-        return self._by_access_link(self._row("good"))
+        return dict(zip(self._numbers, (self._row("good") * FRAME_BITS).tolist(), strict=True))
 
     def remove(self, now: float, flow: int) -> Served:
         """Remove ``flow`` before its end."""
@@ -301,10 +307,13 @@ class WindowLink:
         window = np.where(self._row("repaired") > self._now, self._congestion.beta, 1.0) * self._row("window")
         link = self._row("link").astype(np.intp)
         ways = [np.zeros_like(link), link] if len(self._capacity) > 1 else [link]
-        for _ in range(MOST_ROUNDS):
-            rate, moved = self._fill(ways, window, rtt, cap)
-            if moved <= SETTLED:
+        for _ in range(MOST_ROUNDS if len(ways) > 1 else 1):
+            before = self._waiting.copy()
+            for places in ways:
+                self._fill(places, window, rtt, cap)
+            if np.abs(self._waiting - before).max() <= SETTLED * LEAST_RTT:
                 break
+        rate = np.minimum(cap, window / (rtt + self._delays()))
         self._row("rate")[:] = rate
         for places in ways:  # what a full queue cannot take is dropped
             load = np.bincount(places, rate, minlength=len(self._capacity))
@@ -319,27 +328,52 @@ class WindowLink:
         step = _step(float(trip[rate > 0].min()), STEPS_PER_ROUND_TRIP, STEP_SECONDS)
         if doubles.any():
             step = min(step, _step(float(trip[doubles].min()), SLOW_START_STEPS, SLOW_START_SECONDS))
+        elif self._stays(ways, trip):
+            step = math.inf
         self._next = self._now + max(min(step, float(ends.min())), math.ulp(self._now))
 
-    def _fill(
-        self, ways: Sequence[NDArray[np.intp]], window: Doubles, rtt: Doubles, cap: Doubles
-    ) -> tuple[Doubles, float]:
-        """(rates, by how many of the shortest round trips a queue has moved), after a step of Newton's method for the
-        queue of each link, between an empty and a full one."""
-        longest, most = self._queue / self._capacity, 0.0
-        for places in ways:
-            trip = rtt + self._delays()
+    def _fill(self, places: NDArray[np.intp], window: Doubles, rtt: Doubles, cap: Doubles) -> None:
+        """Find how long segments wait for the links at ``places``, one for each flow, while other queues stand still.
+
+        The load of a link falls with the wait, so that an empty or a full queue is seen at once; between them Newton's
+        method finds it, or bisection where a step leaves the bounds that the steps before it left.
+        """
+        size = len(self._capacity)
+        others = rtt + self._delays() - self._waiting[places]
+
+        def at(waits: Doubles) -> tuple[Doubles, Doubles]:
+            """(load above the rate, by how much it falls with a second of waiting) of each link."""
+            trip = others + waits[places]
             rate = np.minimum(cap, window / trip)
-            load = np.bincount(places, rate, minlength=len(self._capacity))
-            falls = np.bincount(places, np.where(rate < cap, rate / trip, 0.0), minlength=len(self._capacity))
-            excess = load - self._capacity
-            waits = self._waiting + np.divide(excess, falls, out=np.zeros_like(load), where=(falls > 0) & (load > 0))
-            waits = np.where(falls > 0, np.clip(waits, 0.0, longest), np.where(excess > 0, longest, 0.0))
-            touched = np.bincount(places, minlength=len(self._capacity)) > 0
-            moved = np.abs(waits - self._waiting) / LEAST_RTT
-            most = max(most, float(moved[touched].max(initial=0.0)))
-            self._waiting = np.where(touched, waits, 0.0) if len(ways) == 1 else np.where(touched, waits, self._waiting)
-        return np.minimum(cap, window / (rtt + self._delays())), most
+            falls = np.bincount(places, np.where(rate < cap, rate / trip, 0.0), minlength=size)
+            return np.bincount(places, rate, minlength=size) - self._capacity, np.asarray(falls, np.float64)
+
+        low, high = np.zeros(size), self._queue / self._capacity
+        is_used = np.bincount(places, minlength=size) > 0
+        is_full, is_empty = at(high)[0] > 0.0, at(low)[0] <= 0.0
+        waits = np.where(is_full, high, np.where(is_empty, 0.0, np.clip(self._waiting, low, high)))
+        inside = is_used & ~is_full & ~is_empty
+        for _ in range(MOST_STEPS):
+            if not inside.any():
+                break
+            excess, falls = at(waits)
+            low, high = np.where(inside & (excess > 0.0), waits, low), np.where(inside & (excess <= 0.0), waits, high)
+            newton = waits + np.divide(excess, falls, out=np.full_like(falls, math.nan), where=falls > 0.0)
+            step = np.where((newton >= low) & (newton <= high), newton, (low + high) / 2.0)
+            inside &= np.abs(step - waits) > SETTLED * LEAST_RTT
+            waits = np.where(is_used & ~is_full & ~is_empty, step, waits)
+        self._waiting = np.where(is_used, waits, 0.0) if size == 1 else np.where(is_used, waits, self._waiting)
+
+    def _stays(self, ways: Sequence[NDArray[np.intp]], trip: Doubles) -> bool:
+        """Whether no rate changes until a flow ends: all are those of own links, which no cut leaves idle, and shared
+        links carry all of them."""
+        cap, size = self._row("cap"), len(self._capacity)
+        path, beta = cap * trip, self._congestion.beta
+        is_steady = (
+            (self._row("rate") >= cap) & (self._row("loss") == 0.0) & (beta * beta * (path + self._queue) >= path)
+        )
+        fits = all((np.bincount(places, cap, minlength=size) <= self._capacity).all() for places in ways)
+        return fits and bool((is_steady | (cap == 0.0)).all())
 
     def _delays(self) -> Doubles:
         """(flows,) Seconds in all queues on the way."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -108,10 +108,16 @@ class MeasuredComparison(Comparison):
         result = super().result(done)
         runs = {run["name"]: (row, run) for row, own in self.runs_by_row(done["runs"]).items() for run in own.values()}
         opened = dict(zip(runs, open_runs([Path(run["run_dir"]) for _, run in runs.values()]), strict=True))
-        real = {name: self.measured.get(row, self.measured.get("", ObservedTimes())) for name, (row, _) in runs.items()}
+        notes, real = list[str](), dict[str, ObservedTimes]()
+        for name, (row, _) in runs.items():
+            own = self.measured.get(row, self.measured.get("", ObservedTimes()))
+            real[name], unknown = _by_number(own, opened[name])
+            notes += [f"{name}: it has no client {client!r}, which was measured" for client in unknown]
         result["measured"] = {name: to_builtins(beside(real[name].rounds, run.rounds)) for name, run in opened.items()}
-        ranks, notes = ranked(real, opened, {name: row for name, (row, _) in runs.items()})
-        return result | {"ranks": to_builtins(ranks), "ranks_notes": notes}
+        # The same rounds beside all methods put these in no order.
+        rows = {name: row for name, (row, _) in runs.items() if row in self.measured}
+        ranks, more = ranked(real, opened, rows)
+        return result | {"ranks": to_builtins(ranks), "ranks_notes": [*notes, *more]}
 
     def page(self, result: Result) -> ExperimentPage:
         """That of a comparison, with a table of durations and one of orders before its own."""
@@ -148,13 +154,15 @@ def read(path: Path) -> dict[str, ObservedTimes]:
 def _of_runs(folder: Path) -> dict[str, ObservedTimes]:
     argument = Argument("measured", str(folder))
     try:
-        runs = open_runs(run_finder.found([folder]).folders)
+        found = run_finder.found([folder])
+        found.print_notes()
+        runs = open_runs(found.folders)
         measured: dict[str, ObservedTimes] = {}
         for run in runs:
             if run.method in measured:
                 why = f": has several runs of {run.method}; name a folder with one run of each method"
                 raise ScenarioError(argument, why)
-            measured[run.method] = times_of(run.rounds, _visits(run), run)
+            measured[run.method] = times_of(run.rounds, _visits(run), run.client_name)
     except ReportError as error:
         raise ScenarioError(argument, f": {error}") from None
     return measured
@@ -197,20 +205,40 @@ def _visits(run: RecordedRun) -> Iterator[tuple[int, int, float]]:
         yield row["round"], row["client"], row["s"]
 
 
-def times_of(rounds: Sequence[RoundRow], visits: Iterable[tuple[int, int, float]], run: RecordedRun) -> ObservedTimes:
-    """What a run recorded; ``visits``: (round from 0, client, seconds)."""
-    found = ObservedTimes({row.round + 1: row.end_s - row.start_s for row in rounds})
+def times_of(
+    rounds: Sequence[RoundRow], visits: Iterable[tuple[int, int, float]], called: Callable[[int], str] = str
+) -> ObservedTimes:
+    """What a run recorded of its whole rounds; ``visits``: (round from 0, client, seconds); ``called``: the key of a
+    client."""
+    found = ObservedTimes(_whole(rounds))
     for round, client, seconds in visits:
-        found.add(round + 1, run.client_name(client), seconds)
+        if round + 1 in found.rounds and seconds > 0:
+            found.add(round + 1, called(client), seconds)
     return found
+
+
+def _whole(rounds: Sequence[RoundRow]) -> dict[int, float]:
+    """Round, from 1 -> seconds, of those that nothing cut short."""
+    lasted = {row.round + 1: row.end_s - row.start_s for row in rounds if not row.cut_by}
+    return {round: seconds for round, seconds in lasted.items() if seconds > 0}
+
+
+def _by_number(measured: ObservedTimes, run: RecordedRun) -> tuple[ObservedTimes, list[str]]:
+    """(the same with clients by the numbers of a run that may name them, clients that it does not have)."""
+    clients = range(int((run.scenario.get("data") or {}).get("clients", 0)))
+    number = {str(client): str(client) for client in clients} | {
+        run.client_name(client): str(client) for client in clients
+    }
+    visits = {number[client]: seconds for client, seconds in measured.visits.items() if client in number}
+    return ObservedTimes(measured.rounds, visits), [client for client in measured.visits if client not in number]
 
 
 # --- durations and orders ---------------------------------------------------------------------------------------------
 
 
 def beside(measured: Mapping[int, float], rounds: Sequence[RoundRow]) -> Beside:
-    """The rounds that both have."""
-    pairs = [(measured[row.round + 1], row.end_s - row.start_s) for row in rounds if row.round + 1 in measured]
+    """The rounds that both have, and nothing cut short."""
+    pairs = [(measured[round], seconds) for round, seconds in _whole(rounds).items() if round in measured]
     ratios = [predicted / real for real, predicted in pairs]
     return Beside(
         len(pairs),
@@ -225,10 +253,10 @@ def ranked(
 ) -> tuple[list[Ranks], list[str]]:
     """The orders of methods, rounds and clients, and why some have no interval; all by the runs' names.
 
-    ``rows``: the row of each run. Methods are compared by their mean round over seeds, clients by their mean visit, of
-    the rounds and visits that were measured and predicted.
+    ``rows``: the row of each run of which something of its own was measured. Methods are compared by their mean round
+    over seeds, clients by their mean visit, of the rounds and visits that were measured and predicted.
     """
-    predicted = {name: times_of(run.rounds, _visits(run), run) for name, run in runs.items()}
+    predicted = {name: times_of(run.rounds, _visits(run)) for name, run in runs.items()}
     drawn, notes = dict[str, list[ObservedTimes | None]](), []
     for name, run in runs.items():
         try:
@@ -237,7 +265,7 @@ def ranked(
             notes.append(f"{name}: no draws, so no interval: {error}")
     found = []
     for of, run_name, real, guess in _orders(measured, predicted, rows):
-        needed = list(runs) if run_name is None else [run_name]
+        needed = [name for name in rows if measured[name].rounds] if run_name is None else [run_name]
         taus: list[float] = []
         for draw in range(DRAWS) if all(name in drawn for name in needed) else ():
             guesses = {name: each for name in needed if (each := drawn[name][draw]) is not None}
@@ -268,7 +296,7 @@ def _orders(
         real = measured[name]
         pairs = [(real.rounds[round], seconds) for round, seconds in guess.rounds.items() if round in real.rounds]
         of_runs.append((ROUNDS, name, *_columns(pairs)))
-        if pairs:
+        if pairs and name in rows:
             means.setdefault(rows[name], []).append(_mean(pairs))
         of_clients = []
         for client, visits in guess.visits.items():
@@ -301,7 +329,7 @@ def _in_draws(run: RecordedRun) -> list[ObservedTimes | None]:
             found.append(None)
             continue
         visits = [(row.round, row.client, row.up_end_s - row.start_s) for row in new.visits_done if row.kind == "train"]
-        found.append(times_of(new.rounds_done, visits, run))
+        found.append(times_of(new.rounds_done, visits))
     return found
 
 
@@ -309,7 +337,7 @@ def _in_draws(run: RecordedRun) -> list[ObservedTimes | None]:
 
 
 def _tables(result: Result) -> list[Table]:
-    """ObservedTimes, a row per run; and orders, if any."""
+    """Durations, a row per run; and orders, if any."""
     rows = []
     for name, each in result["measured"].items():
         medians = ["-", "-"]

@@ -1,7 +1,7 @@
 """Uploads that share a link whose queue is shorter than their paths, begin one after the other, or lose segments.
 
 Fair shares say that the link is full to the end. Seen on Linux 6.18 with cubic and reno: of 37 medians of three rounds,
-34 are predicted within 15 % by windows, while fair shares are up to 61 % short. The others are a queue of 16 kB, a
+35 are predicted within 15 % by windows, while fair shares are up to 61 % short. The others are a queue of 16 kB, a
 twentieth of the longest path (-21 %), and two uploads with round trips of 10 and 100 ms at 50 Mbit/s (-28 %).
 """
 

@@ -224,7 +224,8 @@ def run_check(loaded: Loaded, out: Path) -> Check:
         ]
         played = PlayedRounds(setup)
         totals, data = forecast_of(played), data_source(setup, source)
-        notes += [*fair_shares.doubts(setup.fleet, visits_per_round(setup), played.contention)]
+        by_windows = not scenario.fleet.tiers.count and scenario.rounds.on_late == "stop"
+        notes += [*fair_shares.doubts(setup.fleet, visits_per_round(setup), played.contention, by_windows)]
         notes += _of_deadline(loaded, totals)
         costs = _machine_costs(loaded, played, totals, out, memory)
         reasons = list(refusals(loaded, totals, data, costs))

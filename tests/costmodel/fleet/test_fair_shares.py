@@ -15,7 +15,7 @@ from costmodel.fleet.inputs import FleetInputs
 from tests.costmodel.worlds import fleet_of
 
 MORE = (
-    "rounds may take up to 1.9 times as long as fair shares say; fleet.transport.sharing = windows follows each sender"
+    "rounds may take up to 2.5 times as long as fair shares say; fleet.transport.sharing = windows follows each sender"
 )
 SHORT = "fleet.transport.queue = 64 kB: shorter than the 100 kB of a path (20 Mbit/s x 40 ms) over the server's link up"
 

@@ -41,19 +41,42 @@ def finish(link: WindowLink) -> dict[int, float]:
 
 def test_flows_behind_a_full_link_share_it_by_their_windows_and_round_trips() -> None:
     # 20 / (0.01 + d) + 20 / (0.03 + d) = 1000, so d = sqrt(0.0005) = 22.4 ms: the golden ratio between their rates.
-    link = WindowLink(1000 * SEGMENTS, (INF, INF), 100 * SEGMENTS)
+    link = WindowLink(1000 * SEGMENTS, (), 100 * SEGMENTS)
     for flow, rtt in enumerate((0.01, 0.03)):
-        link.join(0.0, flow, 1e9, INF, flow, open_path(rtt, 20.0))
-    assert np.array(link.rates()) / SEGMENTS == pytest.approx([618.034, 381.966], abs=0.01)
+        link.join(0.0, flow, 1e9, INF, 0, open_path(rtt, 20.0))
+    rates = link.present_rates()
+    assert (rates[0] / SEGMENTS, rates[1] / SEGMENTS) == pytest.approx((618.034, 381.966), abs=0.01)
+
+
+def test_the_queue_is_found_where_own_links_overfill_the_shared_one() -> None:
+    # Alone with a window of 40 behind an own link of 12 Mbit/s: 40 segments in 10 ms + d at 10 Mbit/s, d = 38.4 ms.
+    link = WindowLink(10e6, (), 2_048_000)
+    link.join(0.0, 0, 1e9, 12e6, 0, open_path(0.01, 40.0))
+    assert link.present_rates() == {0: pytest.approx(10e6)}
+    assert float(link._waiting[0]) == pytest.approx(40 * SEGMENTS / 10e6 - 0.01, abs=1e-6)
+    # Five own links of 6 Mbit/s behind one of 20 fill it: 15 MB each take 5 x 15 MB / 20 Mbit/s and a slow start.
+    link = WindowLink(20e6, (), 4e6)
+    for flow in range(5):
+        link.join(0.0, flow, wire_bits(15e6), 6e6, 0, Path(0.05, True))
+    assert max(finish(link).values()) == pytest.approx(5 * wire_bits(15e6) / 20e6, rel=0.03)
 
 
 def test_a_window_that_is_no_wider_than_the_path_leaves_the_link_idle() -> None:
     link = WindowLink(1000 * SEGMENTS, (), 100 * SEGMENTS)
     link.join(0.0, 0, 1e9, INF, 0, open_path(0.1, 40.0))
-    assert link.rates() == pytest.approx([400 * SEGMENTS])
+    assert link.present_rates() == {0: pytest.approx(400 * SEGMENTS)}
     link.join(0.0, 1, 1e9, 100 * SEGMENTS, 0, open_path(0.1, 40.0))  # its own link is slower than its window
-    assert link.rates() == pytest.approx([500 * SEGMENTS])
-    assert link.demands() == pytest.approx([500 * SEGMENTS])
+    assert link.present_rates() == {0: pytest.approx(400 * SEGMENTS), 1: pytest.approx(100 * SEGMENTS)}
+    assert (link.demands(), link.rates()) == ([INF], [1000 * SEGMENTS])  # what windows may grow to
+
+
+def test_steps_end_where_no_rate_can_change() -> None:
+    link, steps = WindowLink(20e6, (), 2_048_000), 0
+    link.join(0.0, 0, wire_bits(2e6), 200e3, 0, Path(0.03, True))
+    while (now := link.next_finish()) < INF:
+        link.finished(now)
+        steps += 1
+    assert steps < 100  # of half a round trip there would be thousands
 
 
 @pytest.mark.parametrize(("congestion", "left", "grown"), [(CUBIC, 105.0, 142.0), (RENO, 75.0, 97.0)])
