@@ -120,8 +120,8 @@ class Transport(FleetTable):
     queue: Annotated[int, BeforeValidator(units.nbytes), Field(ge=3028, le=10**9)] = 256_000
     """Bytes that wait before a link until frames are dropped: for random loss, for acknowledgements in the slower
     direction of a shared link, if it takes 50 ms or longer for them (by windows 10 ms), and for all messages where
-    windows share links (256 kB: uplink queues of 128 and 256 kB were
-    common among 130,000 access links; Kreibich et al., Netalyzr, IMC 2010)."""
+    windows share links (256 kB: uplink queues of 128 and 256 kB were common among 130,000 access links; Kreibich et
+    al., Netalyzr, IMC 2010)."""
     sharing: Literal["fair", "windows"] = "fair"
     """How messages share links: ``fair``, max-min fair shares, what windows come to over time where queues are longer
     than paths; or ``windows``, those of senders, which leave long round trips, late starts and losses behind, and links
@@ -136,6 +136,11 @@ class Transport(FleetTable):
     promotion: bool = False
     """Whether an idle radio takes its network's ``promotion_seconds`` before a message, if the message before it ended
     longer than the network's ``tail_seconds`` ago."""
+
+    @property
+    def by_windows(self) -> bool:
+        """Whether the windows of senders share links (``sharing``)."""
+        return self.sharing == "windows"
 
     @property
     def connect_round_trips(self) -> float:

@@ -14,8 +14,6 @@ from costmodel.network.bandwidth import DOWN, UP
 LONGER = 2.5
 """Times as long as by fair shares: the longest measured round, over a queue of a tenth of its path
 (docs/evidence/clock.md)"""
-
-
 LEAST_CONTENTION = 0.1
 """Below, links are seldom full, and shares hardly matter"""
 

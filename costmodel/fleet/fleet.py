@@ -306,7 +306,7 @@ class Fleet:
     def loses_segments(self) -> bool:
         """Whether losses narrow the windows of senders: those of a network, or of full queues."""
         transport = self.links.transport
-        is_lossy = transport.sharing == "windows" or any(network.loss > 0 for network in self.networks)
+        is_lossy = transport.by_windows or any(network.loss > 0 for network in self.networks)
         return transport.congestion != "bbr" and is_lossy
 
     def device_names(self, clients: Sequence[int]) -> list[str]:

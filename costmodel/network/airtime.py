@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from costmodel.arrays import Doubles
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.fair_link import Served
+from costmodel.network.flow_table import FlowTable
 from costmodel.network.water_filling import ROUNDING, SLACK
 
 FAIR = ("time", "packets")
@@ -166,12 +167,10 @@ class AirDemand:
         return np.asarray(np.bincount(self.access_link, values, minlength=self.access_points), np.float64)
 
 
-class AirLink:
+class AirLink(FlowTable):
     """Access points of one air each, behind a server of ``capacity`` bit/s (down, up); ``fair``: one of `FAIR`.
 
-    Operations come in order of time, and none after `next_finish` until `finished` has removed that flow. The number of
-    a flow may be used again when the flow has left. An instant costs O(flows) in numpy, times the few steps to the
-    levels.
+    An instant costs O(flows) in numpy, times the few steps to the levels.
     """
 
     # Of the table of flows, one column each; times in absolute seconds, rates in bit/s. By ``since`` a flow had sent
@@ -186,13 +185,8 @@ class AirLink:
         assert min(capacity) > 0, capacity
         assert access_points > 0, access_points
         assert fair in FAIR, fair
+        super().__init__()
         self._capacity, self._access_points, self._fair = capacity, access_points, fair
-        self._table = np.zeros((len(self._ROWS), 64))
-        self._numbers: list[int] = []
-        self._places: dict[int, int] = {}
-        self._now = -math.inf
-        self._next = math.inf
-        self._is_planned = True
 
     def join(
         self, now: float, flow: int, bits: float, cap: float, access_link: int, direction: int, link_rate: float
@@ -201,16 +195,8 @@ class AirLink:
 
         ``direction``: DOWN or UP of `costmodel.network.bandwidth`.
         """
-        assert 0 < bits < math.inf, bits
-        assert flow not in self._places, flow
-        self._move_on(now)
-        place = self._places[flow] = len(self._numbers)
-        if place == self._table.shape[1]:
-            self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
-        self._numbers.append(flow)
-        values = access_link, direction, bits, cap, link_rate, 0.0, 0.0, now, math.inf
-        self._table[:, place] = (*values, *[0.0] * (len(self._ROWS) - len(values)))
-        self._is_planned = False
+        column = {"access_link": access_link, "direction": direction, "bits": bits, "cap": cap, "link_rate": link_rate}
+        self._add(now, flow, {**column, "since": now, "end": math.inf})
 
     def change(self, now: float, flow: int, cap: float, link_rate: float) -> None:
         """Change the cap and the link rate of ``flow`` from now on, bit/s; a cap of 0 pauses it."""
@@ -222,38 +208,16 @@ class AirLink:
         self._row("cap")[place], self._row("link_rate")[place] = cap, link_rate
         self._is_planned = False
 
-    def remove(self, now: float, flow: int) -> Served:
-        """Remove ``flow`` before its end."""
-        self._move_on(now)
-        return self._remove(now, flow, is_whole=False)
-
-    def next_finish(self) -> float:
-        """The absolute seconds at which the next flow ends if nothing changes before; inf if none does."""
-        self._plan()
-        return self._next
-
-    def finished(self, now: float) -> list[tuple[int, Served]]:
-        """Remove all flows that have ended by ``now``, in ascending order of their numbers."""
-        if now < self.next_finish():
-            return []
-        self._move_on(now)
-        ended = sorted(self._numbers[place] for place in np.flatnonzero(self._row("end") <= now).tolist())
-        return [(flow, self._remove(now, flow, is_whole=True)) for flow in ended]
-
     def rates(self) -> dict[int, float]:
         """The present rate of each flow by its number, bit/s."""
         self._plan()
         return dict(zip(self._numbers, self._row("rate").tolist(), strict=True))
 
-    def _row(self, name: str) -> Doubles:
-        row: Doubles = self._table[self._ROWS.index(name), : len(self._numbers)]
-        return row
+    def _pass(self, seconds: float) -> None:
+        """Flows are updated only when their rates change."""
 
-    def _move_on(self, now: float) -> None:
-        if now != self._now:
-            self._plan()
-            assert self._now < now <= self._next, (self._now, now, self._next)
-            self._now = now
+    def _have_ended(self) -> NDArray[np.bool_]:
+        return np.asarray(self._row("end") <= self._now)
 
     def _plan(self) -> None:
         """Find the rates and ends of the present flows. At an unchanged rate the end stays as it is."""
@@ -296,15 +260,7 @@ class AirLink:
         self._row("since")[which] = now
 
     def _remove(self, now: float, flow: int, is_whole: bool) -> Served:
-        """``is_whole``: the last bit of the flow has been sent, though rounding may leave a rest."""
-        self._is_planned = False
         self._send_until(now, np.array([self._places[flow]]))
-        place, last = self._places.pop(flow), len(self._numbers) - 1
-        names = "sent", "bits", "lost", "paused", "air_seconds", "server_seconds"
-        sent, bits, *totals = (float(self._row(name)[place]) for name in names)
-        if place != last:
-            self._table[:, place] = self._table[:, last]
-            self._numbers[place] = self._numbers[last]
-            self._places[self._numbers[place]] = place
-        self._numbers.pop()
-        return Served(now, bits if is_whole else sent, *totals)
+        one = self._drop(flow)
+        totals = (one[name] for name in ("lost", "paused", "air_seconds", "server_seconds"))
+        return Served(now, one["bits" if is_whole else "sent"], *totals)

@@ -58,7 +58,7 @@ class Links:
     def are_held_up(self, direction: int) -> tuple[bool, ...]:
         """Of the server's link, then of each site's: whether it is the wider direction of that link, and the queue of
         the other takes `LEAST_QUEUE_SECONDS` (by windows less) or longer (`costmodel.network.duplex`)."""
-        least = LEAST_BY_WINDOWS if self.transport.sharing == "windows" else LEAST_QUEUE_SECONDS
+        least = LEAST_BY_WINDOWS if self.transport.by_windows else LEAST_QUEUE_SECONDS
         most = 0.0 if self.airtime is not None else self.transport.queue_bits / least
         return tuple(
             other <= most and other < rate
@@ -129,7 +129,7 @@ class Links:
     @property
     def by_events(self) -> bool:
         """Whether the messages of a batch are solved together and event by event: those that share air, or windows."""
-        return self.airtime is not None or self.transport.sharing == "windows"
+        return self.airtime is not None or self.transport.by_windows
 
     def check(self, key: str) -> None:
         """ValueError of ``key`` for a link of less than 1 bit/s."""

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import Doubles
 from costmodel.network.fair_link import Served
+from costmodel.network.flow_table import FlowTable
 from costmodel.network.senders import (
     CUBIC,
     HYSTART_SECONDS,
@@ -58,12 +59,11 @@ MOST_ROUNDS, MOST_STEPS = 12, 60
 """Between the server's link and those of sites; for the queues of either"""
 
 
-class WindowLink:
+class WindowLink(FlowTable):
     """A link of ``capacity`` bit/s, and behind it access links of ``access_capacity[g]`` bit/s each, if any; each has a
     queue of ``queue_bits``.
 
-    Used as `costmodel.network.fair_link.FairLink`: operations come in order of time, and none after `next_finish`. That
-    may also be the end of a step, at which no flow ends.
+    `next_finish` may also be the end of a step, at which no flow ends.
     """
 
     # Of the table of flows, one column each. Times in absolute seconds, rates and windows in segments; ``turn``,
@@ -79,30 +79,23 @@ class WindowLink:
         self, capacity: float, access_capacity: Sequence[float], queue_bits: float, congestion: Congestion = CUBIC
     ) -> None:
         assert capacity > 0, capacity
+        super().__init__()
         self._queue, self._congestion = queue_bits / FRAME_BITS, congestion
         self._capacity = np.array([capacity, *access_capacity], np.float64) / FRAME_BITS
         self._waiting = np.zeros(len(self._capacity))
         """(links,) Seconds that a segment waits in each queue"""
-        self._table = np.zeros((len(self._ROWS), 64))
-        self._numbers: list[int] = []
-        self._draws: list[random.Random] = []
-        self._now, self._next = -math.inf, math.inf
-        self._is_planned = True
+        self._losses: dict[int, random.Random] = {}
+        """By flow"""
+        # Of the present flows and rates: their links but the server's, the links of each level, each flow's slowest.
+        self._link = self._narrowest = np.zeros(0, np.intp)
+        self._levels = [self._link]
 
     def join(self, now: float, flow: int, bits: float, cap: float, access_link: int, path: Path) -> None:
         """Let ``flow`` start to send ``bits`` > 0 with a cap of ``cap`` bit/s; a cap of 0 pauses it."""
-        assert flow not in self._numbers, flow
-        assert 0 < bits < math.inf, bits
-        self._move_on(now)
-        place = len(self._numbers)
-        if place == self._table.shape[1]:
-            self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
-        self._numbers.append(flow)
-        draws = random.Random(path.seed)
-        self._draws.append(draws)
         rtt, window = max(path.rtt, LEAST_RTT), INITIAL_WINDOW_BITS / FRAME_BITS
         if not path.starts_slowly:  # that of the last message, which fills the own link if it never lost a segment
             window = max(window, path.threshold if path.threshold < math.inf else cap * rtt / FRAME_BITS)
+        draws = self._losses[flow] = random.Random(path.seed)
         column = {
             "link": 1 + access_link if len(self._capacity) > 1 else 0,
             "rtt": rtt,
@@ -115,12 +108,12 @@ class WindowLink:
             "luck": _luck(draws),
             "repaired": -math.inf,
         }
-        self._table[:, place] = [column.get(name, 0.0) for name in self._ROWS]
-        self._is_planned = False
+        self._add(now, flow, column)
+        self._arrange()
 
     def change(self, now: float, flow: int, cap: float) -> None:
         """Change the cap of ``flow`` to ``cap`` bit/s from now on; a cap of 0 pauses it."""
-        place = self._numbers.index(flow)
+        place = self._places[flow]
         if self._row("cap")[place] != cap / FRAME_BITS:
             self._move_on(now)
             self._row("cap")[place] = cap / FRAME_BITS
@@ -132,6 +125,7 @@ class WindowLink:
         if (rates != self._capacity).any():
             self._move_on(now)
             self._capacity, self._is_planned = rates, False
+            self._arrange()
 
     def demands(self) -> list[float]:
         """The caps of the flows of each access link together, or of all if there is none; bit/s."""
@@ -147,47 +141,21 @@ class WindowLink:
         self._plan()
         return dict(zip(self._numbers, (self._row("good") * FRAME_BITS).tolist(), strict=True))
 
-    def remove(self, now: float, flow: int) -> Served:
-        """Remove ``flow`` before its end."""
-        self._move_on(now)
-        return self._remove(now, flow, is_whole=False)
-
-    def next_finish(self) -> float:
-        """The absolute seconds at which the next flow or the step ends; inf if there is no flow that may send."""
-        self._plan()
-        return self._next
-
-    def finished(self, now: float) -> list[tuple[int, Served]]:
-        """Remove all flows that have ended by ``now``, in ascending order of their numbers."""
-        if now < self.next_finish():
-            return []
-        self._move_on(now)
-        ended = np.flatnonzero(self._row("sent") >= self._row("bits") * (1.0 - ROUNDING)).tolist()
-        numbers = sorted(self._numbers[place] for place in ended)
-        return [(flow, self._remove(now, flow, is_whole=True)) for flow in numbers]
-
     # --- time goes by ---------------------------------------------------------------------------------------------
 
-    def _row(self, name: str) -> Doubles:
-        row: Doubles = self._table[_PLACE[name], : len(self._numbers)]
-        return row
+    def _have_ended(self) -> NDArray[np.bool_]:
+        return np.asarray(self._row("sent") >= self._row("bits") * (1.0 - ROUNDING))
 
-    def _move_on(self, now: float) -> None:
-        """Send until ``now`` at the rates of this step, and let windows grow or shrink by what has come of it."""
-        if now == self._now:
-            return
-        self._plan()
-        assert self._now < now <= self._next, (self._now, now, self._next)
-        seconds, self._now = now - self._now, now
+    def _pass(self, seconds: float) -> None:
+        """Send at the rates of this step, and let windows grow or shrink by what has come of it."""
         self._is_planned = False
         if not self._numbers or math.isinf(seconds):
             return
-        rate, good, waiting = self._row("rate"), self._row("good"), self._delays()
-        arrived = good * seconds
+        waiting, arrived = self._delays(), self._row("good") * seconds
         self._row("sent")[:] = np.minimum(self._row("sent") + arrived * FRAME_BITS, self._row("bits"))
         self._account(seconds, waiting)
         self._grow(seconds, arrived, waiting)
-        self._lose(seconds, arrived, rate, waiting)
+        self._lose(seconds, arrived, waiting)
 
     def _account(self, seconds: float, waiting: Doubles) -> None:
         """Count what set the rate of each flow: nothing while it is paused; its own link; a queue; or its window."""
@@ -231,11 +199,6 @@ class WindowLink:
             part = np.minimum(acknowledged / window, 1.0)
             window[follows] = (window + np.maximum(target - window, 0.0) * part)[follows]
 
-    def _narrowest(self) -> NDArray[np.intp]:
-        """(flows,) The slowest shared link on the way of each."""
-        link = self._row("link").astype(np.intp)
-        return np.where(self._capacity[link] <= self._capacity[0], link, 0)
-
     def _seen_queues(self, which: NDArray[np.bool_], waiting: Doubles) -> Doubles:
         """(flows,) By how many seconds the first round trips of a window are longer than an empty path's; 0 but for
         ``which``.
@@ -247,7 +210,7 @@ class WindowLink:
         if not which.any():
             return longer
         rate, rtt, window = self._row("rate"), self._row("rtt"), self._row("window")
-        places = self._narrowest()
+        places = self._narrowest
         moves = np.where(rate < self._row("cap"), rate / (rtt + waiting), 0.0)
         others = np.bincount(places, moves, minlength=len(self._capacity))[places] - moves
         less = np.divide(rate, others, out=np.full_like(rate, math.inf), where=others > ROUNDING)
@@ -263,25 +226,24 @@ class WindowLink:
         self._row("widest")[place] = max(window, widest)
         self._row("turn")[place] = self._congestion.seconds_to_widest(widest, window)
 
-    def _lose(self, seconds: float, acknowledged: Doubles, rate: Doubles, waiting: Doubles) -> None:
+    def _lose(self, seconds: float, acknowledged: Doubles, waiting: Doubles) -> None:
         """Cut the windows of flows that lose a segment, at random or in a full queue."""
-        window, luck, link = self._row("window"), self._row("luck"), self._row("link").astype(np.intp)
+        window, luck, size = self._row("window"), self._row("luck"), len(self._capacity)
         luck -= self._row("loss") * acknowledged
-        for places in (np.zeros_like(link), link) if len(self._capacity) > 1 else (link,):
-            size = len(self._capacity)
-            dropped = (np.bincount(places, rate, minlength=size) - self._capacity) * seconds
+        for places in self._levels:
+            dropped = (np.bincount(places, self._row("rate"), minlength=size) - self._capacity) * seconds
             dropped[self._waiting < self._queue / self._capacity] = 0.0
             windows = np.bincount(places, window, minlength=size)
             share = np.divide(dropped, windows, out=np.zeros_like(windows), where=(windows > 0) & (dropped > 0))
             luck -= share[places] * window
-        cap, narrowest = self._row("cap"), self._narrowest()
+        cap, narrowest = self._row("cap"), self._narrowest
         overflows = (cap > 0) & (window > cap * (self._row("rtt") + waiting) + self._queue)
         # Slow start sends two segments for each that has left the bottleneck: half of a window waits there at once.
         queued = self._waiting * np.where(np.isinf(self._capacity), 0.0, self._capacity)
         room = self._queue - np.where(cap > self._capacity[narrowest], queued[narrowest], 0.0)
         overflows |= (window < self._row("threshold")) & (window / 2.0 > room) & (acknowledged > 0)
         for place in np.flatnonzero((luck <= 0.0) | overflows).tolist():
-            luck[place] = _luck(self._draws[place])
+            luck[place] = _luck(self._losses[self._numbers[place]])
             if self._row("repaired")[place] > self._now:
                 continue
             wide = window[place] * (LEARNT if window[place] < self._row("threshold")[place] else 1.0)
@@ -305,17 +267,15 @@ class WindowLink:
             return
         rtt, cap = self._row("rtt"), self._row("cap")
         window = np.where(self._row("repaired") > self._now, self._congestion.beta, 1.0) * self._row("window")
-        link = self._row("link").astype(np.intp)
-        ways = [np.zeros_like(link), link] if len(self._capacity) > 1 else [link]
-        for _ in range(MOST_ROUNDS if len(ways) > 1 else 1):
+        for _ in range(MOST_ROUNDS if len(self._levels) > 1 else 1):
             before = self._waiting.copy()
-            for places in ways:
+            for places in self._levels:
                 self._fill(places, window, rtt, cap)
             if np.abs(self._waiting - before).max() <= SETTLED * LEAST_RTT:
                 break
         rate = np.minimum(cap, window / (rtt + self._delays()))
         self._row("rate")[:] = rate
-        for places in ways:  # what a full queue cannot take is dropped
+        for places in self._levels:  # what a full queue cannot take is dropped
             load = np.bincount(places, rate, minlength=len(self._capacity))
             passes = np.divide(self._capacity, load, out=np.ones_like(load), where=load > 0)
             rate = rate * np.minimum(1.0, passes)[places]
@@ -328,7 +288,7 @@ class WindowLink:
         step = _step(float(trip[rate > 0].min()), STEPS_PER_ROUND_TRIP, STEP_SECONDS)
         if doubles.any():
             step = min(step, _step(float(trip[doubles].min()), SLOW_START_STEPS, SLOW_START_SECONDS))
-        elif self._stays(ways, trip):
+        elif self._stays(trip):
             step = math.inf
         self._next = self._now + max(min(step, float(ends.min())), math.ulp(self._now))
 
@@ -364,7 +324,7 @@ class WindowLink:
             waits = np.where(is_used & ~is_full & ~is_empty, step, waits)
         self._waiting = np.where(is_used, waits, 0.0) if size == 1 else np.where(is_used, waits, self._waiting)
 
-    def _stays(self, ways: Sequence[NDArray[np.intp]], trip: Doubles) -> bool:
+    def _stays(self, trip: Doubles) -> bool:
         """Whether no rate changes until a flow ends: all are those of own links, which no cut leaves idle, and shared
         links carry all of them."""
         cap, size = self._row("cap"), len(self._capacity)
@@ -372,47 +332,37 @@ class WindowLink:
         is_steady = (
             (self._row("rate") >= cap) & (self._row("loss") == 0.0) & (beta * beta * (path + self._queue) >= path)
         )
-        fits = all((np.bincount(places, cap, minlength=size) <= self._capacity).all() for places in ways)
+        fits = all((np.bincount(places, cap, minlength=size) <= self._capacity).all() for places in self._levels)
         return fits and bool((is_steady | (cap == 0.0)).all())
+
+    def _arrange(self) -> None:
+        """Find the links of the present flows, at their present rates."""
+        self._link = self._row("link").astype(np.intp)
+        self._levels = [np.zeros_like(self._link), self._link] if len(self._capacity) > 1 else [self._link]
+        self._narrowest = np.where(self._capacity[self._link] <= self._capacity[0], self._link, 0)
 
     def _delays(self) -> Doubles:
         """(flows,) Seconds in all queues on the way."""
-        if len(self._capacity) == 1:
-            return np.full(len(self._numbers), self._waiting[0])
-        delays: Doubles = self._waiting[0] + self._waiting[self._row("link").astype(np.intp)]
-        return delays
+        of_sites = self._waiting[self._link]
+        return of_sites + self._waiting[0] if len(self._capacity) > 1 else of_sites
 
     def _by_access_link(self, rates: Doubles) -> list[float]:
-        sums = np.bincount(self._row("link").astype(np.intp), rates * FRAME_BITS, minlength=len(self._capacity))
+        sums = np.bincount(self._link, rates * FRAME_BITS, minlength=len(self._capacity))
         found: list[float] = sums[1:].tolist() if len(self._capacity) > 1 else sums.tolist()
         return found
 
     def _remove(self, now: float, flow: int, is_whole: bool) -> Served:
-        """``is_whole``: the last bit of the flow has been sent, though rounding may leave a rest."""
-        self._is_planned = False
-        place = self._numbers.index(flow)
-        one = dict(zip(self._ROWS, self._table[:, place].tolist(), strict=True))
-        last = len(self._numbers) - 1
-        self._table[:, place:last] = self._table[:, place + 1 : last + 1]
-        del self._numbers[place], self._draws[place]
-        return Served(
-            now,
-            one["bits"] if is_whole else one["sent"],
-            one["lost"],
-            one["paused"],
-            one["access_seconds"],
-            one["server_seconds"],
-            one["window_seconds"],
-            max(one["threshold"], KEPT * one["window"]),
-        )
+        del self._losses[flow]
+        one = self._drop(flow)
+        self._arrange()
+        sent, by_window = one["bits" if is_whole else "sent"], one["window_seconds"]
+        links, kept = (one["access_seconds"], one["server_seconds"]), max(one["threshold"], KEPT * one["window"])
+        return Served(now, sent, one["lost"], one["paused"], *links, by_window, kept)
 
 
 def _step(round_trip: float, steps: float, seconds: tuple[float, float]) -> float:
     """Seconds of a step, so many of which are a round trip."""
     return min(max(round_trip / steps, seconds[0]), seconds[1])
-
-
-_PLACE = {name: place for place, name in enumerate(WindowLink._ROWS)}
 
 
 def _luck(draws: random.Random) -> float:

@@ -170,14 +170,13 @@ class SharedLinks:
             link, (bits, limit) = self._link, visit.message.next_part(now, cap)
             if isinstance(link, AirLink):  # a slow link of a client takes more of the air
                 link.join(now, driver.order, bits, limit, visit.access_link, visit.direction, cap)
+            elif isinstance(link, WindowLink):
+                assert isinstance(visit.message, WholeSender), visit.message
+                link.join(now, driver.order, bits, limit, visit.access_link, visit.message.path)
             else:
-                if isinstance(link, WindowLink):
-                    assert isinstance(visit.message, WholeSender), visit.message
-                    link.join(now, driver.order, bits, limit, visit.access_link, visit.message.path)
-                else:
-                    link.join(now, driver.order, bits, limit, visit.access_link)
-                if self._duplex is not None:
-                    self._duplex.joined(self._direction, visit.access_link, driver.order, _wide_flow(visit, limit, cap))
+                link.join(now, driver.order, bits, limit, visit.access_link)
+            if self._duplex is not None:
+                self._duplex.joined(self._direction, visit.access_link, driver.order, _wide_flow(visit, limit, cap))
             self._settle()
 
     def leave(self, order: int) -> Served | None:
@@ -342,20 +341,9 @@ def shared_links(queue: EventQueue, links: Links, varies: bool) -> dict[int, Mes
         air = AirLink((links.down, links.up), len(links.site_down), links.airtime)
         return dict.fromkeys((DOWN, UP), SharedLinks(queue, air))
     by_direction: dict[int, MessageLinks] = {}
-    by_windows = links.transport.sharing == "windows"
-    shared: dict[int, FairLink | WindowLink] = {
-        way: WindowLink(
-            links.capacity(way),
-            links.access_capacity(way),
-            links.transport.queue_bits,
-            links.congestion,
-        )
-        if by_windows
-        else FairLink(links.capacity(way), links.access_capacity(way))
-        for way in (DOWN, UP)
-    }
+    shared = {way: _shared_link(links, way) for way in (DOWN, UP)}
     for direction, link in shared.items():
-        is_open = links.is_open(direction) and not varies and links.held_up is None and not by_windows
+        is_open = links.is_open(direction) and not varies and links.held_up is None and not links.transport.by_windows
         varying = None if links.site_variation is None else links
         by_direction[direction] = OpenLinks(queue) if is_open else SharedLinks(queue, link, direction, varying)
     down, up = by_direction[DOWN], by_direction[UP]
@@ -363,6 +351,13 @@ def shared_links(queue: EventQueue, links: Links, varies: bool) -> dict[int, Mes
         assert isinstance(down, SharedLinks) and isinstance(up, SharedLinks), links
         down.hold_up(up, Duplex(links, shared))
     return by_direction
+
+
+def _shared_link(links: Links, direction: int) -> FairLink | WindowLink:
+    capacities = links.capacity(direction), links.access_capacity(direction)
+    if links.transport.by_windows:
+        return WindowLink(*capacities, links.transport.queue_bits, links.congestion)
+    return FairLink(*capacities)
 
 
 # --- a batch, event by event ------------------------------------------------------------------------------------------

@@ -152,8 +152,8 @@ class LiveVisit:
 
     def restart_message(self) -> None:
         """Begin the message under way again, as if nothing of it had been sent."""
-        knows_windows = self._links.transport.sharing == "windows"
-        self._messages[self.direction] = (WholeSender if knows_windows else sender)(*self._sends)
+        made = WholeSender if self._links.transport.by_windows else sender
+        self._messages[self.direction] = made(*self._sends)
 
     def timeline(self, until: float = math.inf) -> Timeline:
         """The timeline of this visit; of one under way, until ``until``, when its flow was cut."""

@@ -446,7 +446,7 @@ def of_fleet(scenario: Scenario) -> Contradictions:
             f"rounds.on_late = {on_late}: messages of late visits go on over links, but fleet.gateways.kind = airtime; "
             "choose rate, or on_late = stop",
         )
-    if fleet.transport.sharing == "windows":
+    if fleet.transport.by_windows:
         yield from _of_windows(scenario)
     if participants > clients and not scenario.method.startswith(FLOWER_APP):  # which decides it itself
         yield (

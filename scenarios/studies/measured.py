@@ -36,6 +36,7 @@ from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.report.tables import Table, of_texts
 from scenarios.run import run_finder
 from scenarios.studies.replay import prepared
+from scenarios.studies.replayed_run import OtherVisits
 from scenarios.studies.uncertainty import Draws, uncertain
 
 NEEDED = ("round", "seconds")
@@ -61,7 +62,9 @@ class ObservedTimes:
     def add(self, round: int, client: str, seconds: float) -> bool:
         """Count a visit, or the round itself if there is no client; whether that was not known yet."""
         known = self.visits.setdefault(client, {}) if client else self.rounds
-        return known.setdefault(round, seconds) is seconds
+        is_new = round not in known
+        known.setdefault(round, seconds)
+        return is_new
 
 
 Measured = Mapping[str, ObservedTimes]
@@ -185,9 +188,8 @@ def _of_csv(file: Path) -> dict[str, ObservedTimes]:
             try:
                 number, seconds = int(row["round"]), float(row["seconds"])
                 known = measured.setdefault(method, ObservedTimes())
-                if not 1 <= number <= MOST_INTEGER or not 0 < seconds <= MOST_SECONDS:
-                    raise ValueError
-                if not known.add(number, client, seconds):
+                is_valid = 1 <= number <= MOST_INTEGER and 0 < seconds <= MOST_SECONDS
+                if not is_valid or not known.add(number, client, seconds):
                     raise ValueError
             except (TypeError, ValueError):
                 wrong = f"round {row['round']!r}, seconds {row['seconds']!r}"
@@ -226,9 +228,8 @@ def _whole(rounds: Sequence[RoundRow]) -> dict[int, float]:
 def _by_number(measured: ObservedTimes, run: RecordedRun) -> tuple[ObservedTimes, list[str]]:
     """(the same with clients by the numbers of a run that may name them, clients that it does not have)."""
     clients = range(int((run.scenario.get("data") or {}).get("clients", 0)))
-    number = {str(client): str(client) for client in clients} | {
-        run.client_name(client): str(client) for client in clients
-    }
+    number = dict(zip(map(str, clients), map(str, clients), strict=True))
+    number |= {run.client_name(client): str(client) for client in clients}
     visits = {number[client]: seconds for client, seconds in measured.visits.items() if client in number}
     return ObservedTimes(measured.rounds, visits), [client for client in measured.visits if client not in number]
 
@@ -263,18 +264,18 @@ def ranked(
             drawn[name] = _in_draws(run)
         except (ScenarioError, ReportError) as error:
             notes.append(f"{name}: no draws, so no interval: {error}")
+    needed, taus = {name for name in rows if measured[name].rounds}, dict[tuple[str, str | None], list[float]]()
+    for draw in range(DRAWS):
+        guesses = {name: each for name, draws in drawn.items() if (each := draws[draw]) is not None}
+        # Methods are in an order only where all of them are.
+        for of, run_name, *order in _orders(measured, guesses, rows if needed <= guesses.keys() else {}):
+            if (one := tau(*order)) is not None:
+                taus.setdefault((of, run_name), []).append(one)
     found = []
-    for of, run_name, real, guess in _orders(measured, predicted, rows):
-        needed = [name for name in rows if measured[name].rounds] if run_name is None else [run_name]
-        taus: list[float] = []
-        for draw in range(DRAWS) if all(name in drawn for name in needed) else ():
-            guesses = {name: each for name in needed if (each := drawn[name][draw]) is not None}
-            own = {name: measured[name] for name in guesses}
-            orders = {key[:2]: key[2:] for key in _orders(own, guesses, rows)} if len(guesses) == len(needed) else {}
-            if (of, run_name) in orders and (one := tau(*orders[of, run_name])) is not None:
-                taus.append(one)
-        low, high = map(float, np.quantile(taus, [LOW, HIGH])) if taus else (None, None)
-        found.append(Ranks(of, run_name, len(real), tau(real, guess), low, high, len(taus)))
+    for of, run_name, *order in _orders(measured, predicted, rows):
+        own = taus.get((of, run_name), [])
+        low, high = map(float, np.quantile(own, [LOW, HIGH])) if own else (None, None)
+        found.append(Ranks(of, run_name, len(order[0]), tau(*order), low, high, len(own)))
     return found, notes
 
 
@@ -319,8 +320,6 @@ def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[fl
 
 def _in_draws(run: RecordedRun) -> list[ObservedTimes | None]:
     """What the run would have recorded in each draw; None where other visits would have been trained. ScenarioError."""
-    from scenarios.studies.replayed_run import OtherVisits
-
     ready, draws, found = prepared(run.folder), Draws(DRAWS), list[ObservedTimes | None]()
     for draw in range(DRAWS):
         try:
