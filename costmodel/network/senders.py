@@ -42,7 +42,7 @@ class Congestion(NamedTuple):
     """How a window grows and is cut."""
 
     beta: float
-    """What is left of it by a loss"""
+    """The part of it that a loss leaves"""
     scale: float
     """C of RFC 9438, segments per second cubed; 0: it grows by `growth` alone"""
 

@@ -43,20 +43,20 @@ from costmodel.network.tcp import FRAME_BITS
 LEAST_RTT = 1e-3
 """Seconds, of hosts that take some time, too"""
 STEPS_PER_ROUND_TRIP, STEP_SECONDS = 2.0, (0.005, 0.1)
-"""Of time; seconds at least and at most"""
+"""A step of time: a part of the shortest round trip, and its seconds at least and at most"""
 SLOW_START_STEPS, SLOW_START_SECONDS = 8.0, (0.001, 0.025)
-"""While some window doubles in each round trip"""
+"""Likewise while some window doubles in each round trip"""
 MOST_GROWTH = 1.5
-"""Of a window in a round trip: an acknowledgement lets it grow by half a segment at most (RFC 9438)"""
+"""The factor on a window in a round trip: an acknowledgement lets it grow by half a segment at most (RFC 9438)"""
 LEARNT = 1.5
 """Times a window that doubles has grown when its sender learns of a loss, as half of what it sent was lost"""
 KEPT = 0.75
 """Linux: the share of a window that a connection which has been idle knows to be safe"""
 SETTLED = 1e-3
-"""Of the shortest round trip: what queues may still move in a step"""
+"""The part of `LEAST_RTT` by which queues may still move in a step"""
 ROUNDING = 1e-12
 MOST_ROUNDS, MOST_STEPS = 12, 60
-"""Between the server's link and those of sites; for the queues of either"""
+"""Rounds between the server's link and those of sites, and steps for the queues of either"""
 
 
 class WindowLink(FlowTable):
@@ -132,7 +132,7 @@ class WindowLink(FlowTable):
         return self._by_access_link(self._row("cap"))
 
     def rates(self) -> list[float]:
-        """What windows grow to: `demands`, as far as each link carries them; bit/s."""
+        """The rates that windows grow to: `demands`, as far as each link carries them; bit/s."""
         own = self._capacity[1:] if len(self._capacity) > 1 else self._capacity
         return [min(asked, rate * FRAME_BITS) for asked, rate in zip(self.demands(), own.tolist(), strict=True)]
 
@@ -366,5 +366,5 @@ def _step(round_trip: float, steps: float, seconds: tuple[float, float]) -> floa
 
 
 def _luck(draws: random.Random) -> float:
-    """What may be lost of a flow until it loses a segment: exponential, as the loss of each is independent."""
+    """The losses that a flow may expect until it loses a segment: exponential, as each is independent."""
     return -math.log1p(-draws.random())

@@ -285,7 +285,10 @@ def _stage_set(packed: RunEntry, place: Path) -> Iterator[str]:
 
 
 def _data_text(run: RecordedRun, names: Sequence[str], scenario: str) -> str:
-    """What a reader has of a run's data, and what not. ``names``: of what is packed; ``scenario``: of its file."""
+    """The sentences on a run's data: what a reader has of them, and what not.
+
+    ``names``: of what is packed; ``scenario``: of its file.
+    """
     if APP in names:
         return (
             f"The sources of its Flower app are in `{APP}`. Read them first, since they are run. Then copy that folder "

@@ -43,11 +43,11 @@ NEEDED = ("round", "seconds")
 METHOD, CLIENT = "method", "client"
 MOST_NBYTES = 64_000_000
 MOST_SECONDS = 1e12
-"""Of one round"""
+"""The longest round"""
 DRAWS = 50
 HEADINGS = ("method", "rounds", "measured", "predicted", "median ratio", "median error")
 METHODS, ROUNDS, CLIENTS = "methods", "rounds", "clients"
-"""What is put in order: rows by their mean round, rounds of a run, and its clients by their mean visit"""
+"""The orders: rows by their mean round, rounds of a run, and its clients by their mean visit"""
 
 
 @dataclass
@@ -78,9 +78,9 @@ class Beside(Struct, frozen=True):
     seconds: list[float]
     """In total, measured and predicted"""
     median_ratio: float | None
-    """Of the predicted duration over the measured one; None without a common round"""
+    """Predicted over measured; None without a common round"""
     median_error: float | None
-    """Of its relative error"""
+    """The relative error"""
 
 
 class Ranks(Struct, frozen=True):
@@ -97,7 +97,7 @@ class Ranks(Struct, frozen=True):
     """The 5 % quantile over draws"""
     high: float | None
     draws: int
-    """Those with a tau"""
+    """Draws with a tau"""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def beside_runs(comparison: Comparison, path: Path) -> MeasuredComparison:
 
 
 def read(path: Path) -> dict[str, ObservedTimes]:
-    """What was measured, of a file or of run folders (`Measured`). ScenarioError names the line of a wrong row."""
+    """The times of a file or of run folders (`Measured`). ScenarioError names the line of a wrong row."""
     return _of_runs(path) if path.is_dir() else _of_csv(path)
 
 
@@ -210,8 +210,10 @@ def _visits(run: RecordedRun) -> Iterator[tuple[int, int, float]]:
 def times_of(
     rounds: Sequence[RoundRow], visits: Iterable[tuple[int, int, float]], called: Callable[[int], str] = str
 ) -> ObservedTimes:
-    """What a run recorded of its whole rounds; ``visits``: (round from 0, client, seconds); ``called``: the key of a
-    client."""
+    """The times that a run recorded, of its whole rounds.
+
+    ``visits``: (round from 0, client, seconds); ``called``: the key of a client.
+    """
     found = ObservedTimes(_whole(rounds))
     for round, client, seconds in visits:
         if round + 1 in found.rounds and seconds > 0:
@@ -319,7 +321,10 @@ def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[fl
 
 
 def _in_draws(run: RecordedRun) -> list[ObservedTimes | None]:
-    """What the run would have recorded in each draw; None where other visits would have been trained. ScenarioError."""
+    """The times that the run would have recorded in each draw; None where other visits would have been trained.
+
+    ScenarioError for a run that cannot be replayed.
+    """
     ready, draws, found = prepared(run.folder), Draws(DRAWS), list[ObservedTimes | None]()
     for draw in range(DRAWS):
         try:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 
 REPETITIONS = 3
 DRAWS = 5
-"""Of losses, in the model"""
+"""Draws of losses in the model"""
 BAR_PERCENT = 20.0
 """Repetitions of one round vary by as much: 8.1 to 11.2 s over a queue of 64 kB"""
 
@@ -92,7 +92,7 @@ def test_the_round_ends_when_windows_say(
 
 
 def _error(case: Case, runs: list[Sent], sharing: str) -> float:
-    """Of the median round, in percent; a connection keeps its window from one round to the next."""
+    """The error of the median round, in percent; a connection keeps its window from one round to the next."""
     ends = [end for draw in range(DRAWS) for end in _rounds(case, runs, sharing, draw)]
     measured = float(np.median([run.round_seconds for run in runs]))
     return float(error_percent(float(np.median(ends)), measured))
