@@ -25,6 +25,7 @@ from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimize
 from coordinator.aggregation.server import ServerContext, models_sha256
 from coordinator.aggregation.update_checks import UpdateChecks
 from coordinator.methods.compute import ComputeContext
+from coordinator.methods.optimizer_state import with_optimizer_state
 from coordinator.methods.registry import Method, resolve
 from coordinator.methods.spec import ObjectiveSpec
 from coordinator.records.checkpoints import CheckpointStore
@@ -240,7 +241,7 @@ def loaded(
     ``evaluation`` to that of evaluations, ``aggregators`` are ``fleet.tiers`` and ``schedule`` is ``tiers``, and all
     else is as in a scenario.
     """
-    method = resolve(method) if isinstance(method, str) else method
+    method = with_optimizer_state(resolve(method) if isinstance(method, str) else method, train, *travels)
     architecture, data, policy = model_row(model.name), dataset(examples), rules or RoundPolicy()
     chosen, stepping = method.options(**options), SERVER_OPTIMIZERS[server].options(**server_options or {})
     shared = {"down": server_link, "up": server_link, "aggregate": math.inf}

@@ -133,6 +133,13 @@ class ServerContext:
         """The initial models: one, or as many independent ones as the method's spec says."""
         return [dict(self.initial[initial_slot(index)]) for index in range(len(self.initial))]
 
+    def weight_of(self, client: int) -> float:
+        """The aggregation weight of a client's updates, as ``aggregate.weights`` says."""
+        samples = int(self.samples[client])
+        if self.weights == "trained":
+            return float(self.train.usable(samples))
+        return float(samples) if self.weights == "size" else 1.0
+
     def visit_name(self, client: int, number: int) -> str:
         """A training visit in words, for errors: rounds count from 1, visits as in the ledger."""
         return f"client {client}, visit {number}" if self.asynchronous else f"client {client}, round {number + 1}"
@@ -414,10 +421,7 @@ class ServerStrategy(NumberLog):
         return self._weight(reply.client)
 
     def _weight(self, client: int) -> float:
-        samples = int(self.setup.samples[client])
-        if self.setup.weights == "trained":
-            return float(self.setup.train.usable(samples))
-        return float(samples) if self.setup.weights == "size" else 1.0
+        return self.setup.weight_of(client)
 
     @final
     def aggregation_weights(self, clients: Sequence[int]) -> dict[int, float]:

@@ -76,5 +76,6 @@ SPEC = ObjectiveSpec(
     server=FedNovaServer,
     reports=("normaliser",),
     individual_updates=lambda options: True,
+    needs_step_sum=True,
     refusals=Refusals(tiers="an aggregator's weights are of normalised updates, and do not compare with another's"),
 )

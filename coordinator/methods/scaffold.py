@@ -111,6 +111,7 @@ SPEC = CorrectionSpec(
     server=ScaffoldExtension,
     client_state=numbers_of_model,
     individual_updates=lambda options: True,
+    needs_step_sum=True,
     refusals=Refusals(
         partial_models=lambda options: (
             "with method_options.lean = true, scaffold's server must know the model that each visit starts from"

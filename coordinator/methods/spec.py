@@ -259,6 +259,9 @@ class MethodPart:
     """Names of the numbers in an update, beside those of every method"""
     individual_updates: Callable[[Any], bool] = lambda options: False
     """options -> whether the server side needs single updates beyond their weighted mean"""
+    needs_step_sum: bool = False
+    """Whether it divides by how far a visit's steps go along one gradient (`TrainConfig.step_sum`), which is known of
+    SGD alone: other optimizers (``train.optimizer``) are refused"""
     refusals: Refusals = Refusals()
 
 

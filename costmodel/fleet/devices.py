@@ -94,6 +94,9 @@ class Device:
     for; in a row that leaves it out, `CODEC_HZ` by ``clock_hz``."""
     codecs: Mapping[str, CodecRates] = dataclasses.field(default_factory=dict)
     """By kind of stage, where they were measured on the device itself; a row may leave it out."""
+    memory_bytes_per_second: float = 0.0
+    """Bytes that training reads and writes per second in plain passes over vectors, such as an optimizer's state; in a
+    row that leaves it out, `MEMORY_RATE` by ``codec_slowdown``."""
     measurements: tuple[MeasuredStep, ...] = ()
     """Steps of a device that ``fedbr check --calibrate`` has made: how far its row holds. Nothing is computed from
     them."""
@@ -176,6 +179,8 @@ CODEC_HZ = 2.9e9
 """Clock of a processor that encodes and decodes as fast as the reference host, where nothing else is known of it: of
 the boards from which `Device.codec_slowdown` is derived (profiles.toml) the median product of slowdown and clock, which
 goes from 1.7e9 (Apple M1) to 6.1e9 (Raspberry Pi 4)."""
+MEMORY_RATE = 16.8e9
+"""Bytes that a core of the reference host reads and writes per second in a copy (profiles.toml)"""
 MUST_BE_POSITIVE = {
     "flops_per_second",
     "operations_per_second",
@@ -184,6 +189,7 @@ MUST_BE_POSITIVE = {
     "clock_hz",
     "codec_slowdown",
     "codecs",
+    "memory_bytes_per_second",
     "down_bits_per_second",
     "up_bits_per_second",
 }
@@ -277,6 +283,8 @@ def made_row(kind: type[Row], where: str, name: str, table: Any) -> Row:
     }
     if "codec_slowdown" in fields and "codec_slowdown" not in table:
         values["codec_slowdown"] = CODEC_HZ / values["clock_hz"]
+    if "memory_bytes_per_second" in fields and "memory_bytes_per_second" not in table:
+        values["memory_bytes_per_second"] = MEMORY_RATE / values["codec_slowdown"]
     known, bases = list(figures(values)), [key for key in BASES if key in fields]
     listed = {basis: _listed(where, basis, table.get(basis, False), known) for basis in bases}
     # Figures that the row leaves to their default are assumed.

@@ -219,7 +219,7 @@ class Fleet:
 
         ``families``: those that the fleet was drawn for. The same fleet where no device has figures by operation.
         """
-        if not any(device.operations_per_second for device in self.devices):
+        if not step.traffic_nbytes and not any(device.operations_per_second for device in self.devices):
             return self
         before = np.array([device.throughput(*families) for device in self.devices])
         speeds = [speed(device, families, step) for device in self.devices]
@@ -236,7 +236,7 @@ class Fleet:
 
         Narrow layers take longer per FLOP. ``whole``: the model's operations.
         """
-        if not any(device.operations_per_second for device in self.devices):
+        if not whole.traffic_nbytes and not any(device.operations_per_second for device in self.devices):
             return self
         by_rate = {}
         for rate, part in parts.items():

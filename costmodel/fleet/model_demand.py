@@ -5,9 +5,10 @@ of each. The kinds are those of `edge.protocol.operations`. Nothing here estimat
 figures, which computes all models of a family at one throughput.
 
 A client stores the received global model, its local copy and the gradients, and for each example of a batch the
-activations that the backward pass needs; beside these the residual of a codec with error feedback, and what its stages
-keep. All are 32-bit floats. Encoding works when the activations are gone, and is not counted; further vectors of a
-method (momentum, a teacher, a control variate) are not either, nor is evaluation, which stores no activations.
+activations that the backward pass needs; beside these the vectors of the optimizer, and the residual of a codec with
+error feedback, and what its stages keep. All are 32-bit floats. Encoding works when the activations are gone, and is
+not counted; further vectors of a method (a teacher, a control variate) are not either, nor is evaluation, which stores
+no activations.
 """
 
 from __future__ import annotations
@@ -39,19 +40,25 @@ class Operations:
     per_example: Mapping[str, float]
     per_step: Mapping[str, float]
     """Operations that do not depend on the batch."""
+    traffic_nbytes: float = 0.0
+    """Bytes that a step of the optimizer reads and writes beyond those of SGD."""
 
 
 def speed(device: Device, families: Sequence[str], step: Operations) -> tuple[float, float]:
     """(FLOP/s, seconds of overhead per step) of a device for a model.
 
     ``families``: the model's name, then its family. They alone decide for a device that has a throughput of the model
-    itself or no figures by kind of operation, and for a model without FLOPs. ValueError as of `Device.throughput`.
+    itself or no figures by kind of operation, and for a model without FLOPs, but for the optimizer's traffic.
+    ValueError as of `Device.throughput`.
     """
     throughput = device.throughput(*families)
+    moved = device.step_seconds
+    if step.traffic_nbytes:
+        moved += step.traffic_nbytes / device.memory_bytes_per_second
     if not device.operations_per_second or families[0] in device.flops_per_second or not step.flops:
-        return throughput, device.step_seconds
+        return throughput, moved
     seconds = _seconds(device, throughput, step.per_example)
-    overhead = device.step_seconds + _seconds(device, throughput, step.per_step)
+    overhead = moved + _seconds(device, throughput, step.per_step)
     return (step.flops / seconds if seconds else throughput), overhead
 
 
@@ -94,15 +101,17 @@ def _parted(kind: str) -> tuple[str, int]:
     return (found[1], int(found[2])) if found else (kind, 0)
 
 
-def training_nbytes(parameters: int, activations: float, batch: int, kept: int = 0) -> int:
-    """Bytes that training takes; ``activations`` is floats per example, over all blocks that train, and ``kept`` the
-    numbers that a client keeps for its codec from one visit to the next."""
+def training_nbytes(parameters: int, activations: float, batch: int, state: int = 0, kept: int = 0) -> int:
+    """Bytes that training takes; ``activations`` is floats per example, over all blocks that train,
+    ``state`` the numbers of the optimizer's vectors, and ``kept`` those that a client keeps for its codec from one
+    visit to the next."""
     assert parameters >= 0, parameters
     assert 0 <= activations < math.inf, activations
     assert batch >= 0, batch
+    assert state >= 0, state
     assert kept >= 0, kept
     # 2: the global and the local copy; the third is the gradients.
-    return math.ceil(FLOAT_NBYTES * (2 * parameters + parameters + activations * batch + kept))
+    return math.ceil(FLOAT_NBYTES * (2 * parameters + parameters + activations * batch + state + kept))
 
 
 def fits(nbytes: int, memory_bytes: float) -> bool:
@@ -110,11 +119,13 @@ def fits(nbytes: int, memory_bytes: float) -> bool:
     return nbytes <= LIMIT * memory_bytes
 
 
-def sum_text(parameters: int, activations: float, batch: int, memory_bytes: float, kept: int = 0) -> str:
+def sum_text(
+    parameters: int, activations: float, batch: int, memory_bytes: float, state: int = 0, kept: int = 0
+) -> str:
     """The sum of `training_nbytes` and the result of `fits`, as text."""
-    nbytes = training_nbytes(parameters, activations, batch, kept)
+    nbytes = training_nbytes(parameters, activations, batch, state, kept)
     verdict = "within" if fits(nbytes, memory_bytes) else "more than"
-    further = f" + {kept:,} kept" if kept else ""
+    further = "".join(f" + {count:,} {of}" for count, of in ((state, "of the optimizer"), (kept, "kept")) if count)
     return (
         f"{FLOAT_NBYTES} B x (2 x {parameters:,} parameters + {parameters:,} gradients"
         f" + {batch:,} x {activations:,.12g} activations{further}) = {format_bytes(nbytes)},"

@@ -29,6 +29,7 @@ from edge.data.registry import DATASETS, DataSet, Split
 from edge.models.registry import MODELS, ModelRow
 from edge.profile.codecs import CALLS, codec_rates
 from edge.profile.fit import Measurement, fit
+from edge.profile.memory import FEW_WEIGHTS, WEIGHTS, memory_rate
 from edge.profile.references import REFERENCES, Reference
 from edge.protocol.config import CPU, ModelConfig, TrainConfig
 from edge.protocol.operations import KINDS
@@ -183,7 +184,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         makers += [partial(shipped, MODELS[name], width) for name, width in CHECKED]
         measurements = in_passes(makers, options.passes, STEPS)
     codecs = codec_rates(options.codec_sizes, FEW_CALLS if options.quick else CALLS)
-    print(json.dumps({**result(measurements), "codecs": codecs}))
+    rate = memory_rate(FEW_WEIGHTS if options.quick else WEIGHTS)
+    print(json.dumps({**result(measurements), "codecs": codecs, "memory_bytes_per_second": rate}))
 
 
 if __name__ == "__main__":

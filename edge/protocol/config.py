@@ -21,6 +21,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, Validation
 
 from edge.protocol.home import FilePath
 from edge.protocol.lr_schedules import LrContext, LrSchedule, checked_rate, lr_schedule
+from edge.protocol.optimizers import SGD, SGD_TRAFFIC, OptimizerRow, StatePolicy, optimizer
 from edge.protocol.options.base import Options, joined
 from edge.protocol.payload import Layout
 from edge.protocol.plugins import PluginOptions, load
@@ -56,6 +57,9 @@ Norm = Literal["batch", "group", "none"]
 """Normalisation after the convolutions of a model."""
 EvalSplit = Literal["train", "validation", "test"]
 """Which of a client's examples its model is evaluated on."""
+MOMENTUM = "momentum"
+"""SGD's vector beside the weights"""
+WARMUP_STEPS = 10
 SPLITS: tuple[EvalSplit, ...] = ("train", "validation", "test")
 SelectionSplit = Literal["validation"]
 """On which of a client's examples the best round is chosen."""
@@ -182,14 +186,24 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class TrainConfig(Section):
-    """Local SGD."""
+    """Local training."""
 
     lr: Annotated[float, Field(ge=0, le=1e6), Also("learning_rate", "eta", "step_size")] = 0.1
     """Learning rate of the first round."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """exponential: factor on the learning rate per round."""
+    optimizer: Annotated[str, Also("optim")] = SGD
+    """Optimizer of local steps (``fedbr list optimizers``), or ``module:ROW``. Momentum, Nesterov's step and weight
+    decay of sgd are the keys below; the others' are their options."""
+    optimizer_options: dict[str, Any] = field(default_factory=dict)
+    """The optimizer's options, by torch's names."""
+    optimizer_state: StatePolicy = "reset"
+    """What becomes of the optimizer's vectors between visits: reset, they begin anew with each visit; keep, the client
+    keeps them on its device, 4 bytes a number, as old as its last visit that counted; send, they travel with the model
+    in both directions, and the server averages them; mean, of the squares of gradients one number per block travels,
+    and the others begin anew."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Momentum of local SGD, which begins anew with each visit; 0: none."""
+    """Momentum of local SGD; 0: none."""
     nesterov: bool = False
     """Whether steps use Nesterov's momentum; needs ``momentum`` above 0."""
     weight_decay: Annotated[float, Field(ge=0), Also("l2", "wd")] = 0.0
@@ -241,6 +255,13 @@ class TrainConfig(Section):
     """The schedule's options."""
     lr_rounds: Annotated[int | None, Field(ge=1)] = None
     """Rounds that the schedule spans; by default rounds.max."""
+    visit_schedule: Literal["constant", "warmup", "cosine"] = "constant"
+    """How the step size changes within a visit, beside ``lr_schedule`` over rounds: not; warmup, it rises linearly over
+    the first ``visit_warmup`` steps; cosine, after these it falls by half a cosine, to 0 beyond the visit's last
+    step."""
+    visit_warmup: Annotated[int | None, Field(ge=1)] = None
+    """Steps at the beginning of a visit over which the step size rises; by default 10 with warmup, and none with
+    cosine."""
 
     def lr_in(self, round: int) -> float:
         """The step size of visits that begin after so many server steps; ValueError names an invalid schedule.
@@ -251,17 +272,63 @@ class TrainConfig(Section):
         at = LrContext(round, self.lr_rounds or max(round, 1), self.lr, self.lr_decay)
         return checked_rate(row, self.lr_schedule, at, options)
 
+    def lr_of_step(self, lr: float, step: int, steps: int) -> float:
+        """The step size of a visit's step, counted from 0, of as many as its plan has; ``lr``: that of the visit.
+
+        Steps beyond the plan, of methods with several phases, have that of the last.
+        """
+        if self.visit_schedule == "constant":
+            return lr
+        is_cosine, warmup = self.visit_schedule == "cosine", self.visit_warmup
+        rising = (0 if is_cosine else WARMUP_STEPS) if warmup is None else warmup
+        if step < rising:
+            return lr * (step + 1) / rising
+        if not is_cosine:
+            return lr
+        falling = max(steps - rising, 1)
+        return lr * (1 + math.cos(math.pi * min(step - rising, falling - 1) / falling)) / 2
+
+    @cached_property
+    def optimizer_row(self) -> tuple[OptimizerRow, PluginOptions]:
+        """The optimizer and its options; ValueError names an unknown one."""
+        row = optimizer(self.optimizer)
+        return row, row.options.model_validate(self.optimizer_options)
+
+    @property
+    def optimizer_vectors(self) -> Mapping[str, float]:
+        """The vectors that the optimizer keeps beside the weights, and the number that fills them at first."""
+        if self.optimizer == SGD:
+            return {MOMENTUM: 0.0} if self.momentum else {}
+        row, options = self.optimizer_row
+        return row.state(options)
+
+    @property
+    def further_traffic(self) -> int:
+        """Bytes a weight that a step reads and writes beyond those of SGD, with which devices were measured."""
+        if self.optimizer == SGD:
+            return 0
+        row, options = self.optimizer_row
+        return row.traffic(options) - SGD_TRAFFIC
+
     @cached_property
     def _schedule(self) -> tuple[LrSchedule, PluginOptions]:
         row = lr_schedule(self.lr_schedule)
         return row, row.options.model_validate(self.lr_schedule_options)
 
+    @property
+    def has_step_sum(self) -> bool:
+        """Whether a visit moves by `step_sum` exactly along a gradient that stays the same, whichever that is."""
+        return self.optimizer == SGD and self.optimizer_state == "reset" and self.visit_schedule == "constant"
+
     def step_sum(self, steps: int) -> float:
         """How many times lr a visit moves along a gradient that stays the same: the number of steps without momentum.
 
         With momentum ρ, step j moves by (1 − ρ^j)/(1 − ρ); their sum is FedNova's normaliser of a visit (Wang et al.,
-        NeurIPS 2020). With Nesterov's, step j moves by 1 + ρ(1 − ρ^j)/(1 − ρ).
+        NeurIPS 2020). With Nesterov's, step j moves by 1 + ρ(1 − ρ^j)/(1 − ρ). Without `has_step_sum` it is a length
+        alone: other optimizers move a weight by about lr in each step, whatever its gradient is.
         """
+        if self.optimizer != SGD:
+            return float(steps)
         rho = self.momentum
         if rho == 0:
             return float(steps)

@@ -38,6 +38,8 @@ TEACHER = "teacher"
 """The slot of another model that local training learns from."""
 CONTROL = "control"
 """SCAFFOLD's control variates."""
+STEPS = "optimizer_steps"
+"""The steps that an optimizer's vectors, in slots of torch's names, have behind them."""
 BUFFERS = ".buffers"
 ITEM_NBYTES = 4
 LAYER = "/"

@@ -94,7 +94,8 @@ class VisitContext:
     lr: float
     """Step size of this visit, or of the adaptation before an evaluation."""
     step_sum: float
-    """`TrainConfig.step_sum` of its steps."""
+    """`TrainConfig.step_sum` of its steps; for `TrainConfig.has_step_sum`, which a spec asks for by
+    ``needs_step_sum``."""
     choice: Choice
     """The server's choices for this visit, under the method's names."""
     plan: TrainingPlan
@@ -247,6 +248,10 @@ class GradientCorrection(NumberLog):
     logit_shift: Tensor | None = None
     """Set by ``begin``: a vector (classes,) that is added to the logits of every path in training losses, and of no
     evaluation. For a ``capturable`` correction, its address must be fixed (`BlockModel.logit_scratch`)."""
+
+    optimizer_steps: list[int] | None = None
+    """Set by ``begin`` where it has loaded the optimizer's vectors (`edge.training.sgd.optimizer_scratch`): the steps
+    that each block's have behind them, which the visit counts on in place. None: the optimizer begins anew."""
 
     options: Options
 

@@ -36,10 +36,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edge.protocol.config import TrainConfig
+from edge.protocol.optimizers import SGD
 from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate, GradientCorrection, Step, VisitContext
 from edge.training.kernel_tape import KernelTape
-from edge.training.sgd import Loss, Sgd
+from edge.training.sgd import Loss, Sgd, local_step
 
 WARM_UP_STEPS = 3
 """Uncaptured steps before a capture, as torch requires: libraries allocate memory at their first calls."""
@@ -110,13 +111,18 @@ class StepFactory:
         correct += [correction.correct for correction in corrections]
         unclipped = [correction.correct_unclipped for correction in corrections]
         shifts = [correction.logit_shift for correction in corrections if correction.logit_shift is not None]
-        lr = visit.lr if self._graphs is None else self._lr.fill_(visit.lr)
-        step = Sgd(self._net, self._config, lr, correct, unclipped, shifts)
+        kept = next((each.optimizer_steps for each in corrections if each.optimizer_steps is not None), None)
+        is_replayed = self._graphs is not None and self._config.optimizer == SGD
+        lr = self._lr.fill_(visit.lr) if is_replayed else visit.lr
+        step = local_step(self._net, self._config, lr, correct, unclipped, shifts, planned=visit.plan.steps, kept=kept)
         # A base class cannot guarantee it for subclasses.
         if not all(vars(type(client_side)).get("capturable", False) for client_side in (objective, *corrections)):
             return step
         choice = (tuple(sorted(visit.choice.items())), visit.variant, self._net.statistics_in_use)
         if self._graphs is not None:
+            # Other optimizers count their steps on the host.
+            if not is_replayed:
+                return step
             return GraphStep(step, objective.losses, choice, self._captured, self._graphs)
         return step if self._tapes is None else TapedStep(step, objective.losses, choice, self._captured, self._tapes)
 
@@ -147,11 +153,12 @@ class GraphStep:
         blocks = None if only is None else tuple(only)
         key = (self._choice, loss.__name__, blocks, x.shape)
         captured = self._captured.setdefault(key, CapturedStep(self._step.net))
+        self._step.schedule()
         if captured.warm_up_left:
-            captured.warm_up(lambda: self._step(loss, x, y, only), self._losses)
+            captured.warm_up(lambda: self._step.scheduled(loss, x, y, only), self._losses)
             return
         if captured.graph is None:
-            captured.capture(self._graphs(), lambda x, y: self._step(loss, x, y, only), x, y, self._losses)
+            captured.capture(self._graphs(), lambda x, y: self._step.scheduled(loss, x, y, only), x, y, self._losses)
         captured.replay(x, y, self._losses)
         self._step.has_gradient = False
 

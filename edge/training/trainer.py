@@ -66,7 +66,7 @@ from edge.training.kernel_tape import kernel_tapes
 from edge.training.metrics.job_metrics import JobMetrics, Values
 from edge.training.metrics.metric import ModelInputs
 from edge.training.own_state import OwnState, seed_process
-from edge.training.sgd import Sgd
+from edge.training.sgd import local_step
 
 MOST_STATISTICS = 32
 """Models whose static statistics a worker keeps"""
@@ -519,7 +519,8 @@ class LocalTrainer:
             self._allow_tf32(batches.config.precision == "tf32")
             net.train_only()
             net.train_mode(True)
-            objective.adapt(net, batches, Sgd(net, batches.config, visit.lr))
+            steps = batches.config.plan(len(batches.indices)).steps
+            objective.adapt(net, batches, local_step(net, batches.config, visit.lr, planned=steps))
             self._allow_tf32(False)
         net.train_mode(False)
         return before

@@ -153,6 +153,11 @@ def _row(kind: str, row: Any, name: str) -> Row:
             return {"name": row.name, "title": row.title, "options": [f"data.partition.{key}" for key in row.keys]}
         case "metrics":
             return asdict(row) | {"options": [] if row.options is None else list(row.options.model_fields)}
+        case "optimizers":
+            made = row.options()
+            costs = {"state": list(row.state(made)), "step_bytes": row.traffic(made), "step_flops": row.flops}
+            about = {key: getattr(row, key) for key in ("name", "title", "source", "lr")}
+            return {**about, **costs, "options": options(row.options)}
         case "models" | "devices" | "networks":
             return {key: value for key, value in asdict(row).items() if key != MEASUREMENTS}
     keys = ("name", "title", "source", *(["neutral"] if kind == "servers" else []))

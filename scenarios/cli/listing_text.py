@@ -109,6 +109,14 @@ def _metric_details(row: Row) -> list[str]:
     return [f"{of}{examples}; {row['better']} is better", *filter(None, [", ".join(row["options"])])]
 
 
+def _optimizer_details(row: Row) -> Iterator[str]:
+    """Its costs are those with default options."""
+    kept = f"; keeps {' and '.join(row['state'])}, {4 * len(row['state'])} B a weight" if row["state"] else ""
+    step = f"a step moves {row['step_bytes']} B and computes {row['step_flops']} FLOPs a weight"
+    yield f"{step}{kept}; torch's default step size is {row['lr']:g}"
+    yield from _plugin_details(row)
+
+
 def _codec_details(row: Row) -> Iterator[str]:
     length = "of a length that follows from shapes" if row["fixed_length"] else "of a length that depends on the data"
     yield f"{row['class']}, {length}; {'un' * row['unbiased']}biased with these options"
@@ -136,6 +144,8 @@ def _device_details(row: Row) -> list[str]:
         f"{figure['clock_hz']}",
         f"codecs: {row['codec_slowdown']:.3g}{_mark(row, 'codec_slowdown')} times as long as the reference host"
         + (f", or as measured: {', '.join(row['codecs'])}" if row["codecs"] else ""),
+        f"memory: {row['memory_bytes_per_second'] / 1e9:.3g}{_mark(row, 'memory_bytes_per_second')} GB/s in steps of "
+        "optimizers that move more than sgd",
         *([f"power modes: {modes}{_mark(row, 'modes')}"] if len(row["modes"]) > 1 else []),
         _source(row),
     ]
@@ -217,6 +227,7 @@ DETAILS: Mapping[str, Callable[[Row], Iterable[str]]] = {
     "partitions": lambda row: list(filter(None, [", ".join(row["options"])])),
     "metrics": _metric_details,
     "codecs": _codec_details,
+    "optimizers": _optimizer_details,
     "devices": _device_details,
     "networks": _network_details,
     "scenarios": _paragraphs,

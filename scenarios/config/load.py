@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from coordinator.methods.optimizer_state import with_optimizer_state
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, Method, resolve
 from costmodel.fleet import carbon
 from edge.data.locate import check_root
@@ -24,6 +25,7 @@ from edge.models.registry import ModelRow, model
 from edge.protocol.codecs.registry import CODECS, codec_row, for_feedback, make_codec, why_no_feedback
 from edge.protocol.codecs.update_codec import with_levels
 from edge.protocol.config import Chain, CodecConfig
+from edge.protocol.optimizers import optimizer
 from edge.protocol.options.base import Options
 from edge.protocol.plugins import PluginOptions, is_own
 from edge.protocol.spelling import closest, nearest
@@ -262,6 +264,11 @@ class _Resolver:
 def _checked(scenario: Scenario, raw: Mapping[str, TomlValue], resolver: _Resolver) -> Loaded:
     """The scenario with every default written out; checks are in the order of the messages that a user should see."""
     method: Method = resolver.row("method", named_method, scenario.method)
+    train, travels = scenario.train, scenario.travels
+    resolver.row("train.optimizer", optimizer, train.optimizer)
+    resolver.row_options("train.optimizer", train.optimizer, train.optimizer_options)
+    resolver.refuse("train.optimizer", validation.of_optimizer(method, scenario))
+    method = with_optimizer_state(method, train, travels.down, travels.up)
     options: Options = resolver.options("method_options", scenario.method_options, method.options)
     resolver.refuse("server", validation.of_server(scenario.server, method))
     server_options = resolver.row_options("server", scenario.server, scenario.server_options)
@@ -271,7 +278,7 @@ def _checked(scenario: Scenario, raw: Mapping[str, TomlValue], resolver: _Resolv
     quantities.refuse_large(scenario.model_dump(), resolver.origin)  # again, for numbers that were given as text
     quantities.refuse_flags(raw, scenario.model_dump(), resolver.origin)
 
-    rounds, travels = scenario.rounds, scenario.travels
+    rounds = scenario.rounds
     resolver.refuse("rounds.policy", validation.of_rounds(method, rounds))
     resolver.refuse("tiers", validation.of_tiers(method, scenario))
     resolver.refuse("train", validation.of_training(scenario.train))
@@ -335,7 +342,7 @@ def _with_defaults(scenario: Scenario, raw: Mapping[str, TomlValue], method: Met
 
 
 def _with_options(scenario: Scenario, resolver: _Resolver) -> Scenario:
-    """The scenario with every option of the metrics, policy, selector and schedule that it names written out.
+    """The scenario with every option of the metrics, policy, selector, schedules and optimizer that it names.
 
     A schedule but the default, which does not depend on the number of rounds, spans those of the run unless it says
     otherwise.
@@ -352,12 +359,15 @@ def _with_options(scenario: Scenario, resolver: _Resolver) -> Scenario:
     policy = resolver.row_options("rounds.policy", rounds.policy, rounds.policy_options)
     selection = resolver.row_options("rounds.selection", rounds.selection, rounds.selection_options)
     schedule = resolver.row_options("train.lr_schedule", train.lr_schedule, train.lr_schedule_options)
+    optimizer_options = resolver.row_options("train.optimizer", train.optimizer, train.optimizer_options).model_dump()
     span = train.lr_rounds if train.lr_schedule == "exponential" else train.lr_rounds or rounds.max
     tables = {
         "codec": _resolved_codec(scenario.codec, resolver),
         "eval": replace(scenario.eval, metric_options=metric_options),
         "rounds": replace(rounds, policy_options=policy.model_dump(), selection_options=selection.model_dump()),
-        "train": replace(train, lr_schedule_options=schedule.model_dump(), lr_rounds=span),
+        "train": replace(
+            train, lr_schedule_options=schedule.model_dump(), lr_rounds=span, optimizer_options=optimizer_options
+        ),
     }
     return scenario.model_copy(update=tables)
 

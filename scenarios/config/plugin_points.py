@@ -90,6 +90,10 @@ PLUGIN_POINTS = (
         "train.lr_schedule", "learning-rate schedule", "schedules", "edge.protocol.lr_schedules", ("LR_SCHEDULES",),
         ("LrSchedule",), "lr_schedule", "train.lr_schedule_options",
     ),
+    PluginPoint(
+        "train.optimizer", "optimizer", "optimizers", "edge.protocol.optimizers", ("OPTIMIZERS",), ("OptimizerRow",),
+        "optimizer", "train.optimizer_options",
+    ),
     PluginPoint("model.name", "model", "models", "edge.models.registry", ("MODELS",), ("ModelRow",), "model"),
     PluginPoint("data.name", "data set", "datasets", "edge.data.registry", ("DATASETS",), ("DataSet",), "dataset"),
     PluginPoint(

@@ -30,6 +30,7 @@ from edge.protocol.codecs.registry import make_codec
 from edge.protocol.codecs.update_codec import most_levels
 from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
+from edge.protocol.optimizers import SGD
 from edge.protocol.options.base import Options
 from edge.protocol.payload import CONTROL, BlockShape, Layout
 from edge.protocol.plugins import FLOWER_APP, is_own
@@ -203,6 +204,47 @@ def of_training(train: TrainConfig) -> Contradictions:
             f"train.partial_work = {train.partial_work}: visits differ in local epochs, and train.local_steps = "
             f"{train.local_steps} gives all as many steps; leave one of them out",
         )
+
+
+def of_optimizer(method: Method, scenario: Scenario) -> Contradictions:
+    """Keys of SGD beside another optimizer, state that there is not, and methods that count on SGD's steps."""
+    train, name = scenario.train, scenario.train.optimizer
+    if name != SGD:
+        for key in ("momentum", "nesterov", "weight_decay"):
+            if value := getattr(train, key):
+                options = train.optimizer_row[0].options.model_fields
+                instead = f"train.optimizer_options.{key}" if key in options else "sgd"
+                shown = str(value).lower()
+                yield f"train.{key}", f"train.{key} = {shown}: is sgd's, and train.optimizer = {name}; choose {instead}"
+    for part in method.parts:
+        if part.needs_step_sum and not train.has_step_sum:
+            changed = next(
+                f"train.{key} = {getattr(train, key)}"
+                for key, plain in (("optimizer", SGD), ("optimizer_state", "reset"), ("visit_schedule", "constant"))
+                if getattr(train, key) != plain
+            )
+            why = f"{part.name} divides a client's change by the sum of sgd's steps, which is then unknown"
+            yield "train.optimizer", f"{changed}: {why}; leave it out, or choose another method"
+    if train.visit_warmup is not None and train.visit_schedule == "constant":
+        yield (
+            "train.visit_warmup",
+            f"train.visit_warmup = {train.visit_warmup}: train.visit_schedule = constant ignores it; choose warmup or "
+            "cosine",
+        )
+    if train.optimizer_state == "reset":
+        return
+    state, key = f"train.optimizer_state = {train.optimizer_state}", "train.optimizer_state"
+    if not train.optimizer_vectors:
+        yield key, f"{state}: sgd keeps nothing without momentum; choose train.momentum above 0, or reset"
+    if train.optimizer_state == "mean" and (name == SGD or train.optimizer_row[0].second is None):
+        yield key, f"{state}: {name} keeps no squares of gradients; choose send, or another train.optimizer"
+    if method.app is not None:
+        yield key, f"{state}: a Flower app trains by itself; leave it out"
+    if method.objective.submodels is not None:
+        why = f"clients of {method.objective.name} hold parts of the model, and the state would be another part's"
+        yield key, f"{state}: {why}; choose reset"
+    if train.optimizer_state != "keep" and not method.objective.traffic.contacts_server:
+        yield key, f"{state}: {method.name} sends nothing to the server; choose keep, or reset"
 
 
 def check_schedule(train: TrainConfig, rounds: int) -> None:

@@ -47,16 +47,17 @@ from costmodel.fleet.availability import Always
 from costmodel.fleet.devices import MEASUREMENTS, Device, Network
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.inputs import FleetInputs, InputFile
-from costmodel.fleet.model_demand import Operations
+from costmodel.fleet.model_demand import FLOAT_NBYTES, Operations
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
 from costmodel.tiers import TierClock, assigned, parents
-from costmodel.units import format_rate
+from costmodel.units import format_bytes, format_rate
 from edge.protocol import serialization
 from edge.protocol.codecs.codecs import Codecs, unencoded
 from edge.protocol.config import CPU, Job, ModelProfile, SubmodelPlan
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
+from edge.protocol.optimizers import SGD
 from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Payload, Shapes, Vector, initial_slot, shapes, step_flops
 from edge.protocol.portable import PORTABLE
 from edge.protocol.rng import keyed_generator
@@ -72,6 +73,8 @@ from scenarios.config.validation import evaluated, named_blocks
 SUM_NBYTES = 8
 """Bytes of a number in the sum of updates"""
 RUN_ID_BYTES = 8
+MUCH = 10
+"""How many times torch's default a step size is that a note speaks of"""
 PLACES_OF_DATA = ("root", "download", "file", "reading")
 """Keys of ``data`` that say where examples come from: what they are is in the hash of their content"""
 DEVICE_KEYS = ("precision", "memory_format", "pathways", "graphs")
@@ -370,9 +373,26 @@ class Setup:
 
     @property
     def method_notes(self) -> list[str]:
-        """The method's notes on the described model, if any."""
+        """The method's notes on the described model, if any, and the costs of another optimizer than SGD."""
         note = self.loaded.method.objective.records.note(self.description, self.loaded.options)
-        return [] if note is None else [f"method = {self.loaded.method.name!r}: {note}"]
+        notes = [] if note is None else [f"method = {self.loaded.method.name!r}: {note}"]
+        train = self.scenario.train
+        row, options = train.optimizer_row
+        if train.optimizer == SGD:
+            return notes
+        weights = sum(block.params for block in self.description.layout.blocks)
+        moved, kept = row.traffic(options), FLOAT_NBYTES * len(train.optimizer_vectors)
+        notes.append(
+            f"train.optimizer = {train.optimizer}: a step reads and writes {moved} B a weight, "
+            f"{format_bytes(moved * weights)}, and sgd {moved - train.further_traffic}; its vectors take {kept} B a "
+            f"weight on each device, {format_bytes(kept * weights)}"
+        )
+        if train.lr >= MUCH * row.lr:
+            notes.append(
+                f"train.lr = {train.lr:g}: is {train.lr / row.lr:.3g} times torch's default for {train.optimizer}, "
+                f"{row.lr:g}"
+            )
+        return notes
 
     # --- devices and links --------------------------------------------------------------------------------------------
 
@@ -388,13 +408,13 @@ class Setup:
             fleet = fleet.below(self.aggregator_of)
         if self.scenario.codec.is_used:
             fleet = self._with_codecs(fleet)
-        if not len(description.operations):
+        traffic = self.scenario.train.further_traffic
+        if not len(description.operations) and not traffic:
             return fleet
-        parts = {rate: _operations(part_profile(description, rate)) for rate in description.rates if rate != 1}
+        whole = _operations(description, traffic)
+        parts = {rate: _operations(part_profile(description, rate), traffic) for rate in description.rates if rate != 1}
         try:
-            return fleet.for_parts(families, _operations(description), parts).for_model(
-                families, _operations(description)
-            )
+            return fleet.for_parts(families, whole, parts).for_model(families, whole)
         except ValueError as error:
             raise ScenarioError(str(error)) from None
 
@@ -431,14 +451,14 @@ class Setup:
         reasons: dict[tuple[int, float], str] = {}
         batch = self.scenario.train.batch
         for row, rate in sorted(set(rows)):
-            device, kept = fleet.devices[row], self.kept_by_codec(rate)
+            device, beside = fleet.devices[row], (self.optimizer_numbers(rate), self.kept_by_codec(rate))
             try:
                 parameters, activations = self.training_memory(rate)
             except ScenarioError as error:
                 raise ScenarioError(f"{name}: {error}") from None
-            nbytes = model_demand.training_nbytes(parameters, activations, batch, kept)
+            nbytes = model_demand.training_nbytes(parameters, activations, batch, *beside)
             if not model_demand.fits(nbytes, device.memory_bytes):
-                text = model_demand.sum_text(parameters, activations, batch, device.memory_bytes, kept)
+                text = model_demand.sum_text(parameters, activations, batch, device.memory_bytes, *beside)
                 reasons[row, rate] = f"{device.name}: {text}" if rate == 1 else f"{device.name}, rate {rate:g}: {text}"
         refused = {client: reasons[row] for client, row in enumerate(rows) if row in reasons}
         if len(refused) == len(fleet):
@@ -449,7 +469,13 @@ class Setup:
     def training_nbytes(self, rate: float = 1.0) -> int:
         """Bytes that a training visit with the part of a rate takes by the count of `costmodel.fleet.model_demand`,
         with the largest choice, codecs left out."""
-        return model_demand.training_nbytes(*self.training_memory(rate), self.scenario.train.batch)
+        batch, state = self.scenario.train.batch, self.optimizer_numbers(rate)
+        return model_demand.training_nbytes(*self.training_memory(rate), batch, state)
+
+    def optimizer_numbers(self, rate: float) -> int:
+        """Numbers of the vectors that the optimizer keeps beside the weights of the part of a rate."""
+        layout = part_profile(self.description, rate).layout
+        return len(self.scenario.train.optimizer_vectors) * sum(block.params for block in layout.blocks)
 
     def training_memory(self, rate: float) -> tuple[int, float]:
         """(parameters, activations of one example that are stored for a backward pass) of the part of a rate, for the
@@ -537,7 +563,9 @@ class Setup:
         """Rate, the largest first -> bytes that a training visit with its part takes, codecs included."""
         batch = self.scenario.train.batch
         return {
-            rate: model_demand.training_nbytes(*self.training_memory(rate), batch, self.kept_by_codec(rate))
+            rate: model_demand.training_nbytes(
+                *self.training_memory(rate), batch, self.optimizer_numbers(rate), self.kept_by_codec(rate)
+            )
             for rate in self.scenario.submodel.levels
         }
 
@@ -766,10 +794,13 @@ class Setup:
         )
 
 
-def _operations(description: ModelProfile) -> Operations:
-    """The operations of a plain step."""
+def _operations(description: ModelProfile, traffic: int) -> Operations:
+    """The operations of a plain step, whose optimizer moves ``traffic`` bytes a weight more than SGD."""
+    nbytes = float(traffic * sum(block.params for block in description.layout.blocks))
+    if not len(description.operations):
+        return Operations(0.0, {}, {}, nbytes)
     per_example, per_step = (dict(zip(KINDS, counts, strict=True)) for counts in description.operations.T.tolist())
-    return Operations(step_flops(description.flops), per_example, per_step)
+    return Operations(step_flops(description.flops), per_example, per_step, nbytes)
 
 
 def _check_aggregators(clock: TierClock, numbers: int) -> None:

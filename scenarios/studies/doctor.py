@@ -191,6 +191,7 @@ class Measured(Struct, frozen=True):
     operations_per_second: dict[str, float]
     flops_per_second: dict[str, float]
     codecs: Codecs
+    memory_bytes_per_second: float
     torch: str
     """Its version"""
     measurements: list[MeasuredSteps]
@@ -209,6 +210,7 @@ class CalibratedRow(Struct, frozen=True):
     clock_hz: float
     codec_slowdown: float
     codecs: Codecs
+    memory_bytes_per_second: float
     source: str
     year: int
     assumed: list[str]
@@ -237,6 +239,8 @@ class Calibration(Struct, frozen=True):
     operations_per_second: dict[str, float]
     codec_slowdown: float
     codecs: Codecs
+    memory_bytes_per_second: float
+    """Read and written in an optimizer's step"""
     measurements: list[Prediction]
     fitted: PredictionErrors
     not_fitted: PredictionErrors
@@ -278,6 +282,7 @@ def calibrate(
         operations_per_second=row.operations_per_second,
         codec_slowdown=row.codec_slowdown,
         codecs=row.codecs,
+        memory_bytes_per_second=row.memory_bytes_per_second,
         measurements=measurements,
         fitted=errors([one for one in measurements if one.fitted]),
         not_fitted=errors([one for one in measurements if not one.fitted]),
@@ -388,9 +393,11 @@ def profile(measured: Measured, like: Device) -> CalibratedRow:
         clock_hz=clock_hz or ASSUMED_CLOCK_HZ,
         codec_slowdown=_rounded(mean_slowdown(codecs)),
         codecs=codecs,
+        memory_bytes_per_second=_rounded(measured.memory_bytes_per_second),
         source="rates by kind of operation, throughputs and step overhead: CPU time of one core "
         f"({processor}) in training {networks} reference networks with torch {measured.torch}, "
         "by fedbr check --calibrate; codecs: likewise, in coding random numbers; "
+        "rate of memory: likewise, in a step of AdamW; "
         f"memory{' and clock' if clock_hz else ''}: as the system tells; of {like.name}: "
         f"{', '.join([*taken, 'both powers'])}",
         year=datetime.now(UTC).year,
@@ -437,5 +444,6 @@ def show_calibration(result: Calibration, stream: IO[str] | None = None) -> None
     console.print(
         f"codecs: {result.codec_slowdown:.2f} times as long as the reference host; encoding of 250 kB, MB/s: {rates}"
     )
+    console.print(f"memory: {result.memory_bytes_per_second / 1e9:.3g} GB/s read and written in a step of AdamW")
     console.print(f"written to {result.file}")
     console.print(f"a scenario names it so: fleet.devices = {{ {result.device} = 1.0 }}")

@@ -34,12 +34,16 @@ ROW = {
     "idle_watts": "0.0",
     "clock_hz": "1e9",
     "codec_slowdown": "3",
+    "memory_bytes_per_second": "5e9",
     "source": '"a bench"',
     "year": "2024",
     "assumed": "false",
 }
 SPEEDS = {"conv": 1e9, "depthwise": 2e8}
-TOASTER = Device("toaster", SPEEDS, 0.0, (1.0, 0.5), 1_000_000, 5.0, 0.0, 1e9, "a bench", 2024, (), codec_slowdown=3.0)
+TOASTER = Device(
+    "toaster", SPEEDS, 0.0, (1.0, 0.5), 1_000_000, 5.0, 0.0, 1e9, "a bench", 2024, (), codec_slowdown=3.0,
+    memory_bytes_per_second=5e9,
+)  # fmt: skip
 LINE = """
 [string]
 down_bits_per_second = 8
@@ -298,6 +302,12 @@ def test_a_row_without_a_slowdown_of_codecs_has_one_by_its_clock(tmp_path: Path)
     row = own_rows(_file(tmp_path, codec_slowdown=None, clock_hz="1.45e9"), Device)["toaster"]
     assert row.codec_slowdown == pytest.approx(2.0)
     assert basis(row, "codec_slowdown") == "assumed"
+
+
+def test_the_rate_of_memory_of_a_row_without_it_follows_from_how_much_longer_codecs_take(tmp_path: Path) -> None:
+    row = own_rows(_file(tmp_path, memory_bytes_per_second=None), Device)["toaster"]
+    assert row.memory_bytes_per_second == pytest.approx(16.8e9 / 3)
+    assert basis(row, "memory_bytes_per_second") == "assumed"
 
 
 RATES = "encode = [1e6, 2e6, 3e6], decode = [4, 5, 6]"

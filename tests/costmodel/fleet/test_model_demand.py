@@ -74,6 +74,18 @@ def test_a_fleet_without_such_devices_is_the_same_fleet() -> None:
     assert fleet.for_model(("resnet18", "conv"), STEP) is fleet
 
 
+def test_what_an_optimizer_moves_beyond_sgd_takes_each_step_longer() -> None:
+    # 16 bytes for each of 1e8 weights, at 5 GB/s.
+    moving = replace(STEP, traffic_nbytes=1.6e9)
+    assert speed(BOARD, ("resnet18", "conv"), moving)[1] == pytest.approx(0.01 + 0.02 + 0.1 + 0.32)
+    plain = devices()["phone-mid"]
+    assert speed(plain, ("resnet18", "conv"), moving) == (plain.throughput("conv"), plain.step_seconds + 0.32)
+    fleet = _drawn({"board": replace(BOARD, name="board", operations_per_second={}, memory_bytes_per_second=1e9)})
+    found = fleet.for_model(("resnet18", "conv"), moving).conditions(range(4), 0)
+    assert found.step_seconds.tolist() == pytest.approx([0.01 + 1.6, plain.step_seconds + 0.32] * 2)
+    assert found.flops_per_second.tolist() == fleet.conditions(range(4), 0).flops_per_second.tolist()
+
+
 def test_the_classes_of_a_convolution_share_its_flops() -> None:
     assert dict(classes("conv", 16, 16)) == {"conv.w16": 1.0}
     # The harmonic mean of 1 and 16 is 1.9, below all classes; of 512 and 512 above all.
@@ -96,6 +108,8 @@ def test_two_copies_and_the_gradients_and_a_batch_of_activations() -> None:
     assert training_nbytes(RESNET18, ACTIVATIONS, 50) == 134_641_584 + 235_024_000
     # The residual of a codec is one more copy.
     assert training_nbytes(parameters=100, activations=7, batch=5, kept=100) == 4 * (200 + 100 + 35 + 100)
+    # m and v of AdamW are two.
+    assert training_nbytes(parameters=100, activations=7, batch=5, state=200) == 4 * (200 + 100 + 35 + 200)
     assert training_nbytes(RESNET18, ACTIVATIONS, 0) == 134_641_584
     assert training_nbytes(parameters=0, activations=0.3, batch=1) == 2  # a part of a byte takes a whole one
     for activations in (-1.0, math.nan, math.inf):
@@ -110,6 +124,10 @@ def test_the_sum_is_shown_with_its_verdict() -> None:
     )
     assert sum_text(100, 7.5, 4, 8e9) == (
         "4 B x (2 x 100 parameters + 100 gradients + 4 x 7.5 activations) = 1.32 kB, within 0.7 of 8 GB"
+    )
+    assert sum_text(100, 7.5, 4, 8e9, 200) == (
+        "4 B x (2 x 100 parameters + 100 gradients + 4 x 7.5 activations + 200 of the optimizer) = 2.12 kB, within 0.7 "
+        "of 8 GB"
     )
     assert sum_text(100, 7.5, 4, 8e9, kept=120) == (
         "4 B x (2 x 100 parameters + 100 gradients + 4 x 7.5 activations + 120 kept) = 1.8 kB, within 0.7 of 8 GB"

@@ -13,6 +13,7 @@ from edge.models.registry import MODELS
 from edge.profile.calibrate import in_passes, measure, shipped
 from edge.profile.codecs import codec_rates
 from edge.profile.fit import Measurement, fit
+from edge.profile.memory import memory_rate
 from edge.protocol.codecs.registry import CODECS
 from edge.protocol.operations import FLOP_KINDS, KINDS
 
@@ -91,3 +92,10 @@ def test_every_stage_is_measured_in_both_directions_at_each_size(monkeypatch: py
     found = codec_rates([10_000, 250_000], range(1, 2))
     assert found == {kind: {"encode": [20_000, 500_000], "decode": [20_000, 500_000]} for kind in CODECS}
     assert set(found) == set(reference_rates())
+
+
+def test_memory_moves_as_fast_as_in_the_fastest_step_of_adamw(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 9.0, 10.0, 14.0, 20.0, 22.0])
+    monkeypatch.setattr("edge.profile.memory.time.process_time", times.__next__)
+    # After a first step, which does not count, steps of 4 and 2 s; 28 B for each of a thousand weights.
+    assert memory_rate(1000, 2) == 14_000.0

@@ -118,7 +118,7 @@ def test_an_editor_accepts_what_a_run_does(validator: Any, text: str) -> None:
 
 def test_the_schema_says_what_keys_mean_and_what_they_are_by_default() -> None:
     schema = json_schema.scenario_schema()["properties"]
-    assert schema["train"]["description"] == "Local SGD."
+    assert schema["train"]["description"] == "Local training."
     assert schema["train"]["properties"]["lr"] == {
         "description": "Learning rate of the first round. Default: 0.1.",
         "default": 0.1,

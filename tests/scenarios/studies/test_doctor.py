@@ -34,6 +34,7 @@ OUTPUT: dict[str, Any] = {
     "step_seconds": 0.00123611,
     "flops_per_second": {"conv": 80e9, "attention": 50e9},
     "operations_per_second": {"conv.w16": 40e9, "calls": 1 / 0.0008764},
+    "memory_bytes_per_second": 12.3456e9,
     "torch": "2.99",
     "codecs": {
         kind: {"encode": [rate / 2 for rate in rates.encode], "decode": [rate / 8 for rate in rates.decode]}
@@ -114,11 +115,12 @@ def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch
     assert made.step_seconds == 0.001236
     assert made.operations_per_second == {"conv.w16": 40e9, "calls": 1141.0}
     assert made.codec_slowdown == pytest.approx(4.0, rel=1e-3)
+    assert made.memory_bytes_per_second == 12.35e9
     assert (made.train_watts, made.idle_watts, made.clock_hz) == (25.0, 6.0, 2.5e9)
     assert made.source == (
         "rates by kind of operation, throughputs and step overhead: CPU time of one core (a processor) "
         "in training 1 reference networks with torch 2.99, by fedbr check --calibrate; codecs: likewise, in coding "
-        "random numbers; memory: as the system tells; "
+        "random numbers; rate of memory: likewise, in a step of AdamW; memory: as the system tells; "
         "of a-laptop: throughput of depthwise (conv times its ratio), both powers"
     )
     assert made.assumed == ["flops_per_second.depthwise", "train_watts", "idle_watts", "clock_hz"]
