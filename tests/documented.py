@@ -96,6 +96,12 @@ def write_files(folder: Path) -> None:
     (folder / "my-clients.csv").write_text(head + "ann,30e9,20e6,5e6\nbob,10e9,8e6,1e6\n", encoding="utf-8")
     routers = "".join(f"{client},{('barn', 'yard')[client % 2]}\n" for client in range(10))
     (folder / "who.csv").write_text("client,router\n" + routers, encoding="utf-8")
+    hours = "".join(
+        f"m{device},{3600 * hour},{100 * device + 10 * (hour % 24 >= 12) + hour % 5}\n"
+        for device in range(6)
+        for hour in range(120)
+    )
+    (folder / "meters.csv").write_text("device,time,load\n" + hours, encoding="utf-8")
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("verizon.down", "verizon.up"):
         (folder / name).write_text("".join(f"{2 * packet}\n" for packet in range(5000)), encoding="utf-8")

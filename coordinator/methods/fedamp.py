@@ -137,6 +137,7 @@ SPEC = ObjectiveSpec(
     title="attention between the clients' own models",
     source="Huang, Chu, Zhou, Wang, Liu, Pei and Zhang, AAAI 2021",
     options=FedAMPOptions,
+    takes_losses=lambda options: True,
     neutral="none; lam = 0 trains each client alone",
     client="edge.methods.fedamp:FedAMPUpdate",
     server=FedAMPServer,

@@ -14,5 +14,6 @@ SPEC = ObjectiveSpec(
     title="federated averaging",
     source="McMahan et al., AISTATS 2017",
     options=Options,
+    takes_losses=lambda options: True,
     neutral="is FedAvg",
 )

@@ -64,6 +64,7 @@ SPEC = CorrectionSpec(
     title="dynamic regularisation",
     source="Acar et al., ICLR 2021",
     options=FedDynOptions,
+    takes_losses=lambda options: True,
     neutral="none; a client's very first step is the objective's alone",
     client="edge.methods.feddyn:FedDynCorrection",
     server=FedDynExtension,

@@ -183,6 +183,7 @@ SPEC = ObjectiveSpec(
     title="first-order mixing of other clients' models",
     source="Zhang, Sapra, Fidler, Yeung and Alvarez, ICLR 2021",
     options=FedFomoOptions,
+    takes_losses=lambda options: True,
     neutral="none; peers = 0 trains each client alone",
     client="edge.methods.fedfomo:FedFomoUpdate",
     server=FedFomoServer,

@@ -71,6 +71,7 @@ SPEC = ObjectiveSpec(
     title="normalised averaging",
     source="Wang, Liu, Liang, Joshi and Poor, NeurIPS 2020",
     options=FedNovaOptions,
+    takes_losses=lambda options: True,
     neutral="the same number of steps at every client (train.local_steps)",
     client="edge.methods.fednova:FedNovaUpdate",
     server=FedNovaServer,

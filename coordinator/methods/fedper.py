@@ -25,6 +25,7 @@ SPEC = ObjectiveSpec(
     title="private last layers",
     source="Arivazhagan, Aggarwal, Singh and Choudhary, 2019",
     options=FedPerOptions,
+    takes_losses=lambda options: True,
     neutral="layers = 0",
     traffic=Traffic(down=base, up=base),
     evaluation=ModelEvaluation(on="clients", has_global_model=False),

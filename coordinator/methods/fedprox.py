@@ -13,6 +13,7 @@ SPEC = CorrectionSpec(
     title="proximal term towards the received model",
     source="Li et al., MLSys 2020",
     options=FedProxOptions,
+    takes_losses=lambda options: True,
     neutral="mu = 0",
     client="edge.methods.fedprox:FedProxCorrection",
 )

@@ -14,6 +14,7 @@ SPEC = ObjectiveSpec(
     title="a rolling window of channels",
     source="Alam, Liu, Yan and Zhang, NeurIPS 2022",
     options=MaskedOptions,
+    takes_losses=lambda options: not options.mask,
     neutral="submodel.rate = 1 and mask = false",
     client="edge.methods.heterofl:MaskedUpdate",
     submodels=SubmodelRules(rolls=True, masks_classes=lambda options: options.mask),

@@ -31,6 +31,7 @@ SPEC = ObjectiveSpec(
     title="the first channels of each layer",
     source="Diao, Ding and Tarokh, ICLR 2021",
     options=HeteroFLOptions,
+    takes_losses=lambda options: not options.mask,
     neutral="submodel.rate = 1, mask = false, and with BatchNorm statistics = running",
     client="edge.methods.heterofl:MaskedUpdate",
     traffic=Traffic(

@@ -109,6 +109,7 @@ SPEC = ObjectiveSpec(
     title="clusters of clients, each with a model",
     source="Ghosh, Chung, Yin and Ramchandran, NeurIPS 2020",
     options=IFCAOptions,
+    takes_losses=lambda options: True,
     neutral="models = 1",
     client="edge.methods.ifca:IFCAUpdate",
     server=IFCAServer,

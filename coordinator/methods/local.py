@@ -18,6 +18,7 @@ SPEC = ObjectiveSpec(
     title="local training alone",
     source="baseline of personalised methods",
     options=Options,
+    takes_losses=lambda options: True,
     neutral="one client",
     traffic=Traffic(down=lambda options: NOTHING, up=lambda options: NOTHING, contacts_server=False),
     evaluation=ModelEvaluation(on="clients", has_global_model=False),

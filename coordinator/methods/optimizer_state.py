@@ -129,6 +129,7 @@ SPEC = CorrectionSpec(
     title="the optimizer's vectors between visits",
     source="train.optimizer_state",
     options=Options,
+    takes_losses=lambda options: True,
     neutral='train.optimizer_state = "reset"',
     client="edge.methods.optimizer_state:OptimizerState",
     server=OptimizerStateExtension,

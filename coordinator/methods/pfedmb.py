@@ -231,6 +231,7 @@ SPEC = ObjectiveSpec(
     title="branches in every layer, mixed by weights of each client",
     source="Mori et al., 2022",
     options=PFedMBOptions,
+    takes_losses=lambda options: True,
     neutral="branches = 1",
     client="edge.methods.pfedmb:PFedMBUpdate",
     server=PFedMBServer,

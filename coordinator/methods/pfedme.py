@@ -100,6 +100,7 @@ SPEC = ObjectiveSpec(
     title="personal models near a global one",
     source="Dinh, Tran and Nguyen, NeurIPS 2020",
     options=PFedMeOptions,
+    takes_losses=lambda options: True,
     neutral="inner_steps = 1 and lam * outer_lr = 1",
     client="edge.methods.pfedme:PFedMeUpdate",
     server=PFedMeServer,

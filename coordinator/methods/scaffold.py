@@ -106,6 +106,7 @@ SPEC = CorrectionSpec(
     title="control variates against client drift",
     source="Karimireddy et al., ICML 2020",
     options=ScaffoldOptions,
+    takes_losses=lambda options: True,
     neutral="none; the first round is the objective alone",
     client="edge.methods.scaffold:ScaffoldCorrection",
     server=ScaffoldExtension,

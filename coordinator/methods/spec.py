@@ -259,6 +259,9 @@ class MethodPart:
     """Names of the numbers in an update, beside those of every method"""
     individual_updates: Callable[[Any], bool] = lambda options: False
     """options -> whether the server side needs single updates beyond their weighted mean"""
+    takes_losses: Callable[[Any], bool] = lambda options: False
+    """options -> whether it takes other losses than the cross-entropy of classifiers (``train.loss``): its client side
+    has no loss of its own, or that of `edge.training.block_model.BlockModel.criterion`"""
     needs_step_sum: bool = False
     """Whether it divides by how far a visit's steps go along one gradient (`TrainConfig.step_sum`), which is known of
     SGD alone: other optimizers (``train.optimizer``) are refused"""

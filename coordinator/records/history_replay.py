@@ -164,7 +164,7 @@ class ReplayedRun(Untrained):
         """The recorded evaluation."""
         row = self._rounds[0]
         loss = math.inf if row.test_loss is None else row.test_loss
-        return KnownEvaluation(lambda: EvalResult(row.accuracy, loss, self._evaluations.get(row.round, ())))
+        return KnownEvaluation(lambda: EvalResult(row.accuracy, loss, self._evaluations.get(row.round, ()), row.score))
 
     def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
         """The recorded hash of the model."""

@@ -31,13 +31,13 @@ class CheckpointRules(Section):
     """The checkpoints that a run keeps, for ``fedbr replay --measure``."""
 
     keep: Annotated[tuple[int, ...] | str, AfterValidator(_checked)] = NEWEST
-    """``newest``: what `resume` needs; ``best``: beside it that of the round with the highest accuracy; ``every:K``:
+    """``newest``: what `resume` needs; ``best``: beside it that of the round with the best score; ``every:K``:
     those after K rounds, 2 K rounds, ..; or a list of rounds, such as [1, 10]. Results do not depend on it."""
 
     def kept(self, stored: Collection[int], best: int | None) -> set[int]:
         """Those to keep of the stored rounds, as the ledger numbers them, from 0 on.
 
-        ``best``: the round with the highest accuracy so far, if any was evaluated; for the rule ``best`` alone.
+        ``best``: the round with the best score so far, if any was evaluated; for the rule ``best`` alone.
         """
         if self.keep == BEST:
             return {best} & set(stored) if best is not None else set()

@@ -82,7 +82,7 @@ def resume_checkpoint(run: FederatedRun, store: CheckpointStore) -> str | None:
     store.remove_orphans()
     stored, reached = ledger.stopped_by(number), None
     for row in rounds:  # all, since convergence depends on the best of them
-        result = EvalResult(row.accuracy, row.test_loss, selecting.get(row.round, ()))
+        result = EvalResult(row.accuracy, row.test_loss, selecting.get(row.round, ()), row.score)
         reached = run.reached(min(row.round + 1, run.rounds), result)
     # A budget's refusal is only in the ledger; the other rules are checked again.
     return reached if stored in (None, TARGET, CONVERGED, ROUNDS) else stored

@@ -46,6 +46,13 @@ class EvalResult(NamedTuple):
     """Mean loss of an example"""
     values: Sequence[EvaluationRow] = ()
     """Their rounds are set when the round is committed"""
+    score: float | None = None
+    """The value by which the run is judged, where that is not the accuracy"""
+
+    @property
+    def judged(self) -> float | None:
+        """The value by which the run is judged."""
+        return self.accuracy if self.score is None else self.score
 
     @property
     def validation(self) -> float | None:
@@ -240,6 +247,7 @@ class RoundRecord:
             bottleneck=self.bottleneck(),
             model_sha256=model_sha256,
             cut_by=self.cut_by,
+            score=None if result.score is None or not is_bounded(result.score) else result.score,
         )
 
 

@@ -54,6 +54,13 @@ class RoundRow(NamedTuple):
     model_sha256: str
     cut_by: str = ""
     """The rule whose budget left out or interrupted visits of this round, the run's last; '' for a whole round"""
+    score: float | None = None
+    """The value of the metric by which the run is judged, where that is not the accuracy (``train.loss``)"""
+
+    @property
+    def judged(self) -> float | None:
+        """The value by which the run is judged after this round; None if the model was not evaluated."""
+        return self.accuracy if self.score is None else self.score
 
 
 SPENT = ("bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules")
@@ -341,7 +348,7 @@ TRANSFERS = """CREATE VIEW transfers AS
 """The bytes of one block in one direction of one visit. Slot '' and key 'header' for the header; slot '' and key 'cut'
 for all bytes of a visit that did not count."""
 
-FORMAT = 7
+FORMAT = 8
 """The format of a ledger, kept as ``user_version``; raised with its tables or with what its chain begins with. Another
 one is refused"""
 CONDITIONS = "conditions"

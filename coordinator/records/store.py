@@ -46,6 +46,7 @@ from coordinator.records.schema import (
 )
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.run import RunFailed
+from edge.protocol.better import HIGHER, Better
 from edge.protocol.bounds import LONGEST_NAME, MOST_VALUE_NBYTES, check_numbers
 from edge.protocol.home import abbreviated
 
@@ -124,6 +125,7 @@ class Ledger:
         genesis: str | None,
         method_table: MethodTable | None = None,
         rules: CheckpointRules | None = None,
+        better: Better = HIGHER,
         check_place: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the ledger; ``genesis`` is the first hash of its chain. None: open an existing one.
@@ -131,7 +133,7 @@ class Ledger:
         ``rules``: which checkpoints stay beside the newest ones; ``check_place``: RunFailed if the run folder is no
         longer where it was, called before each transaction.
         """
-        self.path, self._rules = path, rules or CheckpointRules()
+        self.path, self._rules, self._better = path, rules or CheckpointRules(), better
         self.check_place = check_place
         self._method_table = method_table
         foreign.check_files(path)
@@ -369,7 +371,9 @@ class Ledger:
         """Delete rows of old checkpoints and of the client states replaced since; returns their files' names."""
         stored, best = [round for round, _, _ in self.checkpoints()], None
         if self._rules.keep == BEST:  # the first round with the highest accuracy
-            query = "SELECT round FROM rounds WHERE accuracy IS NOT NULL ORDER BY accuracy DESC, round LIMIT 1"
+            order = "DESC" if self._better is HIGHER else "ASC"
+            judged = "COALESCE(score, accuracy)"
+            query = f"SELECT round FROM rounds WHERE {judged} IS NOT NULL ORDER BY {judged} {order}, round LIMIT 1"
             row = self._db.execute(query).fetchone()
             best = None if row is None else int(row[0])
         dropped = set(stored[KEPT_CHECKPOINTS:]) - self._rules.kept(stored, best)

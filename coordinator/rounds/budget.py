@@ -151,13 +151,15 @@ class Budget:
         self,
         limits: RunLimits,
         rounds: int,
-        target_accuracy: float | None = None,
+        target: float | None = None,
         patience: int | None = None,
         prices: Prices | None = None,
+        better: Better = HIGHER,
     ) -> None:
-        """``prices``: of what clients spend."""
-        self.limits, self.rounds, self.target_accuracy = limits, rounds, target_accuracy
-        self.convergence = Convergence(patience)
+        """``target``: of the value by which the run is judged, whose better direction is ``better``; ``prices``: of
+        what clients spend."""
+        self.limits, self.rounds, self.target, self.better = limits, rounds, target, better
+        self.convergence = Convergence(patience, better)
         self.ends_at = math.inf if limits.virtual_seconds is None else limits.virtual_seconds
         """Virtual seconds at which the run ends"""
         self.spent = Cost()
@@ -229,14 +231,13 @@ class Budget:
             for client, *cost in zip(clients, *costs, strict=True):
                 self._by_client[client] += Cost(*cost)
 
-    def reached(self, rounds: int, accuracy: float | None, selecting: float | None = None) -> str | None:
-        """The rule that ends the run after this many rounds with this accuracy, or None.
+    def reached(self, rounds: int, judged: float | None, selecting: float | None = None) -> str | None:
+        """The rule that ends the run after this many rounds with this value by which it is judged, or None.
 
         ``selecting``: the value by which the best round is chosen. Both are None for a round without evaluation.
         """
         has_converged = selecting is not None and self.convergence.reached(rounds, selecting)
-        target = self.target_accuracy
-        if target is not None and accuracy is not None and HIGHER.reaches(accuracy, target):
+        if self.target is not None and judged is not None and self.better.reaches(judged, self.target):
             return TARGET
         if has_converged:
             return CONVERGED

@@ -8,10 +8,12 @@ Evaluations change nothing. The run decides when a model is evaluated, and wheth
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, groupby
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -26,13 +28,15 @@ from coordinator.workers.task import PoolTask, Reply, ReplyValidator, Workers
 from edge.protocol import messages
 from edge.protocol.bounds import is_bounded
 from edge.protocol.config import EvalSplit, Job, ModelProfile
-from edge.protocol.messages import CORRECT, CROSS_ENTROPY, GLOBAL, EvaluatedQuantity, Score
+from edge.protocol.messages import ACCURACY, CORRECT, CROSS_ENTROPY, GLOBAL, EvaluatedQuantity, Score
 from edge.protocol.payload import FORWARD, Payload, shapes
 
 NO_ROUND = -1
 """The round of rows that are not committed"""
 Sums = Mapping[EvaluatedQuantity, tuple[float, int]]
 """Quantity -> (sum, number of examples or measurements)"""
+Finish = Callable[[Mapping[str, tuple[float, int]]], float]
+"""Part, "" of a metric with one -> (sum, number): the value"""
 TRAINING_PASSES = 3
 """Cost of a training step in forward passes, to foresee the work of an adaptation."""
 
@@ -56,6 +60,13 @@ class EvaluationScope:
     """(client -> values) -> further values over the evaluated clients; kept with the values"""
     aggregators: bool = False
     """Whether the own models of aggregators are evaluated, too"""
+    score: str = ACCURACY
+    """The metric by which the run is judged: its value is the round's score"""
+    finishes: Mapping[str, Finish] = field(default_factory=dict)
+    """Metric -> its one value from the sums of its parts, of metrics that are no mean"""
+    pools_clients: bool = False
+    """Whether the round's score and loss are those of all clients' examples together, where they are the clients'; else
+    the mean over clients"""
 
 
 class Scoring:
@@ -90,7 +101,7 @@ class Evaluation:
         rows = {
             index: [row._replace(aggregator=index) for row in means]
             for indices, scoring in self.of_aggregators
-            for means in [_means(GLOBAL, _added(scoring.wait()))]
+            for means in [_means(GLOBAL, _added(scoring.wait()), self.scope.finishes)]
             for index in indices
         }
         of_aggregators = chain.from_iterable(rows[index] for index in sorted(rows))
@@ -223,23 +234,47 @@ def result(scores: Sequence[Score], scope: EvaluationScope) -> EvalResult:
     sums = {client: _added(group) for client, group in groupby(scores, lambda score: score.client)}
     values = _values(sums, scope) if scope.keeps_values else ()
     if scope.round == "global":
-        return EvalResult(_mean(sums[GLOBAL], CORRECT), _mean(sums[GLOBAL], CROSS_ENTROPY), values)
+        return _of_round(sums[GLOBAL], scope, values)
     clients = [of_client for client, of_client in sums.items() if client != GLOBAL]
     if not clients:  # none could be visited
         return EvalResult(None, None, values)
+    if scope.pools_clients:
+        return _of_round(_pooled(clients), scope, values)
     accuracy, loss = (
         float(np.mean([_mean(of_client, of) for of_client in clients])) for of in (CORRECT, CROSS_ENTROPY)
     )
     return EvalResult(accuracy, loss, values)
 
 
+def _of_round(sums: Sums, scope: EvaluationScope, values: tuple[EvaluationRow, ...]) -> EvalResult:
+    loss, whole = _mean(sums, CROSS_ENTROPY), EvaluatedQuantity(scope.score)
+    if whole == CORRECT:
+        return EvalResult(_mean(sums, whole), loss, values)
+    if scope.score not in scope.finishes:
+        return EvalResult(None, loss, values, _mean(sums, whole))
+    parts = {of.part or "": each for of, each in sums.items() if of._replace(part=None) == whole}
+    return EvalResult(None, loss, values, scope.finishes[scope.score](parts))
+
+
+def _pooled(clients: Sequence[Sums]) -> Sums:
+    """The sums over clients, in their order."""
+    pooled: dict[EvaluatedQuantity, tuple[float, int]] = {}
+    for of_client in clients:
+        _add(pooled, of_client)
+    return pooled
+
+
 def _added(scores: Iterable[Score]) -> Sums:
     added: dict[EvaluatedQuantity, tuple[float, int]] = {}
     for score in scores:
-        for quantity, (total, count) in score.values.items():
-            before, number = added.get(quantity, (0.0, 0))
-            added[quantity] = before + total, number + count
+        _add(added, score.values)
     return added
+
+
+def _add(added: dict[EvaluatedQuantity, tuple[float, int]], sums: Sums) -> None:
+    for quantity, (total, count) in sums.items():
+        before, number = added.get(quantity, (0.0, 0))
+        added[quantity] = before + total, number + count
 
 
 def _mean(sums: Sums, quantity: EvaluatedQuantity) -> float:
@@ -248,15 +283,16 @@ def _mean(sums: Sums, quantity: EvaluatedQuantity) -> float:
 
 
 def _values(sums: Mapping[int, Sums], scope: EvaluationScope) -> tuple[EvaluationRow, ...]:
-    """All values but the accuracy and loss that the round has.
+    """All values but the score and loss that the round has.
 
     Those over clients come last, as values of the global model, whose number of clients they have.
     """
+    of_round = EvaluatedQuantity(scope.score), CROSS_ENTROPY
     rows = tuple(
         row
         for client, of_client in sums.items()
-        for row in _means(client, of_client)
-        if not (client == GLOBAL and scope.round == "global" and row.quantity in (CORRECT, CROSS_ENTROPY))
+        for row in _means(client, of_client, scope.finishes)
+        if not (client == GLOBAL and scope.round == "global" and row.quantity in of_round)
     )
     if scope.over_clients is None:
         return rows
@@ -268,13 +304,24 @@ def _values(sums: Mapping[int, Sums], scope: EvaluationScope) -> tuple[Evaluatio
     return (*rows, *(row._replace(count=len(by_client)) for row in _means(GLOBAL, compared)))
 
 
-def _means(client: int, sums: Sums) -> list[EvaluationRow]:
-    """A row of each quantity that has been measured on any examples."""
-    return [
-        EvaluationRow(NO_ROUND, client, quantity.metric, _finite(total / count), count, *quantity[1:])
-        for quantity, (total, count) in sums.items()
-        if count
-    ]
+def _means(client: int, sums: Sums, finishes: Mapping[str, Finish] = MappingProxyType({})) -> list[EvaluationRow]:
+    """A row of each quantity that has been measured on any examples; one of all parts of a metric that ``finishes``."""
+    rows, parts = list[EvaluationRow](), defaultdict[EvaluatedQuantity, dict[str, tuple[float, int]]](dict)
+    for quantity, (total, count) in sums.items():
+        if not count:
+            continue
+        if quantity.metric in finishes:
+            parts[quantity._replace(part=None)][quantity.part or ""] = total, count
+        else:
+            rows.append(_row(client, quantity, total / count, count))
+    for quantity, by_part in parts.items():
+        count = max(number for _, number in by_part.values())
+        rows.append(_row(client, quantity, finishes[quantity.metric](by_part), count))
+    return rows
+
+
+def _row(client: int, quantity: EvaluatedQuantity, value: float, count: int) -> EvaluationRow:
+    return EvaluationRow(NO_ROUND, client, quantity.metric, _finite(value), count, *quantity[1:])
 
 
 def _finite(value: float) -> float | None:

@@ -404,8 +404,8 @@ class FederatedRun:
 
     def reached(self, rounds: int, result: EvalResult) -> str | None:
         """The rule that ends the run after this many rounds with this evaluation, or None."""
-        selecting = result.accuracy if self.job.eval_select is None else result.validation
-        return self.budget.reached(rounds, result.accuracy, selecting)
+        selecting = result.judged if self.job.eval_select is None else result.validation
+        return self.budget.reached(rounds, result.judged, selecting)
 
     def commit_when_evaluated(self, pending: PendingCommit) -> str | None:
         """Wait for the evaluation and commit the round; returns the rule that stops the run, or None."""

@@ -20,6 +20,7 @@ from edge.data.registry import (
     Decoded,
     ExampleKind,
     Names,
+    RealTargets,
     Split,
     arrays_name,
     arrays_row,
@@ -70,7 +71,8 @@ class Arrays:
     def __repr__(self) -> str:
         counts = f"{len(self.train.y)} training and {len(self.test.y)} test examples"
         clients = f" of {len(self.client_names)} clients" if self.client_names else ""
-        about = f"{self.row.name}: {counts}{clients}, {self.row.kind} {self.row.shape}, {self.row.classes} classes"
+        targets = f"{self.row.numbers} real targets" if self.row.numbers else f"{self.row.classes} classes"
+        about = f"{self.row.name}: {counts}{clients}, {self.row.kind} {self.row.shape}, {targets}"
         return f"<{'; '.join((about, *self.notes))}>"
 
 
@@ -86,6 +88,7 @@ def dataset(
     seed: int = 0,
     kind: ExampleKind | None = None,
     classes: int | Sequence[Any] | None = None,
+    targets: Literal["class", "numbers"] | None = None,
     missing: Missing = "refuse",
     name: str = "arrays",
     form: str = "given in Python",
@@ -99,7 +102,9 @@ def dataset(
     features and series: ``refuse``; ``drop`` the example; or put the ``mean`` of the client's training examples in its
     place, of all where nobody is named or the client has none.
 
-    ``y``: classes, integers from 0 on, or texts, which are classes in alphabetical order. ``classes``: how many there
+    ``y``: real targets ``(examples, numbers)``, or ``(examples,)`` for one, for the losses of ``train.loss``; or
+    classes, integers from 0 on, or texts, which are classes in alphabetical order. ``targets`` says which, by default
+    the number of dimensions and whether there are fractions. ``classes``: how many there
     are, by default the largest label and one; or the labels themselves, the first of which is class 0.
 
     ``x_test``, ``y_test``: the test set, whose classes all have training examples; without it, the part ``test`` of the
@@ -120,15 +125,22 @@ def dataset(
     if x_test is not None and (clients is None) != (clients_test is None):
         raise DataError("data: clients and clients_test belong together")
     given = [_pair("", x, y)] if x_test is None else [_pair("", x, y), _pair("_test", x_test, y_test)]
-    named, names = _classes([labels for _, labels in given], classes)
+    is_real = targets == "numbers" or (targets is None and any(_are_real(labels) for _, labels in given))
+    if is_real:
+        numbered = zip(("y", "y_test"), given, strict=False)
+        real: list[NDArray[Any]] = [_real(part, labels) for part, (_, labels) in numbered]
+        named, names = [np.zeros(len(each), np.int64) for each in real], tuple[str, ...]()
+    else:
+        named, names = _classes([labels for _, labels in given], classes)
+        real = [*named]
     owners = [_owners("clients", clients, len(named[0]))]
     if x_test is None:
         is_test = _test_mask(named[0], owners[0], test, seed)
         parts = [~is_test, is_test]
-        splits = [Split(given[0][0][part], named[0][part], _of(owners[0], part)) for part in parts]
+        splits = [Split(given[0][0][part], real[0][part], _of(owners[0], part)) for part in parts]
     else:
         owners.append(_owners("clients_test", clients_test, len(named[1])))
-        splits = [Split(x, y, who) for (x, _), y, who in zip(given, named, owners, strict=True)]
+        splits = [Split(x, y, who) for (x, _), y, who in zip(given, real, owners, strict=True)]
     first = splits[0].x
     if kind is None:
         kind = "image" if first.ndim > 2 else "features" if first.dtype.kind == "f" else "tokens"
@@ -140,15 +152,15 @@ def dataset(
         each = "class" if clients is None else "class and client"
         few = f"none of {len(is_test)} examples of {len(np.unique(named[0]))} classes"
         raise DataError(f"test = {test}: {few} is left for the test set, since each {each} keeps one for training")
-    most = int(max(train.y.max(initial=0), held.y.max(initial=0)))
-    unseen = np.setdiff1d(held.y, train.y)
+    most = int(max(train.labels.max(initial=0), held.labels.max(initial=0)))
+    unseen = np.setdiff1d(held.labels, train.labels)
     if unseen.size and classes is None:
         label = names[unseen[0]] if names else unseen[0]
         raise DataError(f"y_test: class {label} has no training example; leave it out of the test set, or say classes=")
     largest = int(max(train.x.max(initial=0), held.x.max(initial=0))) if kind in ("image", "tokens") else 0
     number = largest + 1 if kind == "tokens" else largest
     count = len(names) or (classes if isinstance(classes, int) else most + 1)
-    if empty := count - len(np.unique(train.y)):
+    if empty := count - len(np.unique(train.labels)):
         notes.append(f"{empty} of {count} classes have no training example; classes=[..] lists those that there are")
     everyone = () if train.ids is None else np.unique(np.concatenate([each.ids for each in (train, held)])).tolist()
     training = 0 if train.ids is None else len(np.unique(train.ids))
@@ -156,7 +168,8 @@ def dataset(
         notes.append(f"{idle} of {len(everyone)} clients have test examples alone, and take no part")
     who = tuple(map(str, everyone)) if idle else _unless_counted(everyone)
     decoded = Decoded(train, held, form, Names(who, _unless_counted(names)), tuple(notes))
-    row = arrays_row(name, kind, number, train.x.shape[1:], count, arrays_sha256(decoded), clients is not None)
+    about = RealTargets(real[0].shape[1]) if is_real else RealTargets()
+    row = arrays_row(name, kind, number, train.x.shape[1:], count, arrays_sha256(decoded), clients is not None, about)
     for part, split in (("training", train), ("test", held)):
         check_examples(row, f"{part} examples", split)
     return Arrays(row, decoded)
@@ -198,10 +211,22 @@ def _numbers(name: str, given: Any) -> NDArray[Any]:
 def _pair(part: str, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     """Examples and their labels; ``part``: of their names."""
     x, y = _numbers(f"x{part}", x), _array(f"y{part}", y)
-    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
+    if x.ndim < 2 or y.ndim not in (1, 2) or len(x) != len(y):
         shapes = f"x{part} of shape {x.shape} and y{part} of shape {y.shape}"
-        raise DataError(f"{shapes}: x{part} has a row for each example, and y{part} its class")
+        raise DataError(f"{shapes}: x{part} has a row for each example, and y{part} its class, or its real targets")
     return x, y
+
+
+def _are_real(y: NDArray[Any]) -> bool:
+    """Whether targets are no classes: several for an example, or with fractions."""
+    return y.ndim == 2 or (y.dtype.kind == "f" and not np.array_equal(y, np.floor(y)))
+
+
+def _real(name: str, y: NDArray[Any]) -> NDArray[np.float32]:
+    """Real targets, (examples, numbers)."""
+    if y.dtype.kind not in "biuf" or not y.size:
+        raise DataError(f"{name}: holds {y.dtype} of shape {y.shape}; real targets are numbers")
+    return np.ascontiguousarray(y.reshape(len(y), -1), np.float32)
 
 
 def _classes(

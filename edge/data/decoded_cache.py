@@ -268,7 +268,9 @@ def check_examples(row: DataSet, what: str, split: Split, may_be_empty: bool = F
         raise DataError(f"{what}: y has {len(y)} examples, x {len(x)}")
     if x.shape != (len(y), *row.stored) or x.dtype.name not in types:
         raise DataError(f"{what}: x is {x.dtype} of shape {x.shape}, not {types[0]} of {(len(y), *row.stored)}")
-    if y.dtype != np.int64 or y.ndim != 1 or not (y.min(initial=0) >= 0 and y.max(initial=0) < row.classes):
+    if row.numbers:
+        _check_numbers(row, what, y)
+    elif y.dtype != np.int64 or y.ndim != 1 or not (y.min(initial=0) >= 0 and y.max(initial=0) < row.classes):
         held = f"{y.min()} .. {y.max()}" if y.ndim == 1 and y.dtype.kind in "iuf" and y.size else f"shape {y.shape}"
         kind = "" if y.dtype == np.int64 else f", {y.dtype}"
         raise DataError(f"{what}: y must hold int64 classes 0 .. {row.classes - 1}; it holds {held}{kind}")
@@ -277,6 +279,14 @@ def check_examples(row: DataSet, what: str, split: Split, may_be_empty: bool = F
         raise DataError(f"{what}: example {wrong} has NaN or infinite numbers")
     if row.vocabulary is not None and x.size and not (x.min() >= 0 and x.max() < row.vocabulary):
         raise DataError(f"{what}: tokens {x.min()} .. {x.max()} are not within 0 .. {row.vocabulary - 1}")
+
+
+def _check_numbers(row: DataSet, what: str, y: NDArray[Any]) -> None:
+    if y.dtype != np.float32 or y.shape[1:] != (row.numbers,):
+        raise DataError(f"{what}: y is {y.dtype} of shape {y.shape}, not float32 of {(len(y), row.numbers)}")
+    if not np.isfinite(y).all():
+        wrong = np.flatnonzero(~np.isfinite(y).all(axis=1))[0]
+        raise DataError(f"{what}: the target of example {wrong} is NaN or infinite; leave the example out")
 
 
 def _arrays(decoded: Decoded) -> dict[str, NDArray[Any]]:

@@ -28,15 +28,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edge.data import own_tables
+from edge.data import own_series, own_tables
 from edge.data.arrays import Arrays, dataset
 from edge.data.atomic_cache import text_once
 from edge.data.content import received_folder
 from edge.data.images import SUFFIXES as IMAGES
 from edge.data.images import decoded
 from edge.data.own_tables import PART_WORDS, Examples
-from edge.data.registry import DataError
-from edge.protocol.config import FileReading
+from edge.data.registry import DataError, RealTargets
+from edge.protocol.config import FileReading, SeriesReading
 
 RULES = "2"
 """Raised when a file is read in another way than before"""
@@ -69,10 +69,10 @@ class PlacedFile:
     label: str = ""
 
 
-def kept(path: Path, reading: FileReading, cache: Path) -> Kept:
+def kept(path: Path, reading: FileReading, cache: Path, series: SeriesReading | None = None) -> Kept:
     """Read a file or folder into the cache, unless it is there; DataError for what is no data set."""
     sources = find(path)
-    stamp = hashlib.sha256(f"{RULES}|{path.name}|{reading!r}".encode())
+    stamp = hashlib.sha256(f"{RULES}|{path.name}|{reading!r}|{series!r}".encode())
     for source in sources:
         _stamp(stamp, source.file)
     entries = cache / "data" / "v1" / "own"
@@ -82,10 +82,13 @@ def kept(path: Path, reading: FileReading, cache: Path) -> Kept:
         return _whole(sources, reading)
 
     def made() -> str:
-        data = _arrays(path, sources, reading, whole())
+        data = _arrays(path, sources, reading, whole()) if series is None else _series(path, sources, series)
         return json.dumps([data.keep(cache), len(data.client_names)])
 
-    listed = text_once(entries / f"{stamp.hexdigest()[:32]}.files", lambda: json.dumps([*map(str, whole().images)]))
+    def images_of() -> str:
+        return json.dumps([] if series is not None else [*map(str, whole().images)])
+
+    listed = text_once(entries / f"{stamp.hexdigest()[:32]}.files", images_of)
     for file in json.loads(listed):
         _stamp(stamp, Path(file))
     name, clients = json.loads(text_once(entries / stamp.hexdigest()[:32], made))
@@ -216,19 +219,43 @@ def _whole(sources: Sequence[PlacedFile], reading: FileReading) -> Examples:
     return own_tables.joined([_placed(own_tables.read(source.file, reading), source) for source in sources])
 
 
+def _series(path: Path, sources: Sequence[PlacedFile], series: SeriesReading) -> Arrays:
+    """Windows of the series in these tables."""
+    counts = own_series.Counts()
+    devices = own_series.read_devices([(source.file, source.client) for source in sources], series, counts)
+    train, test, names = own_series.windows(str(path), devices, series, counts)
+    x, x_test = (split.x if series.kind == "series" else split.x.reshape(len(split.x), -1) for split in (train, test))
+    owners, owners_test = (np.array(names)[split.ids] for split in (train, test))
+    data = dataset(
+        x, train.y, x_test, test.y, clients=owners, clients_test=owners_test, kind=series.kind, targets="numbers",
+        name=_name(path), form=f"read from {path.name}",
+    )  # fmt: skip
+    row = replace(data.row, targets=RealTargets(series.horizon, series.window, series.season or 0))
+    return replace(data, row=row, decoded=replace(data.decoded, notes=(*counts.notes(series), *data.notes)))
+
+
+def _name(path: Path) -> str:
+    return re.sub(r"[^\w-]", "-", path.stem)[:40] or "data"
+
+
 def _arrays(path: Path, sources: Sequence[PlacedFile], reading: FileReading, whole: Examples) -> Arrays:
-    labels, classes = own_tables.labels(whole.labels, reading.classes or whole.classes or None)
+    is_real = reading.targets == "numbers"
+    if is_real:
+        labels, classes = own_tables.real_targets(whole.labels, path), None
+    else:
+        labels, classes = own_tables.labels(whole.labels, reading.classes or whole.classes or None)
     notes = list(_notes(path, sources, whole))
-    found = np.unique(whole.labels).astype(str).tolist()
+    found = [] if is_real else np.unique(whole.labels).astype(str).tolist()
     if len({isinstance(own_tables.label_value(text), str) for text in found}) > 1:
         notes.append(f"some labels are numbers and some are texts: {_some(found)}")
     is_test, note = _is_test(whole.parts)
     if note:
         notes.append(note)
-    name = re.sub(r"[^\w-]", "-", path.stem)[:40] or "data"
+    name = _name(path)
     about: dict[str, Any] = {
         "kind": reading.kind or whole.kind,
         "classes": classes,
+        "targets": reading.targets,
         "missing": reading.missing,
         "name": name,
         "form": f"read from {path.name}",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -102,6 +103,15 @@ def read(file: Path, reading: FileReading) -> Examples:
         raise DataError(f"{file}: is of no known form; {nearest(file.suffix, READERS)}")
     found = reader(file)
     return found if isinstance(found, Examples) else _of_table(found, reading)
+
+
+def column_table(file: Path) -> ColumnTable:
+    """The columns of a table; DataError for a file of another form."""
+    reader = READERS.get(file.suffix.lower())
+    found = None if reader is None else reader(file)
+    if not isinstance(found, ColumnTable):
+        raise DataError(f"{file}: is no table with columns; give CSV, Parquet or Arrow")
+    return found
 
 
 # --- forms ------------------------------------------------------------------------------------------------------------
@@ -593,6 +603,18 @@ def labels(given: NDArray[Any], classes: Any) -> tuple[NDArray[Any], Any]:
     if classes is not None and classes != len(set(texts)):
         raise DataError(f"data.reading.classes = {classes}: there are {len(set(texts))} labels, which are not 0, 1, ..")
     return np.array(texts), names
+
+
+def real_targets(given: NDArray[Any], path: Path) -> NDArray[np.float64]:
+    """Labels as real numbers; DataError that names the first example without one."""
+    numbers = np.empty(len(given))
+    for place, cell in enumerate(given.tolist()):
+        value = label_value(str(cell))
+        if isinstance(value, str) or not math.isfinite(value):
+            where = f"{path}: example {place + 1}: its target is {cell!r}, no number"
+            raise DataError(f"{where}; leave it out, or say data.reading.targets = class")
+        numbers[place] = value
+    return numbers
 
 
 def label_value(text: str) -> int | float | str:

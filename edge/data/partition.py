@@ -320,12 +320,14 @@ def _cuts(counts: Indices) -> Indices:
 
 def mirrored(train: Split, parts: Parts, test: Split, classes: int, rng: Generator, options: Options) -> Parts:
     """The class proportions of each client's training examples; every test example has a client."""
-    return mirror(histogram(train.y, parts, classes), test.y, rng)
+    return mirror(histogram(train.labels, parts, classes), test.labels, rng)
 
 
 def mirrored_in_part(train: Split, parts: Parts, test: Split, classes: int, rng: Generator, options: Options) -> Parts:
     """The same; of each class, as large a part is left out as of the training set."""
-    return mirror(histogram(train.y, parts, classes), test.y, rng, np.bincount(train.y, minlength=classes))
+    return mirror(
+        histogram(train.labels, parts, classes), test.labels, rng, np.bincount(train.labels, minlength=classes)
+    )
 
 
 def mirror(counts: Indices, labels: Indices, rng: Generator, available: Indices | None = None) -> list[Indices]:

@@ -49,6 +49,8 @@ class PartitionRow:
     """Whether all clients have equally many examples."""
     allows_empty: bool = True
     """Whether there may be more clients than examples."""
+    of_classes: bool = False
+    """Whether it is by class, which real targets have not"""
 
 
 def _check_alpha(config: DataConfig, data: DataSet) -> None:
@@ -124,6 +126,7 @@ _ROWS = (
         ("alpha",),
         _check_alpha,
         **_EQUAL,
+        of_classes=True,
     ),
     PartitionRow(
         "dirichlet-unbalanced",
@@ -142,6 +145,7 @@ _ROWS = (
         ("epsilon",),
         _check_epsilon,
         **_EQUAL,
+        of_classes=True,
     ),
     PartitionRow(
         "classes",
@@ -151,6 +155,7 @@ _ROWS = (
         _CLASSES,
         _check_classes,
         **_EQUAL,
+        of_classes=True,
     ),
     PartitionRow(
         "class-shares",
@@ -160,6 +165,7 @@ _ROWS = (
         _CLASSES,
         _check_classes,
         allows_empty=False,
+        of_classes=True,
     ),
     PartitionRow(
         "pairs",
@@ -167,6 +173,7 @@ _ROWS = (
         partition.pairs,
         check=_check_pairs,
         allows_empty=False,
+        of_classes=True,
     ),
     PartitionRow(
         "natural",

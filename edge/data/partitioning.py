@@ -67,7 +67,14 @@ def check_partition(config: DataConfig, data: DataSet) -> None:
     rule = config.partition
     if config.clients < 1:
         raise PartitionError(f"data.clients = {config.clients}: at least one client is needed")
-    partition_row(rule.kind).check(config, data)
+    row = partition_row(rule.kind)
+    row.check(config, data)
+    if row.of_classes and data.numbers:
+        by_number = [each.name for each in PARTITIONS.values() if not each.of_classes and each.name != BOARDS]
+        raise PartitionError(
+            f"data.partition.kind = {rule.kind}: is by class, and the targets of {data.name} are real; choose "
+            f"{', '.join(by_number[:-1])} or {by_number[-1]}"
+        )
     if rule.kind != "file" and rule.file is not None:
         raise PartitionError(
             f"data.partition.file = {rule.file!r} is read only with data.partition.kind = file, not with {rule.kind}"
@@ -115,9 +122,9 @@ def partition_data(config: DataConfig, data: Data) -> ClientIndices:
     if given is not None and "validation" in given:
         return ClientIndices(train, test, given["validation"])
     by = config.validation_by or data.row.validation_by
-    labels, overlap = None if by == "client" else data.train.y, data.row.overlap if by == "stretch" else None
+    labels, overlap = None if by == "client" else data.train.labels, data.row.overlap if by == "stretch" else None
     if overlap and data.row.overlap_within == "client":
-        labels = np.zeros_like(data.train.y)  # one stretch of all
+        labels = np.zeros_like(data.train.labels)  # one stretch of all
     train, validation = partition.hold_out(train, config.validation, rule.seed or 0, labels, overlap)
     return ClientIndices(train, test, validation)
 
@@ -171,7 +178,7 @@ def _split_both(config: DataConfig, row: PartitionRow, data: Data) -> tuple[Sequ
 
     def split(part: Split, rng: np.random.Generator) -> Sequence[Indices]:
         assert row.split is not None
-        return checked(row.split(part.y, part.ids, config.clients, classes, rng, options), len(part.y))
+        return checked(row.split(part.labels, part.ids, config.clients, classes, rng, options), len(part.y))
 
     try:
         train = split(data.train, rngs[0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ ExampleKind = Literal["image", "features", "series", "tokens"]
 """Grey or colour images; rows of numbers; channels of numbers over time; sequences of token numbers."""
 
 
+REAL = "r"
+"""Before the number of real targets, in names of arrays"""
 CHANNELS = (1, 3, 4)
 """Numbers of channels that images may have last"""
 DIMENSIONS: dict[ExampleKind, int] = {"image": 3, "features": 1, "series": 2, "tokens": 1}
@@ -31,6 +33,32 @@ class DataError(ValueError):
 
 class PartitionError(DataError):
     """The examples cannot be partitioned among the clients as configured."""
+
+
+class RealTargets(NamedTuple):
+    """What targets are that are no classes."""
+
+    numbers: int = 0
+    """Of an example; 0: targets are classes"""
+    window: int = 0
+    """Steps at the front of an example that are the values of the target before its numbers; 0: it is no window"""
+    season: int = 0
+    """Steps after which a series is like itself, at most as many as the window has; 0: unknown"""
+
+    @property
+    def text(self) -> str:
+        """As names of arrays have it: r2w8s4."""
+        return f"{REAL}{self.numbers}" + (f"w{self.window}s{self.season}" if self.window else "")
+
+    @classmethod
+    def parsed(cls, text: str) -> RealTargets:
+        """Inverse of `text`; no real targets for a number of classes."""
+        if not text.startswith(REAL):
+            return cls()
+        return cls(*map(int, re.split("[ws]", text[1:])))
+
+
+OF_CLASSES = RealTargets()
 
 
 @dataclass(frozen=True)
@@ -93,6 +121,8 @@ class DataSet:
     """Whether these are counted among the examples of its class, or among all of its client"""
     content: str = ""
     """The hash of its decoded examples (`Data.sha256`), if they are arrays that were given in Python."""
+    targets: RealTargets = OF_CLASSES
+    """Of real targets, whose ``classes`` is 1"""
 
     def __post_init__(self) -> None:
         if self.kind == "image":
@@ -106,6 +136,11 @@ class DataSet:
             raise DataError(f"data set {self.name}: vocabulary belongs to tokens; it is {self.vocabulary}")
         if self.reader is None and not self.content:
             raise DataError(f"data set {self.name}: {self.kind} need a reader")
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of a real target; 0: targets are classes."""
+        return self.targets.numbers
 
     @property
     def validation_by(self) -> Literal["client", "stretch"]:
@@ -151,10 +186,15 @@ class Split:
     x: NDArray[Any]
     """(examples, channels, height, width) uint8, (examples, features) or (examples, channels, length) float32, or
     (examples, length) uint8, int32 or int64"""
-    y: NDArray[np.int64]
-    """(examples,) classes"""
+    y: NDArray[Any]
+    """(examples,) int64 classes, or (examples, numbers) float32 real targets"""
     ids: NDArray[Any] | None = None
     """(examples,) natural clients: ints in the cache, ints or text in the source; None if the set has none."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(examples,) classes; of real targets, one class for all."""
+        return self.y if self.y.ndim == 1 else np.zeros(len(self.y), np.int64)
 
 
 @dataclass(frozen=True)
@@ -305,6 +345,38 @@ _ROWS = (
         vocabulary=1024,
     ),
     DataSet(
+        "parking",
+        "Occupancy of 30 car parks, the next hour from four",
+        1,
+        shape=(8,),
+        stored=(8,),
+        profile="standardise-client",
+        source="Stolfi, Alba and Yao, Parking Birmingham, UCI Machine Learning Repository, 2019",
+        id_column="SystemCodeNumber",
+        reader="edge.data.sensors",
+        archive="parking.csv",
+        kind="features",
+        overlap=9,
+        overlap_within="client",
+        targets=RealTargets(2, 8),
+    ),
+    DataSet(
+        "wind",
+        "Wind at 12 Irish stations, the next day from 14",
+        1,
+        shape=(14,),
+        stored=(14,),
+        profile="standardise-client",
+        source="Haslett and Raftery, Applied Statistics 38, 1989",
+        id_column="station",
+        reader="edge.data.sensors",
+        archive="wind.csv",
+        kind="features",
+        overlap=14,
+        overlap_within="client",
+        targets=RealTargets(1, 14),
+    ),
+    DataSet(
         "synthetic",
         "Synthetic(1, 1) of FedProx, drawn, 30 clients",
         10,
@@ -358,17 +430,24 @@ DATASETS: dict[str, DataSet] = {row.name: row for row in _ROWS}
 
 
 _ARRAYS = re.compile(
-    r"([\w-]{1,40})/(image|features|series|tokens)-(\d{1,9})/(\d{1,7}(?:x\d{1,7}){0,2})/(\d{1,7})/([0-9a-f]{64})"
+    r"([\w-]{1,40})/(image|features|series|tokens)-(\d{1,9})/(\d{1,7}(?:x\d{1,7}){0,2})/(\d{1,7}|r\d{1,7}(?:w\d{1,7}s\d{1,7})?)/([0-9a-f]{64})"
     r"(/ids)?"
 )
-"""``NAME/KIND-NUMBER/SHAPE/CLASSES/HASH``, and `IDS` behind it if they say whose each example is: all that the row of
-arrays depends on, so that it needs no file"""
+"""``NAME/KIND-NUMBER/SHAPE/TARGETS/HASH``, with the number of classes, or `REAL` and that of real targets, and `IDS`
+behind it if they say whose each example is: all that the row of arrays depends on, so that it needs no file"""
 IDS = "/ids"
 GIVEN = "arrays"
 
 
 def arrays_row(
-    name: str, kind: ExampleKind, number: int, shape: tuple[int, ...], classes: int, sha256: str, has_ids: bool = False
+    name: str,
+    kind: ExampleKind,
+    number: int,
+    shape: tuple[int, ...],
+    classes: int,
+    sha256: str,
+    has_ids: bool = False,
+    targets: RealTargets = OF_CLASSES,
 ) -> DataSet:
     """The row of arrays; ``number``: the largest pixel, or that of the tokens; ``has_ids``: whether they say which
     client made each example. DataError for an impossible one."""
@@ -389,6 +468,7 @@ def arrays_row(
         vocabulary=number if kind == "tokens" else None,
         content=sha256,
         id_column="ids" if has_ids else None,
+        targets=targets,
     )
 
 
@@ -396,7 +476,8 @@ def arrays_name(row: DataSet) -> str:
     """The name under which `dataset` finds the row of arrays."""
     number = {"image": row.pixel_max, "tokens": row.vocabulary}.get(row.kind, 0)
     ids = IDS if row.id_column else ""
-    return f"{row.name}/{row.kind}-{number}/{'x'.join(map(str, row.stored))}/{row.classes}/{row.content}{ids}"
+    targets = row.targets.text if row.numbers else row.classes
+    return f"{row.name}/{row.kind}-{number}/{'x'.join(map(str, row.stored))}/{targets}/{row.content}{ids}"
 
 
 def is_arrays(name: str) -> bool:
@@ -407,9 +488,10 @@ def is_arrays(name: str) -> bool:
 def dataset(name: str) -> DataSet:
     """The row of a set, by name, as ``module:ROW`` or of arrays; DataError with the nearest name if there is none."""
     if (match := _ARRAYS.fullmatch(name)) is not None:
-        own, kind, number, sizes, classes, sha256, ids = match.groups()
-        shape = tuple(map(int, sizes.split("x")))
-        return arrays_row(own, kind, int(number), shape, int(classes), sha256, bool(ids))  # type: ignore[arg-type]  # the kind
+        own, kind, number, sizes, targets, sha256, ids = match.groups()
+        shape, real = tuple(map(int, sizes.split("x"))), RealTargets.parsed(targets)
+        classes = 1 if real.numbers else int(targets)
+        return arrays_row(own, kind, int(number), shape, classes, sha256, bool(ids), real)  # type: ignore[arg-type]  # the kind
     try:
         return find(name, DATASETS, DataSet, "data set")
     except ValueError as error:

@@ -7,7 +7,6 @@ Diao, Ding and Tarokh, ICLR 2021, https://arxiv.org/abs/2010.01264, section 4. T
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from edge.protocol.options.heterofl import MaskedOptions
 from edge.protocol.payload import Payload
@@ -29,6 +28,6 @@ class MaskedUpdate(ClientUpdate):
             self.classes = net.logit_scratch("classes", (visit.class_counts > 0).astype(float))
 
     def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
-        """The cross-entropy, with logits of 0 for classes without examples."""
-        logits = net.run(x)
-        return self.record_loss(F.cross_entropy(logits * self.classes if self.options.mask else logits, y))
+        """The loss; with a mask, of logits that are 0 for classes without examples."""
+        outputs = net.run(x)
+        return self.record_loss(net.criterion(outputs * self.classes if self.options.mask else outputs, y))

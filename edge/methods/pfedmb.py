@@ -18,13 +18,12 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from edge.methods.branched_layers import BranchWeights
 from edge.protocol.options.pfedmb import ALPHA, PFedMBOptions, branched_keys, mixing_flops, weighted_layers
 from edge.protocol.payload import MODEL, Payload, Vector, block_of
 from edge.training.block_model import BlockModel
-from edge.training.client_update import Batches, ClientUpdate, Step, VisitContext
+from edge.training.client_update import Batches, ClientUpdate, Step, VisitContext, plain_loss
 from edge.training.sgd import Loss
 
 PHASE = "branch weights"
@@ -68,8 +67,8 @@ class PFedMBUpdate(ClientUpdate):
     def adapt(self, net: BlockModel, batches: Batches, step: Step) -> None:
         """Both phases, each with the epochs of the adaptation; or phase B alone."""
         if self.layers and self.options.fine_tuning == "both" and self.options.alpha_epochs != 0:
-            self._train_alpha(net, self.visit.phase(PHASE, None), step, _cross_entropy)
-        self._train_weights(net, batches, step, _cross_entropy)
+            self._train_alpha(net, self.visit.phase(PHASE, None), step, plain_loss)
+        self._train_weights(net, batches, step, plain_loss)
 
     def _train_alpha(self, net: BlockModel, batches: Batches, step: Step, loss: Loss) -> None:
         """By η_α, which follows the schedule of η_W; back onto the simplex where softmax does not keep α there."""
@@ -103,10 +102,6 @@ class PFedMBUpdate(ClientUpdate):
                 weights = [Vector(layer().cpu().numpy().copy()) for layer in _branch_weights(net)]
             up = {**up, ALPHA: dict(zip(self.sent, weights, strict=False))}
         return up, state, numbers
-
-
-def _cross_entropy(net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(net.run(x), y)
 
 
 def _branch_weights(net: BlockModel) -> list[BranchWeights]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import Meta
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from edge.protocol.home import FilePath
+from edge.protocol.intervals import interval_seconds
+from edge.protocol.losses import CROSS_ENTROPY, LossRow, loss
 from edge.protocol.lr_schedules import LrContext, LrSchedule, checked_rate, lr_schedule
 from edge.protocol.optimizers import SGD, SGD_TRAFFIC, OptimizerRow, StatePolicy, optimizer
 from edge.protocol.options.base import Options, joined
@@ -57,6 +59,8 @@ Norm = Literal["batch", "group", "none"]
 """Normalisation after the convolutions of a model."""
 EvalSplit = Literal["train", "validation", "test"]
 """Which of a client's examples its model is evaluated on."""
+ACCURACY = "accuracy"
+"""The metric that classifiers are judged by"""
 MOMENTUM = "momentum"
 """SGD's vector beside the weights"""
 WARMUP_STEPS = 10
@@ -123,6 +127,8 @@ class FileReading(Section):
 
     label: str | None = None
     """Column of the label; by default one named label, target, class, y, label_id or fine_label."""
+    targets: Literal["class", "numbers"] = "class"
+    """What labels are: classes, or real targets for another ``train.loss`` than cross-entropy."""
     client: str | None = None
     """Column that says which client made an example; by default one named client or client_id, or the file's path."""
     split: str | None = None
@@ -145,6 +151,44 @@ class FileReading(Section):
 
 
 @dataclass(frozen=True)
+class SeriesReading(Section):
+    """How windows of series are made of ``data.file``, a table or a folder of tables with a row for each time."""
+
+    target: str
+    """Column that is forecast."""
+    time: str | None = None
+    """Column of the time, a date in ISO 8601 or a number; by default one named time, timestamp, date or datetime, or
+    year, month and day together."""
+    device: str | None = None
+    """Column that says which device a row is of; by default one named device, client, station or sensor, or the file's
+    path."""
+    features: tuple[str, ...] = ()
+    """Further columns whose values are in the window; by default the target's alone."""
+    window: Annotated[int, Field(ge=1, le=100_000)] = 24
+    """Steps of a window."""
+    horizon: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Steps behind it whose values are the targets."""
+    season: Annotated[int | None, Field(ge=1)] = None
+    """Steps after which a series is like itself, such as 24 hours; at most ``window``. For the baseline that foresees
+    what was one season before."""
+    every: Annotated[int, Field(ge=1)] = 1
+    """Steps from one window to the next."""
+    step: Annotated[float, BeforeValidator(interval_seconds), Field(gt=0)] | None = None
+    """Time from one step to the next, such as "30 min": rows are put on a grid of it. By default consecutive rows are a
+    step apart."""
+    gaps: Literal["leave", "last"] = "leave"
+    """Windows with a gap are left out; or a gap has the value before it."""
+    least: float | str | None = None
+    """Values of the target below it are taken as gaps; a number, or a column."""
+    most: float | str | None = None
+    """The same of values above it."""
+    test: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Part of each device's time, the last, whose windows are the test set."""
+    kind: Literal["features", "series"] = "features"
+    """Whether a window is a row of numbers, as for mlp, or channels over time, as for har-cnn."""
+
+
+@dataclass(frozen=True)
 class DataConfig(Section):
     """Which data set, and who holds what of it."""
 
@@ -154,6 +198,8 @@ class DataConfig(Section):
     """A data set of your own, in place of ``name``: a table (CSV, Parquet, Arrow, npz), JSON of LEAF, or a folder of
     such files or of images. Its clients, if it says any, are those of the run."""
     reading: FileReading = FileReading()
+    series: SeriesReading | None = None
+    """Given if ``file`` holds series, of which windows are the examples."""
     root: FilePath | None = None
     """Folder searched first; if it is named and lacks the set, that is an error."""
     clients: Annotated[int, Field(ge=1, le=1_000_000), Also("num_clients", "n_clients")] = 10
@@ -192,6 +238,11 @@ class TrainConfig(Section):
     """Learning rate of the first round."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """exponential: factor on the learning rate per round."""
+    loss: Annotated[str, Also("criterion", "objective")] = CROSS_ENTROPY
+    """Loss of local training (``fedbr list losses``), or ``module:ROW``. It decides what targets are, and by which
+    metric a run is judged."""
+    loss_options: dict[str, Any] = field(default_factory=dict)
+    """The loss's options."""
     optimizer: Annotated[str, Also("optim")] = SGD
     """Optimizer of local steps (``fedbr list optimizers``), or ``module:ROW``. Momentum, Nesterov's step and weight
     decay of sgd are the keys below; the others' are their options."""
@@ -287,6 +338,22 @@ class TrainConfig(Section):
             return lr
         falling = max(steps - rising, 1)
         return lr * (1 + math.cos(math.pi * min(step - rising, falling - 1) / falling)) / 2
+
+    @property
+    def is_cross_entropy(self) -> bool:
+        """Whether the loss is the one of classifiers."""
+        return self.loss == CROSS_ENTROPY
+
+    @cached_property
+    def loss_row(self) -> tuple[LossRow, PluginOptions]:
+        """The loss and its options; ValueError names an unknown one."""
+        row = loss(self.loss)
+        return row, row.options.model_validate(self.loss_options)
+
+    @property
+    def score(self) -> str:
+        """The metric by which the run is judged, ``accuracy`` of classifiers."""
+        return ACCURACY if self.is_cross_entropy else self.loss_row[0].score
 
     @cached_property
     def optimizer_row(self) -> tuple[OptimizerRow, PluginOptions]:
@@ -574,6 +641,14 @@ def scored_examples(test_count: int, subset: int | None, batch: int) -> int:
     return count // batch * batch or count
 
 
+class Baseline(NamedTuple):
+    """A forecast that needs no model, and its errors in units of the target, over all test examples."""
+
+    name: ShortText
+    rmse: float
+    mae: float
+
+
 @dataclass(frozen=True)
 class ModelProfile:
     """A worker's answer to describe.
@@ -624,6 +699,8 @@ class ModelProfile:
     client_names: tuple[ShortText, ...] = ()
     """Who client 0, 1, .. is, and the labels of classes; empty where data and partition have only numbers"""
     class_names: tuple[ShortText, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
+    """Of forecasts, on the test examples"""
     data_notes: tuple[ShortText, ...] = ()
     """What was done to the examples, in words"""
 
@@ -647,6 +724,7 @@ class ModelProfile:
             client_names=(),
             class_names=(),
             data_notes=(),
+            baselines=(),
         )
 
     @property

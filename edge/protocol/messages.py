@@ -16,6 +16,7 @@ from msgspec.msgpack import Decoder
 from numpy.typing import NDArray
 
 from edge.protocol.client_state import SEPARATOR
+from edge.protocol.config import ACCURACY as ACCURACY
 from edge.protocol.config import EvalSplit, Job, ModelProfile
 from edge.protocol.logged import MOST_NAMES, LoggedName, expect_recordable
 from edge.protocol.payload import VERSION_NBYTES, EncodedVectors, Payload, Vector
@@ -54,8 +55,8 @@ MOST_REQUESTS = 8
 """Parts of files that a worker may have requested and not received."""
 GLOBAL = -1
 """The client number of an `Evaluate` on the global test set."""
-ACCURACY, LOSS = "accuracy", "loss"
-"""The metrics of every evaluation: the number of correct examples, and the sum of their cross-entropy."""
+LOSS = "loss"
+"""The metric of every evaluation beside the one that a run is judged by: the sum of the loss."""
 SUBVALUE = "/"
 """Between the words of the name of an `EvaluatedQuantity`; no metric's name has it."""
 BEFORE: Literal["before"] = "before"
@@ -120,13 +121,15 @@ class EvaluatedQuantity(NamedTuple):
 
 
 CORRECT, CROSS_ENTROPY = EvaluatedQuantity(ACCURACY), EvaluatedQuantity(LOSS)
-"""The quantities of every evaluation."""
+"""The quantities of every evaluation of a classifier."""
 
 
 def further_quantities(job: Job) -> tuple[EvaluatedQuantity, ...]:
     """The quantities of an evaluation on a client beside its metrics, in the order of measurement."""
-    kinds = (BEFORE if job.adapt_before else None, job.eval_select)
-    return tuple(EvaluatedQuantity(name, kind=kind) for kind in kinds if kind is not None for name in (ACCURACY, LOSS))
+    kinds, names = (BEFORE if job.adapt_before else None, job.eval_select), (job.train.score, LOSS)
+    return tuple(
+        EvaluatedQuantity(name, kind=kind) for kind in kinds if kind is not None for name in dict.fromkeys(names)
+    )
 
 
 class Message(Struct, frozen=True):
@@ -381,9 +384,9 @@ class Score(Message, frozen=True):
 
     @property
     def examples(self) -> int | None:
-        """The number of examples whose accuracy and loss it has; None unless it has both."""
-        counts = {self.values.get(quantity, (0.0, None))[1] for quantity in (CORRECT, CROSS_ENTROPY)}
-        return counts.pop() if len(counts) == 1 else None
+        """The number of examples whose loss it has; None unless it has any, or where its accuracy is of others."""
+        counts = {self.values[of][1] for of in (CORRECT, CROSS_ENTROPY) if of in self.values}
+        return counts.pop() if len(counts) == 1 and CROSS_ENTROPY in self.values else None
 
 
 class Cancel(Message, frozen=True):

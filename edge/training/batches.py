@@ -18,6 +18,7 @@ from torch import Tensor
 
 from edge.data.augment import Profile, prepare, to_device
 from edge.data.registry import Split
+from edge.data.targets import TargetScale
 from edge.protocol.config import TrainConfig
 from edge.protocol.payload import ITEM_NBYTES
 from edge.protocol.rng import keyed_generator
@@ -41,10 +42,16 @@ class Loader:
     resident: bool = False
     """Whether all examples are on the device, as they are stored, from the first batch on; for splits that are read
     repeatedly on a GPU."""
+    scale: TargetScale | None = None
+    """Of real targets; None: targets are classes"""
+    reconstructs: bool = False
+    """Whether an example's target is the example itself, as the model gets it"""
 
     def fetch(self, chosen: Indices, draws: np.random.Generator | None = None) -> Batch:
-        """(x, y) with x as `prepare` returns it, y (batch,) int64; unaugmented without ``draws``."""
-        labels = to_device(np.asarray(self.split.y[chosen], dtype=np.int64), self.device)
+        """(x, y) with x as `prepare` returns it, unaugmented without ``draws``; y (batch,) int64, or of real targets
+        (batch, 3, numbers) float32 (`TargetScale.of`)."""
+        targets = self.split.labels[chosen] if self.scale is None else self.scale.of(self.split, chosen)
+        labels = to_device(np.asarray(targets), self.device)
         if self.resident:
             # A partition's indices are in a file that is mapped for reading, which torch has no tensors for.
             stored = self._examples[to_device(chosen.copy(), self.device)]
@@ -56,7 +63,11 @@ class Loader:
             ids = to_device(np.asarray(self.split.ids[chosen]), self.device)
         x = prepare(stored, self.profile, draws, ids)
         # Only images have a memory format.
-        return (x.contiguous(memory_format=self.memory_format) if x.dim() == 4 else x.contiguous()), labels
+        x = x.contiguous(memory_format=self.memory_format) if x.dim() == 4 else x.contiguous()
+        if self.reconstructs:
+            own = x.flatten(1)
+            labels = torch.stack((own, torch.zeros_like(own), torch.ones_like(own)), dim=1)
+        return x, labels
 
     @cached_property
     def _examples(self) -> Tensor:

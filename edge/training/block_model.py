@@ -36,6 +36,7 @@ from edge.protocol.payload import (
     Vector,
 )
 from edge.training.blocks import Block
+from edge.training.criterion import Criterion, CrossEntropy
 from edge.training.own_state import OwnState
 
 UNLOADED = 0x7FC0F00D
@@ -82,6 +83,8 @@ class BlockModel:
         """Of a frozen copy, in place of ``frozen_statistics``; None: as that says"""
         self.logit_shifts: tuple[Tensor, ...] = ()
         """Vectors (classes,) that are added to logits, also of frozen copies; set within training losses alone"""
+        self.criterion: Criterion = CrossEntropy()
+        """The loss of the run"""
         self._initial_buffers = self.buffers.clone()
         counts = [buffer for module in self.modules for buffer in module.buffers() if not buffer.is_floating_point()]
         self._counts = [(buffer, buffer.clone()) for buffer in counts]

@@ -30,7 +30,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from edge.protocol.config import TrainConfig, TrainingPlan
 from edge.protocol.logged import NumberLog
@@ -180,15 +179,15 @@ class ClientUpdate(NumberLog):
 
     def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """The local objective on one batch; a scalar."""
-        return self.record_loss(F.cross_entropy(net.run(x), y))
+        return self.record_loss(net.criterion(net.run(x), y))
 
     def correct(self, net: BlockModel) -> None:
         """Change ``net.grad`` in place, between backward and clipping, before the corrections of the method."""
 
-    def record_loss(self, cross_entropy: Tensor) -> Tensor:
-        """Record the main path's cross-entropy of this step, for the report; returns it unchanged."""
-        self.losses.append(cross_entropy.detach())
-        return cross_entropy
+    def record_loss(self, loss: Tensor) -> Tensor:
+        """Record the main path's loss of this step, for the report; returns it unchanged."""
+        self.losses.append(loss.detach())
+        return loss
 
     def train(self, net: BlockModel, batches: Batches, step: Step) -> None:
         """Train for all local epochs."""
@@ -212,24 +211,25 @@ class ClientUpdate(NumberLog):
     def adapt(self, net: BlockModel, batches: Batches, step: Step) -> None:
         """Adapt the model of `prepare_score` to the client's training examples before it is evaluated.
 
-        By default local training on the cross-entropy alone. ``batches``: all epochs of the adaptation; ``step``: at
+        By default local training on ``train.loss`` alone. ``batches``: all epochs of the adaptation; ``step``: at
         its step size, without corrections. Nothing of it is kept.
         """
         for x, y in batches():
-            step(_cross_entropy, x, y)
+            step(plain_loss, x, y)
 
 
-def _cross_entropy(net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(net.run(x), y)
+def plain_loss(net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
+    """``train.loss`` on one batch; a scalar."""
+    return net.criterion(net.run(x), y)
 
 
 def mean_loss(net: BlockModel, batches: Batches) -> float:
-    """Mean cross-entropy of the model, in evaluation mode, over these examples; 0 without any. Training mode after."""
+    """Mean loss of the model, in evaluation mode, over these examples; 0 without any. Training mode after."""
     total, count = 0.0, 0
     net.train_mode(False)
     with torch.no_grad():
         for x, y in batches():
-            total += float(F.cross_entropy(net.run(x), y, reduction="sum"))
+            total += float(net.criterion.total(net.run(x), y))
             count += len(y)
     net.train_mode(True)
     return total / max(count, 1)

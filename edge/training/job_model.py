@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import inspect
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -25,7 +26,7 @@ from torch import nn
 from edge.data.atomic_cache import text_once
 from edge.data.registry import DataSet
 from edge.models.registry import ModelRow, model
-from edge.protocol.config import Job, ModelConfig, ModelProfile, TensorAxes
+from edge.protocol.config import Job, ModelConfig, ModelProfile, TensorAxes, TrainConfig
 from edge.protocol.operations import KINDS
 from edge.protocol.options.base import Options
 from edge.protocol.payload import BUFFERS, PASS_TYPES, Payload, initial_slot
@@ -43,6 +44,7 @@ from edge.training.counts import (
     output_shapes,
     subnetwork_flops,
 )
+from edge.training.criterion import criterion
 from edge.training.exits import depth_axes, shortened
 from edge.training.metrics.registry import metric_row
 from edge.training.narrowed import add_statistics, model_axes, narrowed, share_numbers
@@ -54,11 +56,21 @@ MOST_PARAMETERS = 300_000_000
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
+def model_outputs(train: TrainConfig, dataset: DataSet) -> int:
+    """The outputs of a model: classes, those of a loss for each real target, or as many as an example has numbers."""
+    row, options = train.loss_row
+    if row.target == "class":
+        return dataset.classes
+    return (math.prod(dataset.shape) if row.target == "input" else dataset.numbers) * row.outputs(options)
+
+
 class JobModel:
     """The model of one job on the examples of one data set."""
 
     def __init__(self, job: Job, dataset: DataSet) -> None:
-        self.job, self.dataset = job, dataset
+        self.job, self.classes = job, dataset.classes
+        self.dataset = replace(dataset, classes=model_outputs(job.train, dataset))
+        """As the model sees it: its classes are the model's outputs"""
         self.row, self.cache = model(job.model.name), Path(job.cache)
         self.memory_format = MEMORY_FORMATS[job.train.memory_format or "contiguous"]
         self.own_modules = named_modules(_named(job, self.row))
@@ -94,6 +106,7 @@ class JobModel:
             seeded(self.job.seed, self.blocks), device, self.memory_format, self.job.by_layer, bool(self.own_modules)
         )
         net.frozen_statistics = self.job.train.frozen_statistics
+        net.criterion = criterion(self.job.train)
         return net
 
     def part_blocks(self, net: BlockModel, axes: TensorAxes, rate: float) -> list[Block]:
@@ -110,6 +123,7 @@ class JobModel:
         make = partial(self.part_blocks, net, self.description.axes, rate)
         part = BlockModel(make, net.device, self.memory_format, self.job.by_layer, bool(self.own_modules))
         part.frozen_statistics = self.job.train.frozen_statistics
+        part.criterion = net.criterion
         return part
 
     def narrower(self, net: BlockModel, part: BlockModel, rate: float) -> list[nn.Module]:
@@ -145,10 +159,10 @@ class JobModel:
             activations=counts.activations,
             data_sha256="",
             data_source="",
-            classes=self.dataset.classes,
+            classes=self.classes,
             test_count=0,
             samples=empty,
-            histogram=np.zeros((0, self.dataset.classes), dtype=np.int64),
+            histogram=np.zeros((0, self.classes), dtype=np.int64),
             test_samples=empty,
             variants=np.array([*self.variant_flops.values()]).reshape(-1, PASS_TYPES),
             operations=counts.operations,

@@ -22,8 +22,10 @@ from torch import Tensor
 
 from edge.data.augment import fitted, profile_for
 from edge.data.decoded_cache import found_row, open_data
+from edge.data.own_series import baselines
 from edge.data.partitioning import ClientIndices, cached_partition, client_names
 from edge.data.registry import Data, DataError, Split
+from edge.data.targets import TargetScale, fitted_scale, unscaled
 from edge.models.user_module import check_module
 from edge.protocol import client_state
 from edge.protocol.codecs.codecs import Codecs
@@ -137,7 +139,19 @@ class LocalTrainer:
         return np.sort(keyed_generator(self.job.seed, "eval").permutation(count)[:scored])
 
     def _loader(self, split: Split, resident: bool = False) -> Loader:
-        return Loader(split, fitted(self.profile, self.data.train), self.device, self.model.memory_format, resident)
+        profile = fitted(self.profile, self.data.train)
+        reconstructs = self.job.train.loss_row[0].target == "input"
+        memory_format = self.model.memory_format
+        return Loader(split, profile, self.device, memory_format, resident, self._target_scale, reconstructs)
+
+    @cached_property
+    def _target_scale(self) -> TargetScale | None:
+        row, data = self.job.train.loss_row[0], self.data
+        if row.target != "numbers":
+            return None
+        if not row.is_scaled:
+            return unscaled(data.row.numbers)
+        return fitted_scale(data.row.name, data.train, data.names.clients)
 
     @cached_property
     def net(self) -> BlockModel:
@@ -222,11 +236,12 @@ class LocalTrainer:
         for correction in self.job.corrections:
             self._check_client_side(correction, GradientCorrection)
         net = self.net
-        check_module(self.job.model, self.dataset)
+        check_module(self.job.model, self.model.dataset)
         description, draws = self.model.profile(net), partial(self.model.initial, net)
         if not data:
             return description, draws(0)
         clients = self.client_indices
+        _ = self._target_scale  # so that targets that nothing can be learned of are refused before the first round
         if self.job.data.partition.kind == BOARDS and not len(self.data.test.y):
             raise DataError(f"data set {self.data.row.name}: the server has no test examples to evaluate models on")
         description = replace(
@@ -241,6 +256,7 @@ class LocalTrainer:
             client_names=_short(client_names(self.job.data, self.data)),
             class_names=_short(self.data.names.classes),
             data_notes=_short(self.data.notes),
+            baselines=tuple(baselines(self.data.row, self.data.test)),
         )
         check_single_examples(self.model.blocks, self.dataset, self.job, description.samples)
 
@@ -278,7 +294,7 @@ class LocalTrainer:
 
     def class_counts(self, indices: Indices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """(classes,) of these training examples."""
-        return np.bincount(self.data.train.y[indices], minlength=self.data.row.classes).astype(np.int64)
+        return np.bincount(self.data.train.labels[indices], minlength=self.data.row.classes).astype(np.int64)
 
     def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
         """One visit: begin, train, end. The client's state is read from ``state_in`` and written to ``state_out``.
@@ -440,7 +456,7 @@ class LocalTrainer:
             if split is not None and task.client != GLOBAL:
                 # The split that selects the best round.
                 loader, indices = self._evaluated(task.client, split)
-                values |= self.metrics.accuracy_and_loss(net, loader.in_order(indices, self.job.eval_batch), split)
+                values |= self.metrics.score_and_loss(net, loader.in_order(indices, self.job.eval_batch), split)
             values |= self._on_model(net, task)
         takes_vectors = self.job.collects_vectors and task.start == 0
         return Score(task.start, task.client, values, self.metrics.vectors() if takes_vectors else {})
@@ -486,7 +502,7 @@ class LocalTrainer:
             net.train_mode(False)
             net.load(slices.taken(task.payload[MODEL]))
             self._settle(net, task, rate)
-            values |= self.metrics.accuracy_and_loss(net, self._chosen(task), rate=rate)
+            values |= self.metrics.score_and_loss(net, self._chosen(task), rate=rate)
         return values
 
     def _chosen(self, task: Evaluate) -> Iterator[Batch]:
@@ -497,7 +513,7 @@ class LocalTrainer:
     @cached_property
     def metrics(self) -> JobMetrics:
         """The metrics of every evaluation."""
-        return JobMetrics(self.job.metrics, self.job.metric_options)
+        return JobMetrics(self.job.metrics, self.job.metric_options, self.job.train)
 
     def _load_client_model(self, net: BlockModel, task: Evaluate, state_in: str | None) -> Values:
         """Load the model that a client would use, adapted to its training examples if the job says so.
@@ -513,7 +529,7 @@ class LocalTrainer:
         before: Values = {}
         if self.job.adapt_before:
             net.train_mode(False)
-            before = self.metrics.accuracy_and_loss(net, self._chosen(task), BEFORE)
+            before = self.metrics.score_and_loss(net, self._chosen(task), BEFORE)
         if self.job.adapt_epochs:
             batches = self._batches(task)
             self._allow_tf32(batches.config.precision == "tf32")

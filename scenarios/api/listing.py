@@ -146,6 +146,7 @@ def _row(kind: str, row: Any, name: str) -> Row:
             shown = ("name", "title", "classes", "kind", "shape", "vocabulary", "source")
             data = find_data(name, None, cache_folder())
             return {key: getattr(row, key) for key in shown} | {
+                "real_targets": row.numbers,
                 "natural_clients": row.id_column is not None,
                 "found": data,
             }
@@ -153,6 +154,9 @@ def _row(kind: str, row: Any, name: str) -> Row:
             return {"name": row.name, "title": row.title, "options": [f"data.partition.{key}" for key in row.keys]}
         case "metrics":
             return asdict(row) | {"options": [] if row.options is None else list(row.options.model_fields)}
+        case "losses":
+            about = {key: getattr(row, key) for key in ("name", "title", "source", "target", "score")}
+            return {**about, "options": options(row.options)}
         case "optimizers":
             made = row.options()
             costs = {"state": list(row.state(made)), "step_bytes": row.traffic(made), "step_flops": row.flops}

@@ -39,6 +39,7 @@ from scenarios.api.figures import RunFigures
 from scenarios.api.values import place
 from scenarios.config.errors import ReportError
 from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.run.score import OF_ACCURACY, RunScore
 from scenarios.run.setup import RunInputs
 from scenarios.studies.visit_parts import VisitParts, visit_parts
 
@@ -84,8 +85,11 @@ class Run(RunFigures):
             "method": run.method,
             "seed": run.scenario.get("seed"),
             "rounds": run.completed,
-            "accuracy": run.final(),
-            "best_accuracy": run.best(),
+            "accuracy": self.accuracy,
+            "best_accuracy": self.best_accuracy,
+            "metric": run.score.metric,
+            "score": run.final(),
+            "best_score": run.best(),
             "virtual_seconds": run.rounds[-1].end_s if run.rounds else 0.0,
             **{name: run.total(name) for name in SPENT},
             "stopped_by": None,
@@ -98,12 +102,25 @@ class Run(RunFigures):
 
     @property
     def accuracy(self) -> float | None:
-        """The last accuracy that was evaluated, in [0, 1]; None if none was."""
-        return self._opened().final()
+        """The last accuracy that was evaluated, in [0, 1]; None if none was, and for runs that are judged by another
+        metric (``train.loss``)."""
+        run = self._opened()
+        return run.final() if run.score == OF_ACCURACY else None
 
     @property
     def best_accuracy(self) -> float | None:
-        """The best accuracy of any round, in [0, 1]; None if none was evaluated."""
+        """The best accuracy of any round, in [0, 1]; None as of `accuracy`."""
+        run = self._opened()
+        return run.best() if run.score == OF_ACCURACY else None
+
+    @property
+    def score(self) -> float | None:
+        """The last value of the metric by which the run is judged, such as its accuracy or RMSE; None if none was."""
+        return self._opened().final()
+
+    @property
+    def best_score(self) -> float | None:
+        """The best value of that metric in any round; None if none was evaluated."""
         return self._opened().best()
 
     # --- tables -------------------------------------------------------------------------------------------------------
@@ -216,7 +233,8 @@ class Run(RunFigures):
 
     def __repr__(self) -> str:
         run = self._opened()
-        return f"<fedbr.Run {self.folder}: {display_name(run.method)}, {_percent(run.final())}, {run.stopped_by()}>"
+        judged = _scored(run.score, run.final())
+        return f"<fedbr.Run {self.folder}: {display_name(run.method)}, {judged}, {run.stopped_by()}>"
 
     def _repr_html_(self) -> str:
         summary, run = self.summary, self._opened()
@@ -224,7 +242,7 @@ class Run(RunFigures):
             "method": display_name(str(summary["method"])),
             "seed": str(summary["seed"]),
             "rounds": f"{summary['rounds']}, {run.stopped_by()}",
-            "accuracy": f"{_percent(self.accuracy)}, best {_percent(self.best_accuracy)}",
+            run.score.metric: f"{_scored(run.score, self.score)}, best {_scored(run.score, self.best_score)}",
             "virtual time": format_seconds(summary["virtual_seconds"]),
             "bytes down, up": f"{format_bytes(summary['bytes_down'])}, {format_bytes(summary['bytes_up'])}",
             "energy": format_joules(summary[ENERGY.key]),
@@ -234,8 +252,8 @@ class Run(RunFigures):
         return f"<table>{cells}</table>"
 
 
-def _percent(share: float | None) -> str:
-    return "not evaluated" if share is None else f"{100 * share:.2f} %"
+def _scored(score: RunScore, value: float | None) -> str:
+    return "not evaluated" if value is None else score.text(value)
 
 
 def _checkpoint(run: RecordedRun, round: int | None) -> Arrays:

@@ -100,13 +100,21 @@ def _dataset_details(row: Row) -> list[str]:
     kind += f" of a vocabulary of {row['vocabulary']}" if row["vocabulary"] else ""
     shape = "x".join(map(str, row["shape"])) + kind
     natural = ", with the author of each example" if row["natural_clients"] else ""
-    return [f"{row['classes']} classes, {shape}{natural}; {row['source']}", f"found: {row['found'] or 'not found'}"]
+    many = "s" * (row["real_targets"] > 1)
+    targets = f"{row['real_targets']} real target{many}" if row["real_targets"] else f"{row['classes']} classes"
+    return [f"{targets}, {shape}{natural}; {row['source']}", f"found: {row['found'] or 'not found'}"]
 
 
 def _metric_details(row: Row) -> list[str]:
     of = "a mean over examples" if row["per_example"] else "measured once per model"
     examples = f", on the {row['split']} examples" if row["split"] else ""
     return [f"{of}{examples}; {row['better']} is better", *filter(None, [", ".join(row["options"])])]
+
+
+def _loss_details(row: Row) -> Iterator[str]:
+    targets = {"class": "classes", "numbers": "real numbers", "input": "the example itself"}[row["target"]]
+    yield f"targets: {targets}; runs are judged by {row['score']}"
+    yield from _plugin_details(row)
 
 
 def _optimizer_details(row: Row) -> Iterator[str]:
@@ -227,6 +235,7 @@ DETAILS: Mapping[str, Callable[[Row], Iterable[str]]] = {
     "partitions": lambda row: list(filter(None, [", ".join(row["options"])])),
     "metrics": _metric_details,
     "codecs": _codec_details,
+    "losses": _loss_details,
     "optimizers": _optimizer_details,
     "devices": _device_details,
     "networks": _network_details,

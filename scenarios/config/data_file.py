@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from edge.data.content import restore_content
 from edge.data.own_files import kept
 from edge.data.registry import DataError, dataset, is_arrays
-from edge.protocol.config import FileReading
+from edge.protocol.config import FileReading, SeriesReading
 from edge.protocol.home import expanded
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
@@ -22,8 +22,9 @@ from scenarios.config.fleet_files import ARRAYS, DATA_FILE
 from scenarios.config.tables import TomlValue, leaves, set_value, value_at
 
 READING = "data.reading"
+SERIES = "data.series"
 NAME = "data.name"
-_READING = TypeAdapter(FileReading)
+_READING, _SERIES = TypeAdapter(FileReading), TypeAdapter(SeriesReading)
 
 
 def named(given: Mapping[str, TomlValue], beneath: Mapping[str, TomlValue], source: str) -> dict[str, TomlValue]:
@@ -39,33 +40,44 @@ def named(given: Mapping[str, TomlValue], beneath: Mapping[str, TomlValue], sour
         raise ScenarioError(
             f"{NAME} = {name!r}: {DATA_FILE} = {file!r} is the data set; leave one out", key=NAME, source=source
         )
-    if not any(key == DATA_FILE or key.startswith(f"{READING}.") for key in keys):
+    if not any(key == DATA_FILE or key.startswith((f"{READING}.", f"{SERIES}.")) for key in keys):
         return {}
-    reading = value_at(beneath, READING)
-    reading = dict(reading) if isinstance(reading, Mapping) else {}
-    for key, value in keys.items():
-        if key.startswith(f"{READING}."):
-            set_value(reading, key.removeprefix(f"{READING}."), value)
+    reading, windows = (_laid_over(keys, beneath, table) for table in (READING, SERIES))
     try:
         how = _READING.validate_python(reading)
+        series = _SERIES.validate_python(windows) if windows else None
     except ValidationError:  # its keys are refused with all others
         return {}
+    for table, is_given in ((READING, how != FileReading()), (SERIES, series is not None)):
+        if is_given and not isinstance(file, str):
+            raise ScenarioError(f"{table}: says how {DATA_FILE} is read, and there is none", key=table, source=source)
     if not isinstance(file, str):
-        if how != FileReading():
-            raise ScenarioError(
-                f"{READING}: says how {DATA_FILE} is read, and there is none", key=READING, source=source
-            )
         return {}
+    if series is not None and how != FileReading():
+        why = f"{READING}: {SERIES} says how {DATA_FILE} is read; leave one of them out"
+        raise ScenarioError(why, key=READING, source=source)
     if not file.strip():
         raise ScenarioError(f"{DATA_FILE} = {file!r}: names no file", key=DATA_FILE, source=source)
     try:
-        name, clients = kept(expanded(file), how, cache_folder())
+        name, clients = kept(expanded(file), how, cache_folder(), series)
     except (ValueError, RuntimeError, OSError) as error:
         raise ScenarioError(f"{DATA_FILE}: {error}", key=DATA_FILE, source=source) from None
     own: dict[str, TomlValue] = {NAME: name}
+    if series is not None:
+        own["data.augment"] = "standardise-client"
     if clients:
         own |= {"data.partition.kind": "natural", "data.clients": clients}
     return {key: value for key, value in own.items() if key not in keys or key == NAME}
+
+
+def _laid_over(keys: Mapping[str, TomlValue], beneath: Mapping[str, TomlValue], table: str) -> dict[str, TomlValue]:
+    """What a table says, of what lies beneath and of the keys that are laid over it."""
+    found = value_at(beneath, table)
+    said = dict(found) if isinstance(found, Mapping) else {}
+    for key, value in keys.items():
+        if key.startswith(f"{table}."):
+            set_value(said, key.removeprefix(f"{table}."), value)
+    return said
 
 
 def laid_over(tables: dict[str, TomlValue], beneath: Mapping[str, TomlValue], source: str) -> None:

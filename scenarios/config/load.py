@@ -25,6 +25,8 @@ from edge.models.registry import ModelRow, model
 from edge.protocol.codecs.registry import CODECS, codec_row, for_feedback, make_codec, why_no_feedback
 from edge.protocol.codecs.update_codec import with_levels
 from edge.protocol.config import Chain, CodecConfig
+from edge.protocol.losses import loss
+from edge.protocol.messages import LOSS
 from edge.protocol.optimizers import optimizer
 from edge.protocol.options.base import Options
 from edge.protocol.plugins import PluginOptions, is_own
@@ -35,7 +37,7 @@ from scenarios.config.error_messages import error_message, foremost, is_branch, 
 from scenarios.config.errors import COMMAND_LINE
 from scenarios.config.errors import ScenarioError as ScenarioError
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, PLUGIN_POINTS
-from scenarios.config.schema import Scenario, all_fields, without_nones
+from scenarios.config.schema import EvalSection, Scenario, all_fields, without_nones
 from scenarios.config.tables import TomlValue, leaves, set_value
 from scenarios.config.toml_source import FILES, ValueOrigin, extended, find, is_recorded, read
 from scenarios.config.value_types import type_text
@@ -265,11 +267,17 @@ def _checked(scenario: Scenario, raw: Mapping[str, TomlValue], resolver: _Resolv
     """The scenario with every default written out; checks are in the order of the messages that a user should see."""
     method: Method = resolver.row("method", named_method, scenario.method)
     train, travels = scenario.train, scenario.travels
+    resolver.row("train.loss", loss, train.loss)
+    resolver.row_options("train.loss", train.loss, train.loss_options)
     resolver.row("train.optimizer", optimizer, train.optimizer)
     resolver.row_options("train.optimizer", train.optimizer, train.optimizer_options)
     resolver.refuse("train.optimizer", validation.of_optimizer(method, scenario))
     method = with_optimizer_state(method, train, travels.down, travels.up)
     options: Options = resolver.options("method_options", scenario.method_options, method.options)
+    resolver.refuse("train.loss", validation.of_loss(method, options, train))
+    resolver.refuse("stop", validation.of_score(scenario))
+    if scenario.stop.target is not None:
+        scenario = scenario.model_copy(update={"stop": replace(scenario.stop, target_accuracy=None)})
     resolver.refuse("server", validation.of_server(scenario.server, method))
     server_options = resolver.row_options("server", scenario.server, scenario.server_options)
     scenario = _with_options(_with_defaults(scenario, raw, method), resolver)
@@ -300,6 +308,7 @@ def _checked(scenario: Scenario, raw: Mapping[str, TomlValue], resolver: _Resolv
     resolver.refuse("submodel", validation.of_submodels(method, scenario))
     resolver.refuse("aggregate.sum", validation.of_sum(method, options, scenario))
     resolver.refuse("codec", validation.of_codec(scenario))
+    resolver.refuse("train.loss", validation.of_targets(scenario, data))
     resolver.refuse("model.name", validation.of_examples(method, architecture, data))
     resolver.make("model.width", architecture.check_width, scenario.model.width)
     resolver.make("model.norm", architecture.check_norm, scenario.model.norm, scenario.model.width)
@@ -348,7 +357,8 @@ def _with_options(scenario: Scenario, resolver: _Resolver) -> Scenario:
     otherwise.
     """
     rounds, train, key = scenario.rounds, scenario.train, "eval.metric_options"
-    metrics = resolver.row("eval.metrics", metric_rows, scenario.eval.metrics)
+    names = (train.score, LOSS) if scenario.eval.metrics == EvalSection().metrics else scenario.eval.metrics
+    metrics = resolver.row("eval.metrics", lambda given: metric_rows(given, train.score), names)
     resolver.refuse(key, validation.of_metrics(metrics, scenario))
     given = scenario.eval.metric_options
     metric_options = {
@@ -359,14 +369,19 @@ def _with_options(scenario: Scenario, resolver: _Resolver) -> Scenario:
     policy = resolver.row_options("rounds.policy", rounds.policy, rounds.policy_options)
     selection = resolver.row_options("rounds.selection", rounds.selection, rounds.selection_options)
     schedule = resolver.row_options("train.lr_schedule", train.lr_schedule, train.lr_schedule_options)
+    loss_options = resolver.row_options("train.loss", train.loss, train.loss_options).model_dump()
     optimizer_options = resolver.row_options("train.optimizer", train.optimizer, train.optimizer_options).model_dump()
     span = train.lr_rounds if train.lr_schedule == "exponential" else train.lr_rounds or rounds.max
     tables = {
         "codec": _resolved_codec(scenario.codec, resolver),
-        "eval": replace(scenario.eval, metric_options=metric_options),
+        "eval": replace(scenario.eval, metrics=names, metric_options=metric_options),
         "rounds": replace(rounds, policy_options=policy.model_dump(), selection_options=selection.model_dump()),
         "train": replace(
-            train, lr_schedule_options=schedule.model_dump(), lr_rounds=span, optimizer_options=optimizer_options
+            train,
+            lr_schedule_options=schedule.model_dump(),
+            lr_rounds=span,
+            optimizer_options=optimizer_options,
+            loss_options=loss_options,
         ),
     }
     return scenario.model_copy(update=tables)

@@ -91,6 +91,9 @@ PLUGIN_POINTS = (
         ("LrSchedule",), "lr_schedule", "train.lr_schedule_options",
     ),
     PluginPoint(
+        "train.loss", "loss", "losses", "edge.protocol.losses", ("LOSSES",), ("LossRow",), "loss", "train.loss_options",
+    ),
+    PluginPoint(
         "train.optimizer", "optimizer", "optimizers", "edge.protocol.optimizers", ("OPTIMIZERS",), ("OptimizerRow",),
         "optimizer", "train.optimizer_options",
     ),

@@ -84,16 +84,38 @@ class AggregateSection(Section):
 
 
 @dataclass(frozen=True)
+class StopTarget(Section):
+    """A value of the metric by which a run is judged."""
+
+    metric: str
+    """That of ``train.loss``, such as rmse (``fedbr list losses``)."""
+    below: float | None = None
+    """Reached by values of at most this, of metrics whose lower values are better."""
+    above: float | None = None
+    """Reached by values of at least this, of the others."""
+
+
+@dataclass(frozen=True)
 class StopSection(Section):
     """When a run has reached its goal."""
 
     target_accuracy: Annotated[Fraction | None, Also("target", "goal_accuracy")] = None
     """``run`` stops when the test accuracy reaches it; ``compare`` runs on and reports when it was reached. "90 %" is
     0.9."""
+    target: StopTarget | None = None
+    """The same for runs with another ``train.loss``: ``{ metric = "rmse", below = 4.0 }``, in the metric's units. It
+    replaces ``target_accuracy``."""
     patience: Annotated[int | None, Field(ge=1), Also("early_stopping")] = None
     """Rounds without improvement after which a run has converged, in every command: it ends with the first evaluation
     that is so many rounds after the best, or more, and no better. The accuracy on the split of ``eval.select`` counts,
     or else the round's; ``rounds.max`` is the cap. By default runs go on."""
+
+    @property
+    def goal(self) -> float | None:
+        """The value that the run's score has to reach; None without a target."""
+        if self.target is None:
+            return self.target_accuracy
+        return self.target.above if self.target.below is None else self.target.below
 
 
 @dataclass(frozen=True)

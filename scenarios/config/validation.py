@@ -26,9 +26,11 @@ from costmodel.units import format_rate, format_seconds
 from edge.data.json_partition import parts_beside
 from edge.data.registry import DataSet
 from edge.models.registry import MODELS, ModelRow
+from edge.protocol.better import LOWER
 from edge.protocol.codecs.registry import make_codec
 from edge.protocol.codecs.update_codec import most_levels
 from edge.protocol.config import TrainConfig
+from edge.protocol.losses import LOSSES
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.optimizers import SGD
 from edge.protocol.options.base import Options
@@ -36,7 +38,7 @@ from edge.protocol.payload import CONTROL, BlockShape, Layout
 from edge.protocol.plugins import FLOWER_APP, is_own
 from edge.protocol.portable import PORTABLE
 from edge.protocol.spelling import nearest
-from edge.training.metrics.registry import MetricRow
+from edge.training.metrics.registry import MetricRow, metric_rows
 from scenarios.config import fleet_files
 from scenarios.config.schema import BlockExchangeSection, Scenario
 
@@ -204,6 +206,67 @@ def of_training(train: TrainConfig) -> Contradictions:
             f"train.partial_work = {train.partial_work}: visits differ in local epochs, and train.local_steps = "
             f"{train.local_steps} gives all as many steps; leave one of them out",
         )
+
+
+def of_loss(method: Method, options: Options, train: TrainConfig) -> Contradictions:
+    """Methods that compare logits of classes, or have a loss of their own."""
+    if train.is_cross_entropy:
+        return
+    for part in method.parts:
+        if not part.takes_losses(options):
+            takers = ", ".join(name for name, spec in OBJECTIVES.items() if spec.takes_losses(spec.options()))
+            why = f"{part.name} needs the logits and the cross-entropy of classes"
+            if part.name in ("heterofl", "fedrolex"):
+                why = f"{part.name} masks the logits of classes; choose method_options.mask = false"
+            yield "train.loss", f"train.loss = {train.loss!r}: {why}; methods that take any loss: {takers}"
+
+
+def of_targets(scenario: Scenario, data: DataSet) -> Contradictions:
+    """Losses of other targets than the data set has, and metrics that they cannot give."""
+    train, row = scenario.train, scenario.train.loss_row[0]
+    has = "numbers" if data.numbers else "class"
+    if row.target not in (has, "input"):
+        fitting = [name for name, other in LOSSES.items() if other.target in (has, "input")]
+        real = "real numbers" if data.numbers else "classes"
+        choose = f"choose train.loss among {', '.join(fitting)}"
+        yield "train.loss", f"train.loss = {train.loss!r}: the targets of {data.name} are {real}; {choose}"
+    if scenario.data.series is not None and scenario.data.validation:
+        why = "windows overlap, so that examples held out would be seen in training; leave it out"
+        yield "data.validation", f"data.validation = {scenario.data.validation:g}: {why}"
+    if row.target == "input" and data.kind == "tokens":
+        why = f"the examples of {data.name} are tokens, which are no numbers to give back"
+        yield "train.loss", f"train.loss = {train.loss!r}: {why}; choose cross-entropy"
+    given = "class" if row.target == "class" else "numbers"
+    for metric in metric_rows(scenario.eval.metrics, train.score):
+        if metric.targets not in ("any", given):
+            needs = "classes" if metric.targets == "class" else "real targets"
+            why = f"{metric.name} needs {needs}, and train.loss = {train.loss!r} has none"
+            yield "eval.metrics", f"eval.metrics: {why}; leave it out"
+        elif metric.losses and train.loss not in metric.losses:
+            why = f"{metric.name} needs the outputs of train.loss = {' or '.join(map(repr, metric.losses))}"
+            yield "eval.metrics", f"eval.metrics: {why}, and it is {train.loss!r}; leave it out"
+
+
+def of_score(scenario: Scenario) -> Contradictions:
+    """Targets of another metric than the one by which the run is judged, or of the wrong direction."""
+    train, stop, target = scenario.train, scenario.stop, scenario.stop.target
+    score = metric_rows((), train.score)[0]
+    way = "below" if score.better is LOWER else "above"
+    form = f'stop.target = {{ metric = "{score.name}", {way} = .. }}'
+    judged = f"runs with train.loss = {train.loss!r} are judged by {score.name}"
+    if target is None and stop.target_accuracy is not None and not train.is_cross_entropy:
+        yield "stop.target_accuracy", f"stop.target_accuracy = {stop.target_accuracy:g}: {judged}; write {form}"
+    if scenario.eval.select is not None and not train.is_cross_entropy:
+        why = f"{judged}, which is pooled over examples and no mean over clients; leave it out"
+        yield "eval.select", f"eval.select = {scenario.eval.select}: {why}"
+    if target is None:
+        return
+    if target.metric != score.name:
+        yield "stop.target", f"stop.target.metric = {target.metric!r}: {judged}; write {form}"
+    given = {name for name in ("below", "above") if getattr(target, name) is not None}
+    if given != {way}:
+        better = "lower" if way == "below" else "higher"
+        yield "stop.target", f"stop.target: {better} values of {score.name} are better; write {form}"
 
 
 def of_optimizer(method: Method, scenario: Scenario) -> Contradictions:

@@ -136,7 +136,7 @@ def readings(at: At, trails: Trails) -> dict[str, list[AmountReading]]:
         for row, by_seed in trails.items():
             points = [trail.within({amount: limit}).evaluated for trail in by_seed.values()]
             accuracy[row] = AccuracyAt(
-                **asdict(Mean.of([point.accuracy if point else None for point in points])),
+                **asdict(Mean.of([point.score if point else None for point in points])),
                 rounds=[point.rounds if point else None for point in points],
                 used_up=[amount.total(trail) >= limit for trail in by_seed.values()],
             )

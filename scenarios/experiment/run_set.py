@@ -86,6 +86,16 @@ class RunSet:
     asks: Mapping[str, str] = field(default_factory=dict)
     """The question in words, by name: a folder in which something else was asked is not resumed"""
 
+    def __post_init__(self) -> None:
+        """ScenarioError for runs that are not judged by their accuracy, which is what experiments compare."""
+        for run in self.runs:
+            train = run.loaded.scenario.train
+            if not train.is_cross_entropy:
+                raise ScenarioError(
+                    f"{run.loaded.name}: train.loss = {train.loss!r}: experiments compare accuracies, and its runs are "
+                    f"judged by {train.score}; make single runs, and fedbr report shows them side by side"
+                )
+
     @property
     def marks(self) -> dict[str, Any]:
         """The keys by which its file knows it."""

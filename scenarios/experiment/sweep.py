@@ -256,7 +256,7 @@ def plan(
 
 def default_targets(loaded: Loaded) -> tuple[float, ...]:
     """That of the scenario, if it has one."""
-    goal = loaded.scenario.stop.target_accuracy
+    goal = loaded.scenario.stop.goal
     return () if goal is None else (goal,)
 
 

@@ -88,7 +88,7 @@ class CellSelection:
             return Trail()
         accuracy = best.validation_accuracy if measure == VALIDATION else best.accuracy
         *before, last = run.trail[: best.round + 1]
-        return Trail([*before, replace(last, accuracy=accuracy)])
+        return Trail([*before, replace(last, score=accuracy)])
 
 
 class RunOfCell(TypedDict):
@@ -294,7 +294,7 @@ def measured(trails: Sequence[Trail], measure: str, limit: float) -> MeasuredCel
         amount = ACCURACY_AT[measure]
         reached = [trail.within({amount: limit}).evaluated for trail in trails]
         complete = [amount.total(trail) >= limit or measure in BEST_MEASURES for trail in trails]
-        values = [point.accuracy if point else None for point in reached]
+        values = [point.score if point else None for point in reached]
         nominal = [trail.within({NOMINAL_BYTES: limit}).final for trail in trails]
     else:
         amount = TO_ACCURACY[measure]

@@ -69,12 +69,12 @@ def ema(values: Sequence[float], how: Smoothing) -> list[float]:
 
 def smoothed(points: Trail, how: Smoothing) -> Trail:
     """The curve with averages in place of accuracies; rounds without an evaluation are skipped."""
-    averages = iter(ema([point.accuracy for point in points if point.accuracy is not None], how))
+    averages = iter(ema([point.score for point in points if point.score is not None], how))
     shown, best = [], 0.0
     for point in points:
-        accuracy = None if point.accuracy is None else next(averages)
+        accuracy = None if point.score is None else next(averages)
         best = max(best, accuracy or 0.0)
-        shown.append(replace(point, accuracy=accuracy, best=best))
+        shown.append(replace(point, score=accuracy, best=best))
     return Trail(shown)
 
 

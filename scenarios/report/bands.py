@@ -46,8 +46,8 @@ def band(method: str, kind: str, trails: Sequence[Trail], limit: float | None = 
     grid = np.linspace(0, end if limit is None else min(end, limit), STEPS + 1)
     steps = []
     for points, amounts in zip(trails, totals, strict=True):
-        known = [index for index, point in enumerate(points) if point.accuracy is not None]
-        accuracies = np.array([np.nan, *(points[index].accuracy for index in known)], np.float64)
+        known = [index for index, point in enumerate(points) if point.score is not None]
+        accuracies = np.array([np.nan, *(points[index].score for index in known)], np.float64)
         steps.append(accuracies[np.searchsorted(amounts[known], grid, side="right")])
     values = np.stack(steps)
     deviation = values.std(axis=0, ddof=1) if len(trails) > 1 else np.where(np.isnan(values[0]), np.nan, 0.0)

@@ -19,12 +19,14 @@ from matplotlib.ticker import MaxNLocator
 
 from coordinator.rounds.amounts import BYTES, ENERGY, PRICE, ROUNDS, VIRTUAL_SECONDS, Amount
 from costmodel.units import JOULES
+from edge.protocol.better import HIGHER, Better
 from scenarios.report import plot_style
 from scenarios.report.plot_style import Doubles, ShownRuns
 from scenarios.report.readings import OF_TIERS, of_tiers, quantity
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.theme import INK, MUTED, LineStyle
 from scenarios.run.progress import Trail, is_cut_step
+from scenarios.run.score import OF_ACCURACY
 
 FEW_POINTS = 3
 """Fewer are marked, since they make no line"""
@@ -87,13 +89,13 @@ def over_seeds(series: Sequence[Mapping[float, float]], held: Sequence[bool] = (
     return Curve.of(np.array(common, np.float64), values)
 
 
-def over_amounts(trails: Sequence[Trail], amount: Amount, value: str = "accuracy", held: Sequence[bool] = ()) -> Curve:
+def over_amounts(trails: Sequence[Trail], amount: Amount, value: str = "score", held: Sequence[bool] = ()) -> Curve:
     """The curve of a field of `ProgressPoint` over the amounts at which any seed's changes.
 
     At each amount a seed has the last value that it evaluated within it, as budgets are read. The curve begins where
     every seed has one, and ends where the first of them ends; ``held``: as of `over_seeds`.
     """
-    known = [[point for point in trail if point.accuracy is not None] for trail in trails]
+    known = [[point for point in trail if point.score is not None] for trail in trails]
     if not all(known):
         return Curve(np.empty(0), np.empty(0), np.empty(0))
     spent = [np.array([amount.at(point) for point in points], np.float64) for points in known]
@@ -152,19 +154,24 @@ def _accuracy_line(group: RunGroup, style: LineStyle, target: float | None = Non
     """
     amounts = (VIRTUAL_SECONDS, BYTES, ENERGY, *OF_TIERS.values())
     if len(group.runs) > 1:
-        held = [target is not None and (run.final() or 0.0) >= target for run in group.runs]
+        held = [_has_reached(run, target) for run in group.runs]
         trails = [run.trail for run in group.runs]
         curves = {amount.key: over_amounts(trails, amount, held=held) for amount in amounts}
-        curves[ROUNDS.key] = over_seeds([by_round(run, "accuracy") for run in group.runs], held)
+        curves[ROUNDS.key] = over_seeds([by_round(run, "judged") for run in group.runs], held)
         return AccuracyLine(group.label, style, curves, list(map(attrgetter("key"), amounts)))
     run = group.first
-    points = [point for point in run.trail if point.accuracy is not None]
-    values = np.array([[point.accuracy for point in points]], np.float64)
+    points = [point for point in run.trail if point.score is not None]
+    values = np.array([[point.score for point in points]], np.float64)
     spent = {amount.key: [amount.at(point) for point in points] for amount in amounts}
     spent[ROUNDS.key] = [float(min(point.rounds, run.completed)) for point in points]
     known = {key: ~np.isnan(x) for key, x in spent.items()}
     curves = {key: Curve.of(np.array(x, np.float64)[known[key]], values[:, known[key]]) for key, x in spent.items()}
     return AccuracyLine(group.label, style, curves, is_cut=is_cut_step(run.rounds[-1]))
+
+
+def _has_reached(run: RecordedRun, target: float | None) -> bool:
+    final = run.final()
+    return target is not None and final is not None and run.score.better.reaches(final, target)
 
 
 def accuracy_panels(
@@ -179,23 +186,23 @@ def accuracy_panels(
     columns = len(amounts) if len(amounts) <= MOST_IN_ROW else 3
     figure, panels = shown.panels(len(amounts), columns, 380, sharey=True)
     for axes, amount in zip(panels, amounts, strict=True):
-        scale = _against(axes, lines, amount)
+        scale = _against(axes, lines, amount, shown.scale)
         if target is not None:
-            axes.axhline(100 * target, color=MUTED, linestyle=(0, (4, 3)), linewidth=1.2, label="target")
+            axes.axhline(target / shown.scale, color=MUTED, linestyle=(0, (4, 3)), linewidth=1.2, label="target")
         furthest = max((float(x) for line in lines for x in line.curves[amount.key].x[-1:]), default=0.0)
         for limit in (limit for limit in (budgets or {}).get(amount.key, ()) if limit <= furthest):
             axes.axvline(limit / scale, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
     for axes in panels[::columns]:
-        axes.set_ylabel(f"{shown.accuracy} (%)")
+        axes.set_ylabel(shown.score_label)
     plot_style.legend(figure, panels[0])
     return figure
 
 
-def _against(axes: Axes, lines: Sequence[AccuracyLine], amount: Amount) -> float:
-    """Draw accuracies against an amount; the unit of its axis, in SI."""
+def _against(axes: Axes, lines: Sequence[AccuracyLine], amount: Amount, of_score: float) -> float:
+    """Draw scores, divided by ``of_score``, against an amount; the unit of its axis, in SI."""
     scale, unit = plot_style.unit((line.curves[amount.key].x for line in lines), quantity(amount).units)
     for line in lines:
-        curve = line.curves[amount.key].scaled(scale, 0.01)
+        curve = line.curves[amount.key].scaled(scale, of_score)
         plot(axes, curve, line.label, line.style, amount.key in line.stepped)
         if line.is_cut:
             axes.plot(curve.x[-1:], curve.mean[-1:], **line.style | {"marker": "o", "markerfacecolor": "none"})
@@ -225,7 +232,9 @@ def losses(shown: ShownRuns) -> Figure | None:
             curve = over_seeds([by_round(run, column) for run in group.runs])
             if curve.x.size:
                 plot(axes, curve, group.label, shown.styles[group.label])
-        plot_style.over_rounds(axes, title=LOSSES[column], ylabel="cross-entropy (nats)")
+        plot_style.over_rounds(
+            axes, title=LOSSES[column], ylabel="cross-entropy (nats)" if shown.score == OF_ACCURACY else "loss"
+        )
     plot_style.legend(figure, max(panels, key=lambda axes: len(axes.get_lines())))
     return figure
 
@@ -249,8 +258,9 @@ def energy(shown: ShownRuns) -> Figure | None:
     plot_style.over_rounds(panels[0], title="Energy by round", ylabel=f"energy of clients so far ({unit})")
     panels[0].set_ylim(0, None)
     if scored:
-        _against(panels[1], [_accuracy_line(group, shown.styles[group.label]) for group in scored], ENERGY)
-        panels[1].set_ylabel(f"{shown.accuracy} (%)")
+        lines = [_accuracy_line(group, shown.styles[group.label]) for group in scored]
+        _against(panels[1], lines, ENERGY, shown.scale)
+        panels[1].set_ylabel(shown.score_label)
     plot_style.legend(figure, panels[0])
     return figure
 
@@ -261,13 +271,13 @@ Point = tuple[float, float]
 """(amount spent, accuracy in [0, 1])"""
 
 
-def front(points: Iterable[Point]) -> list[Point]:
-    """The points that no other beats, by amount: each has more accuracy than every cheaper one."""
-    best, kept = -1.0, []
-    for amount, accuracy in sorted(points, key=lambda point: (point[0], -point[1])):
-        if accuracy > best:
-            best = accuracy
-            kept.append((amount, accuracy))
+def front(points: Iterable[Point], better: Better = HIGHER) -> list[Point]:
+    """The points that no other beats, by amount: each has a better score than every cheaper one."""
+    best, kept, sign = better.worst, [], -1 if better is HIGHER else 1
+    for amount, score in sorted(points, key=lambda point: (point[0], sign * point[1])):
+        if better.prefers(score, best):
+            best = score
+            kept.append((amount, score))
     return kept
 
 
@@ -296,16 +306,18 @@ def pareto(shown: ShownRuns) -> Figure | None:
         for index, ((group, curve), end) in enumerate(zip(found, ends, strict=True)):
             style = shown.styles[group.label] | {"marker": MARKERS[index % len(MARKERS)]} | thin
             x, y = np.array([*zip(curve.x, curve.mean, strict=True), end]).T
-            axes.plot(x / scale, 100 * y, label=group.label, **style)
+            axes.plot(x / scale, y / shown.scale, label=group.label, **style)
             if curve.deviation[-1]:
-                at, (low, high) = end[0] / scale, 100 * (end[1] + curve.deviation[-1] * np.array([-1, 1]))
+                at, (low, high) = end[0] / scale, (end[1] + curve.deviation[-1] * np.array([-1, 1])) / shown.scale
                 axes.vlines(at, low, high, color=style["color"], linewidth=1.2)
         passed = [(float(x), float(y)) for _, curve in found for x, y in zip(curve.x, curve.mean, strict=True)]
-        points = front([*passed, *ends])
+        points = front([*passed, *ends], shown.score.better)
         if points:
             x, y = np.array([*points, (max(spent for spent, _ in ends), points[-1][1])]).T
-            axes.plot(x / scale, 100 * y, drawstyle="steps-post", label="front", zorder=3, **dashed)
+            axes.plot(x / scale, y / shown.scale, drawstyle="steps-post", label="front", zorder=3, **dashed)
         axes.set(title=amount.title, xlabel=f"{amount.axis} ({unit})", xlim=(0, None))
-    panels[0].set_ylabel(f"best {shown.accuracy} so far (%)")
+    panels[0].set_ylabel(
+        f"best {shown.score_label} so far" if not shown.score.is_share else f"best {shown.accuracy} so far (%)"
+    )
     plot_style.legend(figure, panels[0])
     return figure

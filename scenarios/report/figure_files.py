@@ -55,8 +55,7 @@ def check_path(path: Path) -> None:
 def groups_of(folders: Sequence[Path]) -> tuple[list[RunGroup], float | None]:
     """The runs of these folders as groups, and the target of the first."""
     runs = open_runs(folders)
-    target = (runs[0].scenario.get("stop") or {}).get("target_accuracy")
-    return grouped(runs), None if target is None else float(target)
+    return grouped(runs), runs[0].target
 
 
 @not_imported()

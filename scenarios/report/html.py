@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from edge.protocol.better import HIGHER
 from edge.protocol.files import write_text
 from edge.protocol.plugins import display_name
 from scenarios.config.tables import leaves
@@ -167,7 +168,7 @@ def write_experiment(
 def _page(title: str, runs: FoundRuns) -> str:
     opened = open_runs(runs.folders)
     compared = runs.comparison
-    target = (compared and compared.target_accuracy) or opened[0].scenario.get("stop", {}).get("target_accuracy")
+    target = (compared and compared.target_accuracy) or opened[0].target
     values = _sections(run_reader.grouped(opened), target, compared.common if compared else {}, runs.left_out)
     return render("report.html.j2", FILTERS, title=title, answer=None, **values)
 
@@ -228,11 +229,14 @@ def _sections(
     return {
         "runs": shown,
         "accuracy": figured.accuracy,
+        "metric": figured.score.metric,
         "all_runs": opened,
         "portable": all(run.is_portable for run in opened),
         "notices": run_reader.notices(by_group),
         "left_out_folders": left_out,
         "target": target,
+        "target_text": "" if target is None else figured.score.text_of_target(target),
+        "bound": "at least" if figured.score.better is HIGHER else "at most",
         "nominal": nominal,
         "facts": _facts(opened, target),
         "groups": tables.over_seeds(by_group, target) if has_seeds else None,
@@ -357,7 +361,7 @@ def _facts(runs: Sequence[RecordedRun], target: float | None) -> list[tuple[str,
     ]
     facts = [(name, several(entries)) for name, entries in values if entries and entries != [labels.PLAIN]]
     if target is not None:
-        facts.append(("target", f"{100 * target:g} %"))
+        facts.append(("target", runs[0].score.text_of_target(target)))
     sources = dict.fromkeys(run.environment.data.source for run in runs)
     if any(sources):
         facts.append(("data from", several([source for source in sources if source])))

@@ -18,13 +18,14 @@ from coordinator.records.schema import HostEvent
 from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.run import RoundFinished
 from costmodel.units import format_bytes, format_seconds
+from edge.protocol.config import ACCURACY
 from edge.protocol.plugins import display_name
 from edge.protocol.submodels import RATE
 from scenarios.config.load import Loaded
 from scenarios.config.schema import StopSection
 from scenarios.report.columns import fitting, widths
 from scenarios.run.observer import RunObserver
-from scenarios.run.progress import percent
+from scenarios.run.score import OF_ACCURACY, RunScore, score_of
 
 SHOWN_ROUNDS = 10
 SHOWN_RUNS = 12
@@ -32,7 +33,7 @@ SHOWN_RUNS = 12
 REFRESHES_PER_SECOND = 4
 LISTENING, JOINED, ENDED = "listening", "worker_joined", "worker_died"
 """Kinds of `HostEvent` that are shown."""
-COLUMNS = ("round", "accuracy", "virtual", "down", "up", "clients", "bottleneck", "wall")
+COLUMNS = ("round", ACCURACY, "virtual", "down", "up", "clients", "bottleneck", "wall")
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 24
 
@@ -51,7 +52,9 @@ class _RunProgress:
     started: float | None = None
     """Wall-clock seconds; None while the run is queued."""
     ended: float | None = None
-    accuracies: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    """The values by which the run is judged, of evaluated rounds"""
+    score: RunScore = OF_ACCURACY
     progress: list[tuple[RoundFinished, float]] = field(default_factory=list)
     """The last rounds, each with its wall seconds since the start."""
     first: tuple[int, float] | None = None
@@ -151,6 +154,7 @@ class LiveTable(RunObserver):
         run.rounds_max = loaded.scenario.rounds.max if loaded.method.app is None else None
         stop, budget = loaded.scenario.stop, loaded.scenario.budget
         run.may_end_sooner = (stop, budget) != (StopSection(), RunLimits())
+        run.score = score_of(loaded.scenario.train)
         objective = loaded.method.objective
         if (progress := objective.records.progress) is not None:
             run.column, run.values = progress.column, progress.values(loaded.blocks)
@@ -168,8 +172,8 @@ class LiveTable(RunObserver):
         run = self._runs[self._current]
         run.progress = [*run.progress, (progress, run.wall_seconds())][-SHOWN_ROUNDS:]
         run.first = run.first or (progress.rounds, run.wall_seconds())
-        if progress.row.accuracy is not None:
-            run.accuracies.append(progress.row.accuracy)
+        if progress.row.judged is not None:
+            run.scores.append(progress.row.judged)
         if progress.rounds == run.rounds_max or _is_cut(progress):
             run.ended = time.monotonic()
         self._line(line(run))
@@ -267,16 +271,16 @@ WALL, ETA, SPARK = 3, 4, 5
 
 
 def _state(run: _RunProgress) -> list[str]:
-    """Name, rounds, accuracy, wall time, time left, and the curve of accuracies."""
+    """Name, rounds, score, wall time, time left, and the curve of scores."""
     if run.started is None:
         return [run.name, "queued" if run.ended is None else "ended", "", "", "", ""]
     return [
         run.name,
         run.of_rounds(run.rounds) if run.progress or run.ended is not None else "starting",
-        percent(run.accuracies[-1]) if run.accuracies else "",
+        run.score.text(run.scores[-1]) if run.scores else "",
         format_seconds(float(f"{run.wall_seconds():.1f}")),
         run.eta_text(),
-        spark(run.accuracies),
+        spark(run.scores if run.score.is_share else _in_range(run.scores)),
     ]
 
 
@@ -284,8 +288,19 @@ DISPENSABLE = ("bottleneck", "clients", "up", "down", "wall")
 """Columns of rounds that a narrow terminal leaves out, the first one first; the method's own goes before them"""
 
 
+def _named(run: _RunProgress) -> list[str]:
+    """`COLUMNS`, with the metric by which the run is judged."""
+    return [run.score.metric if name == ACCURACY else name for name in COLUMNS]
+
+
+def _in_range(values: Sequence[float]) -> list[float]:
+    """Values of any unit as places between the least and the largest of them."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    return [(value - low) / (high - low) if high > low else 0.0 for value in values]
+
+
 def _rounds(run: _RunProgress, width: int) -> Table:
-    columns = list(COLUMNS)
+    columns = _named(run)
     if run.column and any(progress.chosen for progress, _ in run.progress):
         columns.append(f"{run.column} {run.values[0]:g}..")
     rows = [columns]
@@ -309,7 +324,7 @@ def _cells(run: _RunProgress, progress: RoundFinished, wall_seconds: float) -> l
         number = f"{row.round + 1} cut" if row.busy_s else "end"  # an evaluation after the last round is no round
     cells = [
         number,
-        "-" if row.accuracy is None else percent(row.accuracy),
+        "-" if row.judged is None else run.score.text(row.judged),
         format_seconds(row.end_s),
         format_bytes(progress.bytes_down),
         format_bytes(progress.bytes_up),
@@ -324,7 +339,7 @@ def line(run: _RunProgress) -> str:
     """The last round of a run as one line of text."""
     progress, wall_seconds = run.progress[-1]
     first, *cells = _cells(run, progress, wall_seconds)
-    names = [*COLUMNS[1:], run.column]
+    names = [*_named(run)[1:], run.column]
     number, *cut = first.split()
     if number != "end":
         number = " ".join([run.of_rounds(number), *cut])

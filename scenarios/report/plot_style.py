@@ -24,6 +24,7 @@ from scenarios.config.errors import ReportError
 from scenarios.report import theme
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.theme import AXIS, GRID, INK, MUTED, LineStyle
+from scenarios.run.score import RunScore
 
 Doubles = NDArray[np.float64]
 PIXELS_PER_INCH = 72
@@ -118,7 +119,23 @@ class ShownRuns:
         """What axes of accuracy are called, by the split of all runs."""
         evaluated = [run.scenario.get("eval") or {} for group in self.groups for run in group.runs]
         splits = {str(section.get("split", "test")) for section in evaluated} or {"test"}
-        return f"{splits.pop()} accuracy" if len(splits) == 1 else "accuracy"
+        return f"{splits.pop()} {self.score.metric}" if len(splits) == 1 else self.score.metric
+
+    @cached_property
+    def score(self) -> RunScore:
+        """The metric by which the runs are judged; of several metrics, one that has no unit."""
+        scores = {run.score for group in self.groups for run in group.runs}
+        return scores.pop() if len(scores) == 1 else RunScore("score", is_share=False)
+
+    @property
+    def scale(self) -> float:
+        """What values of the score are divided by on axes: a hundredth of shares, which are in percent."""
+        return 0.01 if self.score.is_share else 1.0
+
+    @property
+    def score_label(self) -> str:
+        """What axes of the score are called, with its unit."""
+        return f"{self.accuracy} (%)" if self.score.is_share else self.accuracy
 
     def panels(
         self, count: int, columns: int, height_pixels: float, sharex: bool = False, sharey: bool = False

@@ -24,6 +24,7 @@ from scenarios.report.run_reader import RecordedRun
 from scenarios.run.client_values import BestRound, OverClients
 from scenarios.run.progress import Mean, Trail
 from scenarios.run.run_records import PaidRecord
+from scenarios.run.score import OF_ACCURACY, RunScore
 
 Source = TypeVar("Source")
 Other = TypeVar("Other")
@@ -89,26 +90,39 @@ def of_tiers(trails: Iterable[Trail]) -> list[Amount]:
     return [amount for amount in OF_TIERS.values() if any(amount.total(trail) > 0 for trail in every)]
 
 
-def until(amount: Amount, target: float) -> Reading[Trail]:
-    """The amount spent until the first round whose accuracy reached the target, in [0, 1]."""
+SCORE = Quantity({"": 1})
+"""Values of a metric in units of its own"""
+
+
+def of_score(score: RunScore) -> tuple[Reading[Trail], Reading[Trail]]:
+    """`ACCURACY` and `BEST`, of runs that are judged by another metric."""
+    if score.is_share and score.metric == ACCURACY.key:
+        return ACCURACY, BEST
+    held = PERCENT if score.is_share else SCORE
+    final = Reading[Trail]("score", f"{score.metric}, final", held, attrgetter("final"), score.better)
+    return final, Reading("best_score", f"{score.metric}, best", held, attrgetter("best"), score.better)
+
+
+def until(amount: Amount, target: float, score: RunScore = OF_ACCURACY) -> Reading[Trail]:
+    """The amount spent until the first round whose score reached the target, of accuracies in [0, 1]."""
 
     def spent(trail: Trail) -> float | None:
         point = trail.until(target)
         return None if point is None else _known(amount.at(point))
 
-    heading = f"{amount.heading} to {100 * target:g} %"
+    heading = f"{amount.heading} to {score.text_of_target(target)}"
     return Reading(f"{amount.key}_to_{target:g}", heading, quantity(amount), spent, amount.better, NOT_REACHED)
 
 
-def within(amount: Amount, limit: float) -> Reading[Trail]:
-    """The accuracy when it was last evaluated within a budget, an amount in SI units that has a ``kind``."""
+def within(amount: Amount, limit: float, score: RunScore = OF_ACCURACY) -> Reading[Trail]:
+    """The score when it was last evaluated within a budget, an amount in SI units that has a ``kind``."""
     text = columns.cells(quantity(amount), [limit])[0]
     return Reading(
-        f"accuracy_at_{limit:g}_{amount.key}",
-        f"accuracy at {text}" + (f" {amount.heading}" if amount is amounts.ROUNDS else ""),
-        PERCENT,
+        f"{score.metric}_at_{limit:g}_{amount.key}",
+        f"{score.metric} at {text}" + (f" {amount.heading}" if amount is amounts.ROUNDS else ""),
+        PERCENT if score.is_share else SCORE,
         lambda trail: trail.within({amount: limit}).final,
-        HIGHER,
+        score.better,
     )
 
 

@@ -24,6 +24,7 @@ from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_readings
 from scenarios.run import aggregators, client_values, visits
 from scenarios.run.progress import Limits, Mean, PairTest, percent
+from scenarios.run.score import RunScore
 
 RATIO, CHANGE = Quantity({"": 1}, 3), Quantity({"%": Decimal("0.01")}, 1)
 SHARE = Quantity({"%": Decimal("0.01")}, 1)
@@ -41,11 +42,13 @@ def results(runs: Runs, target: float | None, common: Limits, nominal: bool) -> 
         column = TableColumn.of(reading, over=over)
         columns.append((reading, column if heading is None else replace(column, heading=heading)))
 
-    add("Accuracy", readings.ACCURACY.of(_trail_of), "final")
-    add("Accuracy", readings.BEST.of(_trail_of), "best")
+    score = score_of_all(runs)
+    final, best = readings.of_score(score)
+    add(score.metric.capitalize(), final.of(_trail_of), "final")
+    add(score.metric.capitalize(), best.of(_trail_of), "best")
     add("Length", readings.COMPLETED)
     if target is not None:
-        reaching = f"To {100 * target:g} %"
+        reaching = f"To {score.text_of_target(target)}"
         add(reaching, readings.until(amounts.VIRTUAL_SECONDS, target).of(_trail_of), "virtual time")
         add(reaching, readings.until(amounts.BYTES, target).of(_trail_of), "bytes, real")
         if nominal:
@@ -53,7 +56,7 @@ def results(runs: Runs, target: float | None, common: Limits, nominal: bool) -> 
         for amount in readings.of_tiers(run.trail for run in runs):
             add(reaching, readings.until(amount, target).of(_trail_of), amount.heading)
     for amount, limit in common.items():
-        add("Accuracy at", readings.within(amount, limit).of(_trail_of), amount.shown(limit))
+        add(f"{score.metric.capitalize()} at", readings.within(amount, limit, score).of(_trail_of), amount.shown(limit))
     add("Device work", readings.WORK, "real" if nominal else None)
     if nominal:
         add("Device work", readings.NOMINAL_WORK)
@@ -128,6 +131,12 @@ def device_means(found: Mapping[str, Sequence[Mapping[str, float]]]) -> Table | 
     return Table("mean accuracy of clients by device", columns, rows) if devices else None
 
 
+def score_of_all(runs: Runs) -> RunScore:
+    """The metric by which these runs are judged; of several metrics, one that has no unit."""
+    scores = {run.score for run in runs}
+    return scores.pop() if len(scores) == 1 else RunScore("score", is_share=False)
+
+
 def means_of_devices(run: RecordedRun) -> dict[str, float]:
     """Kind of device -> mean over its clients at the last evaluation."""
     return {device: of.mean for device, of in client_values.at_round(run.by_device).items()}
@@ -135,7 +144,8 @@ def means_of_devices(run: RecordedRun) -> dict[str, float]:
 
 def over_seeds(groups: Sequence[RunGroup], target: float | None) -> Table:
     """Means over seeds with half of their 95 % intervals; a value that only some seeds have is counted instead."""
-    shown: list[Reading[RecordedRun]] = [readings.ACCURACY.of(_trail_of), readings.BEST.of(_trail_of)]
+    score = score_of_all([run for group in groups for run in group.runs])
+    shown: list[Reading[RecordedRun]] = [reading.of(_trail_of) for reading in readings.of_score(score)]
     if any(client_values.last(run.evaluations) for group in groups for run in group.runs):
         shown.append(readings.WORST_DECILE.of(lambda run: client_values.last(run.evaluations)))
     if any(run.by_device for group in groups for run in group.runs):
@@ -143,7 +153,7 @@ def over_seeds(groups: Sequence[RunGroup], target: float | None) -> Table:
     of_tiers = readings.of_tiers(run.trail for group in groups for run in group.runs)
     spent = amounts.VIRTUAL_SECONDS, amounts.BYTES, amounts.ENERGY, *of_tiers
     if target is not None:
-        shown += [readings.until(amount, target).of(_trail_of) for amount in spent]
+        shown += [readings.until(amount, target, score).of(_trail_of) for amount in spent]
     shown += [readings.COMPLETED, *(readings.total_of(amount).of(_trail_of) for amount in spent)]
     above = {
         each.key: amount

@@ -39,6 +39,7 @@ from scenarios.run import own_method, visits
 from scenarios.run.progress import percent
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import AggregatorsRecord, CarbonSummaryRecord, SummaryRecord, read_scenario
+from scenarios.run.score import RunScore, named_score
 from scenarios.run.visits import counted
 
 Summary = Mapping[str, object]
@@ -164,14 +165,16 @@ def run_rows(runs: Sequence[Summary]) -> list[Row]:
 
 
 def _rows(runs: Sequence[SummaryRecord]) -> list[Row]:
-    target, drawn = runs[0].target_accuracy, _drawn(runs)
+    score, drawn = judged_by(runs), _drawn(runs)
+    target = runs[0].target_accuracy if runs[0].target is None else runs[0].target
     scopes = ["-" if each is None else drawn_times.scope(len(each.by_seed)) for each in drawn]
     bases = [visits.shares(run.seconds_by_basis) for run in runs]
     tiers = [run.aggregators for run in runs]
     has_nominal = own_method.shows_nominal(run.method for run in runs)
     rows: list[Row] = [
-        ("accuracy, final", _cells(runs, "accuracy", PERCENT)),
-        ("accuracy, best", _cells(runs, "best_accuracy", PERCENT)),
+        (f"{score.metric}, final", _scores(score, [_either(run.score, run.accuracy) for run in runs])),
+        (f"{score.metric}, best", _scores(score, [_either(run.best_score, run.best_accuracy) for run in runs])),
+        *_baseline_rows(runs, score),
         ("rounds", _cells(runs, "rounds", COUNT)),
     ]
     evaluations = [run.evaluation for run in runs]
@@ -189,7 +192,7 @@ def _rows(runs: Sequence[SummaryRecord]) -> list[Row]:
             rows.append((name, cells(PERCENT, [getattr(each, key, None) for each in own], missing="-")))
     rows += best_round_rows(runs)
     if target is not None:
-        rows += _to_target(runs, target, drawn, has_nominal)
+        rows += _to_target(runs, score.text_of_target(target), drawn, has_nominal)
     energy = []  # parts of it, the largest first; older summaries lack them
     for run in runs:
         joules = sorted(run.joules_by_part.items(), key=lambda part: -part[1])
@@ -219,12 +222,37 @@ def _rows(runs: Sequence[SummaryRecord]) -> list[Row]:
     ]
 
 
+def _baseline_rows(runs: Sequence[SummaryRecord], score: RunScore) -> Iterator[Row]:
+    """What forecasts without a model have, in the metric by which runs are judged."""
+    for name in dict.fromkeys(name for run in runs for name in run.baselines):
+        yield f"{score.metric}, {name}", _scores(score, [run.baselines.get(name, {}).get(score.metric) for run in runs])
+
+
+def judged_by(runs: Sequence[SummaryRecord]) -> RunScore:
+    """The metric by which these runs are judged; of several, one with values that are comparable by name alone."""
+    metrics = {run.metric for run in runs}
+    if len(metrics) > 1:
+        return RunScore("score", is_share=False)
+    (metric,) = metrics
+    return named_score(metric)
+
+
+def _either(value: float | None, otherwise: float | None) -> float | None:
+    return otherwise if value is None else value
+
+
+def _scores(score: RunScore, values: Sequence[float | None]) -> list[str]:
+    if score.is_share:
+        return cells(PERCENT, values, missing="-")
+    return ["-" if value is None else score.text(value) for value in values]
+
+
 def _to_target(
-    runs: Sequence[SummaryRecord], target: float, drawn: Sequence[TimesOverSeeds | None], has_nominal: bool
+    runs: Sequence[SummaryRecord], target: str, drawn: Sequence[TimesOverSeeds | None], has_nominal: bool
 ) -> Iterator[Row]:
-    """The amounts until the target accuracy."""
+    """The amounts until the target."""
     tiers = [run.aggregators for run in runs]
-    yield f"virtual time to {100 * target:g} %", _times(runs, drawn, "time_to_target_s", NOT_REACHED)
+    yield f"virtual time to {target}", _times(runs, drawn, "time_to_target_s", NOT_REACHED)
     yield from _chances(runs, drawn)
     yield "bytes to it, real", _cells(runs, "bytes_to_target", BYTES, NOT_REACHED)
     for key, heading, held in TO_TARGET_ABOVE:
@@ -233,7 +261,7 @@ def _to_target(
             texts = cells(held, amounts, missing=NOT_REACHED)
             yield f"{heading} to it", [text if run else "-" for run, text in zip(tiers, texts, strict=True)]
     if has_nominal:
-        reached = [RunFolder(Path(run.run_dir)).trail.until(run.target_accuracy) for run in runs]
+        reached = [RunFolder(Path(run.run_dir)).trail.until(_either(run.target, run.target_accuracy)) for run in runs]
         nominal = [None if point is None else point.nominal_nbytes for point in reached]
         yield "bytes to it, nominal", cells(BYTES, nominal, missing=NOT_REACHED)
 
@@ -319,7 +347,7 @@ def _drawn(runs: Sequence[SummaryRecord]) -> list[TimesOverSeeds | None]:
 def _times(runs: Sequence[SummaryRecord], drawn: Sequence[TimesOverSeeds | None], key: str, missing: str) -> list[str]:
     """Virtual times, with their intervals where there are draws; of several runs on a line of their own."""
     around = [
-        None if times is None else times.around(key, run.target_accuracy)
+        None if times is None else times.around(key, _either(run.target, run.target_accuracy))
         for run, times in zip(runs, drawn, strict=True)
     ]
     texts = drawn_times.with_intervals([getattr(run, key) for run in runs], around, missing)

@@ -17,12 +17,13 @@ from msgspec import Struct
 
 from coordinator.records.round_record import validation_accuracy
 from coordinator.records.schema import EvaluationRow, RoundRow
+from edge.protocol.better import HIGHER, Better
 from edge.protocol.messages import ACCURACY, BEFORE, CORRECT, CROSS_ENTROPY, GLOBAL, SUBVALUE, EvaluatedQuantity
 from scenarios.run import progress
 
 CLASS_ACCURACY = "class-accuracy"
 BEFORE_ACCURACY = EvaluatedQuantity(ACCURACY, kind=BEFORE)
-SelectedBy = Literal["validation", "accuracy"]
+SelectedBy = Literal["validation", "accuracy", "score"]
 PART = 10
 """The worst decile is one in so many clients."""
 
@@ -216,7 +217,7 @@ def _is_whole(row: EvaluationRow) -> bool:
 
 @dataclass(frozen=True)
 class BestRound:
-    """The evaluated round with the highest value, the first of equal ones. Accuracies in [0, 1]."""
+    """The evaluated round with the best value, the first of equal ones. Accuracies in [0, 1]."""
 
     round: int
     """As in the ledger: 0 is the first"""
@@ -226,6 +227,8 @@ class BestRound:
     """``validation``: the mean accuracy on clients' validation examples; ``accuracy``: the round's own"""
     accuracy: float | None
     """The round's own; None if only validation examples were evaluated"""
+    score: float | None
+    """The value by which the run is judged, which is the accuracy of classifiers"""
     virtual_seconds: float
     bytes: int
     """Down and up until its end, real"""
@@ -239,10 +242,13 @@ class BestRound:
     """Standard deviation of ``clients_accuracy`` over clients"""
 
 
-def best_round(rows: Sequence[RoundRow], values: Sequence[EvaluationRow], completed: int) -> BestRound | None:
+def best_round(
+    rows: Sequence[RoundRow], values: Sequence[EvaluationRow], completed: int, better: Better = HIGHER
+) -> BestRound | None:
     """The best of these rounds, given in their order; None if none was evaluated.
 
-    ``values``: of their evaluations; ``completed``: rounds, since a last row may be an evaluation after the last round.
+    ``values``: of their evaluations; ``completed``: rounds, since a last row may be an evaluation after the last round;
+    ``better``: of scores.
     """
     rows_of: defaultdict[int, list[EvaluationRow]] = defaultdict(list)
     for value in values:
@@ -250,18 +256,20 @@ def best_round(rows: Sequence[RoundRow], values: Sequence[EvaluationRow], comple
     validation = {
         round: mean for round, evaluations in rows_of.items() if (mean := validation_accuracy(evaluations)) is not None
     }
-    accuracies = {row.round: row.accuracy for row in rows if row.accuracy is not None}
-    selecting: Mapping[int, float] = validation or accuracies
+    scores = {row.round: row.judged for row in rows if row.judged is not None}
+    selecting: Mapping[int, float] = validation or scores
     if not selecting:
         return None
-    best = max(sorted(selecting), key=selecting.__getitem__)  # the first of equal ones
+    choose = max if better is HIGHER else min
+    best = choose(sorted(selecting), key=selecting.__getitem__)  # the first of equal ones
     row, point = next(pair for pair in zip(rows, progress.accumulated(rows), strict=True) if pair[0].round == best)
     after, before = (by_round(rows_of[best], of).get(best) for of in (CORRECT, BEFORE_ACCURACY))
     return BestRound(
         round=best,
         rounds=min(point.rounds, completed),
-        selected_by="validation" if validation else "accuracy",
+        selected_by="validation" if validation else "accuracy" if row.score is None else "score",
         accuracy=row.accuracy,
+        score=row.judged,
         virtual_seconds=point.virtual_seconds,
         bytes=point.nbytes,
         validation_accuracy=validation.get(best),

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.rounds.evaluation import EvaluationScope, evaluated_examples, measured_examples
-from edge.protocol.config import ModelProfile
-from edge.protocol.messages import ACCURACY, LOSS, EvaluatedQuantity
+from coordinator.rounds.evaluation import EvaluationScope, Finish, evaluated_examples, measured_examples
+from edge.protocol.config import ModelProfile, TrainConfig
+from edge.protocol.messages import LOSS, EvaluatedQuantity
 from edge.protocol.payload import Payload
 from edge.protocol.plugins import load
 from edge.protocol.submodels import depths
@@ -34,33 +35,49 @@ def evaluation_scope(setup: Setup) -> EvaluationScope:
     and for a metric that ``fedbr replay --measure`` alone can measure with its options."""
     loaded, description, config = setup.loaded, setup.description, setup.scenario.eval
     on = evaluated(loaded.method, setup.scenario)
-    for row in metric_rows(config.metrics):
+    score = setup.scenario.train.score
+    rows = metric_rows(config.metrics, score)
+    for row in rows:
         if reason := getattr(row.chosen(config.metric_options), "measure_alone", None):
             raise ScenarioError(f"{loaded.name}: eval.metric_options.{row.name}.{reason}")
     if on != "global" and not evaluated_examples(description, config.split).any():
         raise ScenarioError(f'{loaded.name}: eval.on = "{on}": no client has {config.split} examples')
     if config.select is not None and not evaluated_examples(description, config.select).any():
         raise ScenarioError(f"{loaded.name}: eval.select = {config.select}: no client has {config.select} examples")
-    measured = quantities(config, description)
-    compares = any(row.over_clients is not None for row in metric_rows(config.metrics))
+    measured = quantities(config, description, score)
+    compares = any(row.over_clients is not None for row in rows)
     return EvaluationScope(
         on=on,
         round=loaded.method.objective.evaluation.on if on == "both" else on,
         split=config.split,
         quantities=measured,
-        keeps_values=config.keeps_values or len(measured) > len(metric_rows(config.metrics)),
+        keeps_values=config.keeps_values or len(measured) > len(rows),
         over_clients=partial(values_over_clients, config) if compares else None,
         aggregators=config.aggregators,
+        **score_of(setup.scenario.train, config),
     )
 
 
-def quantities(config: EvalSection, description: ModelProfile) -> frozenset[EvaluatedQuantity]:
-    """The quantities that an evaluation measures: metrics, and accuracy and loss of the parts and exits of the global
+class _ScoreFields(TypedDict):
+    score: str
+    finishes: Mapping[str, Finish]
+    pools_clients: bool
+
+
+def score_of(train: TrainConfig, config: EvalSection) -> _ScoreFields:
+    """The fields of a scope that say how the round's score is made of sums."""
+    rows = metric_rows(config.metrics, train.score)
+    finishes: dict[str, Finish] = {row.name: load(row.finish) for row in rows if row.finish is not None}
+    return {"score": train.score, "finishes": finishes, "pools_clients": not train.is_cross_entropy}
+
+
+def quantities(config: EvalSection, description: ModelProfile, score: str) -> frozenset[EvaluatedQuantity]:
+    """The quantities that an evaluation measures: metrics, and score and loss of the parts and exits of the global
     model."""
-    metrics = (EvaluatedQuantity(row.name) for row in metric_rows(config.metrics))
-    rates = (EvaluatedQuantity(name, rate=rate) for rate in description.rates if rate != 1 for name in (ACCURACY, LOSS))
+    metrics = (EvaluatedQuantity(row.name) for row in metric_rows(config.metrics, score))
+    rates = (EvaluatedQuantity(name, rate=rate) for rate in description.rates if rate != 1 for name in (score, LOSS))
     numbers = range(1, depths(description.axes) + 1)
-    exits = (EvaluatedQuantity(name, exit=number) for number in numbers for name in (ACCURACY, LOSS))
+    exits = (EvaluatedQuantity(name, exit=number) for number in numbers for name in (score, LOSS))
     return frozenset((*metrics, *rates, *exits))
 
 

@@ -31,6 +31,7 @@ from scenarios.config.validation import CHECKED_ROUNDS
 from scenarios.run import folder_files, run_problems
 from scenarios.run.folder_files import run_lock
 from scenarios.run.run_folder import ENVIRONMENT, SCENARIO, RunFolder
+from scenarios.run.score import score_of
 
 ALLOWED = ("rounds.max", "stop", "budget")
 """Keys and tables that only say how long a run lasts."""
@@ -157,14 +158,15 @@ def _limit_in_the_past(
     scenario: Scenario, ledger: Ledger, rows: Sequence[RoundRow], stop_at_target: bool
 ) -> str | None:
     """The limit that would have ended the run before the last of these rounds, and how; None if none would have."""
-    target = scenario.stop.target_accuracy if stop_at_target else None
-    budget = Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience, scenario.fleet.price)
+    target = scenario.stop.goal if stop_at_target else None
+    better = score_of(scenario.train).better
+    budget = Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience, scenario.fleet.price, better)
     values = ledger.evaluations(VALIDATION)
     for row in rows:
-        selecting = row.accuracy  # the value that decides on convergence
+        selecting = row.judged  # the value that decides on convergence
         if scenario.eval.select is not None:
             selecting = validation_accuracy(values.get(row.round, ()))
-        rule = budget.reached(row.round + 1, row.accuracy, selecting)
+        rule = budget.reached(row.round + 1, row.judged, selecting)
         if rule is not None:
             limit = dict(leaves(limits(scenario)))[KEY_OF[rule]]
             return f"{KEY_OF[rule]} = {limit}: would have ended the run after round {row.round + 1}, and it went on"

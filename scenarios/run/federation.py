@@ -58,7 +58,7 @@ def federated_run(
         refused=refused,
         states=states,
         downloads=downloads,
-        target=scenario.stop.target_accuracy if stop_at_target else None,
+        target=scenario.stop.goal if stop_at_target else None,
         charged_examples=examples_of_clients(setup) if scenario.eval.charged else None,
         on_round=watch.on_round,
         is_stopped=watch,

@@ -38,6 +38,7 @@ from scenarios.run.host import PACKAGES, Host, default_workers
 from scenarios.run.plugin_sources import SourceFile
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_summary import CarbonSummary, RunSummary
+from scenarios.run.score import OF_ACCURACY, score_of
 from scenarios.run.setup import RunInputs, Setup
 
 
@@ -132,9 +133,10 @@ def summary(
     """The summary of a run. ``began``: the environment that the run began with."""
     loaded = setup.loaded
     rows, values, trail, query = recorded.rounds, recorded.evaluations, recorded.trail, recorded.query
-    best = client_values.best_round(rows, values, committed.rounds)
+    score = score_of(loaded.scenario.train)
+    best = client_values.best_round(rows, values, committed.rounds, score.better)
     by_device = client_values.by_device(values, began.clients_by_device)
-    target = loaded.scenario.stop.target_accuracy
+    target = loaded.scenario.stop.goal
     reached = trail.until(target)
     return RunSummary(
         run_dir=str(recorded.folder),
@@ -142,8 +144,12 @@ def summary(
         seed=loaded.scenario.seed,
         data=abbreviated(setup.description.data_source),
         rounds=committed.rounds,
-        accuracy=trail.final,
-        best_accuracy=trail.best,
+        accuracy=trail.final if score == OF_ACCURACY else None,
+        best_accuracy=trail.best if score == OF_ACCURACY else None,
+        metric=score.metric,
+        score=trail.final,
+        best_score=trail.best,
+        baselines={each.name: {"rmse": each.rmse, "mae": each.mae} for each in setup.description.baselines},
         evaluation=to_builtins(client_values.summary(values, by_device)),
         clients_left_out=evaluated_clients.left_out(setup),
         method_notes=setup.method_notes,
@@ -167,7 +173,8 @@ def summary(
         bottlenecks={name: bottleneck.rounds for name, bottleneck in visits.bottlenecks(query).items()},
         visits=visits.by_kind(query),
         seconds_by_basis=visits.seconds_by_basis(query, began),
-        target_accuracy=target,
+        target_accuracy=loaded.scenario.stop.target_accuracy,
+        target=target,
         time_to_target_s=None if reached is None else reached.virtual_seconds,
         bytes_to_target=None if reached is None else reached.nbytes,
         # A row after the last round is a round that was cut, or a score that came late.

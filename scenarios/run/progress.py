@@ -1,4 +1,4 @@
-"""The progress of a run: running totals and accuracy after each round, read at budgets and targets.
+"""The progress of a run: running totals and score after each round, read at budgets and targets.
 
 Accuracy at a budget is that of the last evaluated round whose running total lies within it. It is not the best so
 far, since a user with that budget cannot know which round was best on the test set.
@@ -50,10 +50,10 @@ class ProgressPoint:
     """Down and up, real"""
     nominal_nbytes: float
     """As FedBR's Eq. 3 charges them"""
-    accuracy: float | None
-    """None where the round was not evaluated"""
+    score: float | None
+    """The value by which the run is judged, such as its accuracy; None where the round was not evaluated"""
     best: float
-    """Best accuracy so far; 0 before the first evaluation"""
+    """The best of them so far; before the first evaluation `Better.worst`, and 0 of accuracies"""
     joules: float = 0.0
     """Of clients"""
     wan_nbytes: int | None = None
@@ -67,6 +67,8 @@ class ProgressPoint:
     """Of the client that has spent the most; None, as the next one, where visits were not read"""
     device_nbytes: int | None = None
     """Of the client that has sent and received the most"""
+    better: Better = HIGHER
+    """Of scores"""
 
 
 class Trail(tuple[ProgressPoint, ...]):
@@ -78,26 +80,26 @@ class Trail(tuple[ProgressPoint, ...]):
         """The rounds until one exceeds a limit. ``limits``: in SI units."""
         return Trail(takewhile(lambda point: all(limit >= each.spent(point) for each, limit in limits.items()), self))
 
-    def until(self, target: float | None, limits: Limits = NO_LIMITS, better: Better = HIGHER) -> ProgressPoint | None:
-        """The first round within the limits whose accuracy reached the target; None without such a round or target."""
+    def until(self, target: float | None, limits: Limits = NO_LIMITS) -> ProgressPoint | None:
+        """The first round within the limits whose score reached the target; None without such a round or target."""
         if target is None:
             return None
-        scored = ((point, point.accuracy) for point in self.within(limits) if point.accuracy is not None)
-        return next((point for point, accuracy in scored if better.reaches(accuracy, target)), None)
+        scored = ((point, point.score) for point in self.within(limits) if point.score is not None)
+        return next((point for point, score in scored if point.better.reaches(score, target)), None)
 
     @property
     def evaluated(self) -> ProgressPoint | None:
         """The last evaluated round; None if none was."""
-        return next((point for point in reversed(self) if point.accuracy is not None), None)
+        return next((point for point in reversed(self) if point.score is not None), None)
 
     @property
     def final(self) -> float | None:
-        """The last accuracy that was evaluated; None if none was."""
-        return None if self.evaluated is None else self.evaluated.accuracy
+        """The last score that was evaluated; None if none was."""
+        return None if self.evaluated is None else self.evaluated.score
 
     @property
     def best(self) -> float | None:
-        """The best accuracy of any round; None if none was evaluated."""
+        """The best score of any round; None if none was evaluated."""
         return None if self.evaluated is None else self[-1].best
 
 
@@ -115,13 +117,14 @@ def accumulated(
     above: Mapping[int, AboveClients] | None = None,
     prices: Prices | None = None,
     carbon: Intensity | None = None,
+    better: Better = HIGHER,
 ) -> Trail:
     """The progress curve of these rounds, the first of them first; ``above``: by round, of runs with tiers; ``prices``,
-    ``carbon``: of what clients spend."""
+    ``carbon``: of what clients spend; ``better``: of scores."""
     points: list[ProgressPoint] = []
     for row in rows:
         own = None if above is None else above.get(row.round, NOTHING_ABOVE)
-        points.append(after(points[-1] if points else None, row, own, prices, carbon))
+        points.append(after(points[-1] if points else None, row, own, prices, carbon, better))
     return Trail(points)
 
 
@@ -155,26 +158,30 @@ def after(
     above: AboveClients | None = None,
     prices: Prices | None = None,
     carbon: Intensity | None = None,
+    better: Better = HIGHER,
 ) -> ProgressPoint:
     """The running totals after one more round; ``last`` is None for the first. ``above``: None without tiers."""
     spent = 0.0 if above is None else above.price
     if prices is not None:
         spent += prices.of(row.bytes_down + row.bytes_up, row.joules)
     has_price = above is not None or (prices is not None and prices.are_known)
-    nbytes, nominal, best = (last.nbytes, last.nominal_nbytes, last.best) if last else (0, 0.0, 0.0)
+    nbytes, nominal, best = (
+        (last.nbytes, last.nominal_nbytes, last.best) if last else (0, 0.0, 0.0 if better is HIGHER else better.worst)
+    )
     joules = (last.joules if last else 0.0) + row.joules
     return ProgressPoint(
         row.round + 1,
         float(row.end_s),
         nbytes + row.bytes_down + row.bytes_up,
         nominal + row.nominal_bytes,
-        row.accuracy,
-        max(best, row.accuracy or 0.0),
+        row.judged,
+        best if row.judged is None else better.best((best, row.judged)),
         joules,
         None if above is None else ((last and last.wan_nbytes) or 0) + above.nbytes,
         None if above is None else ((last and last.aggregator_joules) or 0.0) + above.joules,
         ((last and last.price) or 0.0) + spent if has_price else None,
         None if carbon is None else carbon.co2e_grams(joules),
+        better=better,
     )
 
 

@@ -43,6 +43,7 @@ from scenarios.run import folder_files, plugin_sources, progress, run_records
 from scenarios.run.aggregators import LinkTotals, by_link, by_round
 from scenarios.run.client_values import BestRound, ByDevice, best_round, by_device
 from scenarios.run.environment import Environment
+from scenarios.run.score import RunScore, recorded_score
 
 MOST_DESCRIPTION_NBYTES = 8 * run_records.MOST_NBYTES
 """8 bytes for each class of each client, for which an environment has at least one"""
@@ -272,7 +273,20 @@ class RunFolder:
     def trail(self) -> progress.Trail:
         """The progress curve: running totals and accuracy after each round."""
         above = by_round(self.query) if self.has_tiers else None
-        return progress.accumulated(self.rounds, above, self.prices, self.carbon)
+        return progress.accumulated(self.rounds, above, self.prices, self.carbon, self.score.better)
+
+    @property
+    def score(self) -> RunScore:
+        """The metric by which the run is judged."""
+        return recorded_score(self.scenario)
+
+    @property
+    def target(self) -> float | None:
+        """The score that it had to reach; None without a target."""
+        stop = self.scenario.get("stop") or {}
+        given = stop.get("target") or {}
+        value = given.get("below", given.get("above", stop.get("target_accuracy")))
+        return None if value is None else float(value)
 
     @property
     def prices(self) -> Prices:
@@ -298,7 +312,7 @@ class RunFolder:
     @cached_property
     def best_round(self) -> BestRound | None:
         """The best round so far; None before the first evaluation."""
-        return best_round(self.rounds, self.evaluations, self.completed)
+        return best_round(self.rounds, self.evaluations, self.completed, self.score.better)
 
     @cached_property
     def by_device(self) -> ByDevice:

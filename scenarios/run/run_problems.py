@@ -205,4 +205,9 @@ def found(loaded: Loaded, summary: RunSummary) -> list[str]:
         who = "1 client has" if cut["participants"] == 1 else f"{cut['participants']} clients have"
         accuracy = "" if cut["accuracy"] is None else f", and gave {100 * cut['accuracy']:.2f} %"
         warnings.append(f"{by} cut round {cut['round']}, the last: {who} made it (rounds.min_fraction){accuracy}")
+    metric, best = summary["metric"], summary["best_score"]
+    for name, values in summary["baselines"].items():
+        if best is not None and metric in values and best >= values[metric]:
+            better = f"{metric} {values[metric]:.4g} against {best:.4g} at its best"
+            warnings.append(f"the model loses to a forecast that needs none, {name}: {better}")
     return warnings

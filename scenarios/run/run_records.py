@@ -175,6 +175,10 @@ class SummaryRecord(Record):
     rounds: Count
     accuracy: Number | None = None
     best_accuracy: Number | None = None
+    metric: str = "accuracy"
+    score: Number | None = None
+    best_score: Number | None = None
+    baselines: dict[str, dict[str, Number]] = {}
     evaluation: _Evaluation | None = None
     best_round: _Best | None = None
     cut_round: _CutRound | None = None
@@ -196,6 +200,7 @@ class SummaryRecord(Record):
     visits: dict[str, Count] = {}
     seconds_by_basis: dict[str, Number] | None = None
     target_accuracy: Number | None = None
+    target: Number | None = None
     time_to_target_s: Number | None = None
     bytes_to_target: Count | None = None
     rounds_to_target: Count | None = None
@@ -210,6 +215,7 @@ class SummaryRecord(Record):
 PRINTED = frozenset(SummaryRecord.model_fields) - {
     *(
         "run_dir",
+        "baselines",
         "evaluation",
         "best_round",
         "seconds_by_basis",

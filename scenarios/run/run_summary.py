@@ -17,6 +17,14 @@ class RunSummary(TypedDict):
     rounds: int
     accuracy: float | None
     best_accuracy: float | None
+    """As the accuracy None for runs that are judged by another metric (``train.loss``)"""
+    metric: str
+    """By which the run is judged"""
+    score: float | None
+    """Its last value"""
+    best_score: float | None
+    baselines: dict[str, dict[str, float]]
+    """Forecasts that need no model -> metric -> its value on the test examples; empty unless examples are windows"""
     evaluation: dict[str, object] | None
     """A `client_values.ClientSummary`"""
     clients_left_out: int
@@ -46,6 +54,8 @@ class RunSummary(TypedDict):
     visits: dict[str, int]
     seconds_by_basis: dict[str, float] | None
     target_accuracy: float | None
+    target: float | None
+    """Of the score; that of accuracies, too"""
     time_to_target_s: float | None
     bytes_to_target: int | None
     rounds_to_target: int | None

@@ -56,6 +56,7 @@ from scenarios.run.metadata import environment, summary
 from scenarios.run.observer import Observers
 from scenarios.run.run_folder import LEDGER, SCENARIO, RunFolder
 from scenarios.run.run_summary import RunSummary
+from scenarios.run.score import score_of
 from scenarios.run.setup import RunInputs, Setup, on_device
 
 P = ParamSpec("P")
@@ -264,7 +265,9 @@ class _Maker:
             here = here.model_copy(update={"data": data, "asynchronous": True})
             here.write(folder)
         path, genesis = folder / LEDGER, chain if before is None else None
-        with contextlib.closing(Ledger(path, genesis, None, scenario.checkpoints, self.held.check)) as ledger:
+        with contextlib.closing(
+            Ledger(path, genesis, None, scenario.checkpoints, check_place=self.held.check)
+        ) as ledger:
             self.held.keep(path)
             recorded = RunFolder(folder)
             has_changed = before is not None and app.sha256 != recorded.app_sha256()
@@ -282,7 +285,7 @@ class _Maker:
                 ledger.event(HostEvent(kind, "", text, time.time()))
 
             job = app_run.worker_job(self.inputs.job, app, folder)
-            target = scenario.stop.target_accuracy if stop_at_target else None
+            target = scenario.stop.goal if stop_at_target else None
             wall_before, messages = ledger.wall_seconds(), folder / app_records.FOLDER
             server_app = app_run.ServerAppProcess(
                 app, scenario.seed, messages, folder / folder_files.LOGS / app_run.LOG, check_stop
@@ -333,7 +336,9 @@ class _Maker:
             here = environment(setup, self.host, refused, stop_at_target, kept)
             here.write(folder)
         path, genesis, table = folder / LEDGER, chain if before is None else None, loaded.method.objective.records.table
-        with contextlib.closing(Ledger(path, genesis, table, loaded.scenario.checkpoints, self.held.check)) as ledger:
+        rules, better = loaded.scenario.checkpoints, score_of(loaded.scenario.train).better
+        opened = Ledger(path, genesis, table, rules, better, self.held.check)
+        with contextlib.closing(opened) as ledger:
             self.held.keep(path)
             if ledger.genesis != chain:
                 raise is_another(inputs, RunFolder(folder), setup.description.data_sha256)

@@ -69,13 +69,14 @@ from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import Scenario
 from scenarios.config.tables import set_value, value_at
 from scenarios.config.validation import evaluated, named_blocks
+from scenarios.run.score import score_of
 
 SUM_NBYTES = 8
 """Bytes of a number in the sum of updates"""
 RUN_ID_BYTES = 8
 MUCH = 10
 """How many times torch's default a step size is that a note speaks of"""
-PLACES_OF_DATA = ("root", "download", "file", "reading")
+PLACES_OF_DATA = ("root", "download", "file", "reading", "series")
 """Keys of ``data`` that say where examples come from: what they are is in the hash of their content"""
 DEVICE_KEYS = ("precision", "memory_format", "pathways", "graphs")
 """Keys of ``train`` whose defaults depend on the type of device"""
@@ -702,7 +703,10 @@ class Setup:
     def budget(self, target: float | None = None) -> Budget:
         """The budget of a run before its first round; ``target``: the accuracy that ends it."""
         scenario = self.scenario
-        return Budget(scenario.budget, scenario.rounds.max, target, scenario.stop.patience, scenario.fleet.price)
+        better = score_of(scenario.train).better
+        return Budget(
+            scenario.budget, scenario.rounds.max, target, scenario.stop.patience, scenario.fleet.price, better
+        )
 
     def federated(
         self,

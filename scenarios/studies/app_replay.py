@@ -72,7 +72,7 @@ class PreparedApp:
     def play(self, fleet: Fleet, may_end_elsewhere: bool = False) -> ReplayedApp:
         """The run, replayed to its end on a fleet. `OtherVisits` if the app sends other messages on it."""
         new, scenario = ReplayedApp(self), self.loaded.scenario
-        target = scenario.stop.target_accuracy if self.record.stopped_by == TARGET else None
+        target = scenario.stop.goal if self.record.stopped_by == TARGET else None
         folder = self.folder / app_records.FOLDER
         with app_run.ServerAppProcess(self.app, scenario.seed, folder, Path(os.devnull), writes=False) as server:
             rounds = app_run.rounds_of(self.loaded, Clock(fleet), server, folder, new, target)

@@ -26,6 +26,7 @@ from scenarios.report.tables import Cell, Number, Table, TableColumn, of_texts
 from scenarios.run.plugin_sources import not_imported
 from scenarios.run.progress import Mean, Trail, accumulated, percent
 from scenarios.run.run_finder import found
+from scenarios.run.score import OF_ACCURACY
 from scenarios.studies.replay import prepared
 
 FACTOR = Quantity({"x": 1}, 2)
@@ -233,6 +234,9 @@ def audit(folders: Sequence[Path], target: float | None = None, twin: str | None
             raise ReportError(why)
         print(f"fedbr: warning: left out: {why}", file=sys.stderr)
     opened = [run for run in opened if run not in going_on]
+    if other := [run for run in opened if run.score != OF_ACCURACY]:
+        why = f"is judged by {other[0].score.metric}, and audit compares runs at equal accuracy"
+        raise ReportError(f"{other[0].folder}: {why}; fedbr report has its bytes and joules")
     groups = grouped(opened)
     if target is not None and not any(run.trail.until(target) for run in opened):
         reached = [(accuracy, run.label) for run in opened if (accuracy := run.trail.best) is not None]

@@ -90,7 +90,7 @@ def plan(
     a round counted from 1 (None: the newest). ScenarioError for anything that cannot be measured."""
     chosen = tuple(name.strip() for name in metrics.split(","))
     try:
-        rows = metric_rows(chosen)
+        rows = metric_rows(chosen, loaded.scenario.train.score)
     except ValueError as error:
         raise ScenarioError(METRICS, f": {error}") from None
     given = {name: dict(options) for name, options in loaded.scenario.eval.metric_options.items()}
@@ -239,7 +239,7 @@ class _Measuring:
 
     def __init__(self, request: MeasurePlan, job: Job, run: FederatedRun, workers: CountedWorkers) -> None:
         self.request, self.job, self.run, self.workers = request, job, run, workers
-        self.metrics = [row.name for row in metric_rows(request.evaluation.metrics)]
+        self.metrics = [row.name for row in metric_rows(request.evaluation.metrics, job.train.score)]
         self.split = request.evaluation.split
         self.examples = evaluated_examples(run.description, self.split)
         if request.clients == "evaluated" and not self.examples.any():
@@ -247,8 +247,15 @@ class _Measuring:
         if request.clients == "local" and not all(self.examples[client] for client in run.candidates):
             self.split = "train"  # for metrics of examples, local models without such examples
             self.examples = evaluated_examples(run.description, self.split)
-        quantities = evaluated_clients.quantities(request.evaluation, run.description)
-        self.scope = EvaluationScope("clients", "clients", self.split, quantities, keeps_values=True)
+        quantities = evaluated_clients.quantities(request.evaluation, run.description, job.train.score)
+        self.scope = EvaluationScope(
+            "clients",
+            "clients",
+            self.split,
+            quantities,
+            keeps_values=True,
+            **evaluated_clients.score_of(job.train, request.evaluation),
+        )
 
     def result(self, folder: Path) -> MeasuredModels:
         """The values, whose seconds are still to be told."""

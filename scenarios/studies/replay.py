@@ -112,7 +112,7 @@ def replay(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False) 
     before = new.record.rounds if new.other_end is None else new.record.rounds[: len(after)]
     if not (before and after):
         raise OtherVisits(str(new.other_end), new.fresh)
-    target, scenario = new.loaded.scenario.stop.target_accuracy, new.loaded.scenario
+    target, scenario = new.loaded.scenario.stop.goal, new.loaded.scenario
     both = (before, after)
     lengths = [[row.end_s - row.start_s for row in rows] for rows in both]
     joules = [sum(row.joules for row in rows) for rows in both]
@@ -217,7 +217,7 @@ def prepared(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False
     _ = setup.fleet  # so that one that cannot be is refused first
     if reason := _other_members(made, setup):
         raise ScenarioError(f"{reason}; to train anew: {fresh}")
-    target = recorded.scenario.stop.target_accuracy
+    target = recorded.scenario.stop.goal
     with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
         _ = setup.refused
     if description.rates and any(made.rates.of_client(client) != setup.rates.of_client(client) for client in clients):

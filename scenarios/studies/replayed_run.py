@@ -291,10 +291,10 @@ class RetimedRun(Untrained):
         def recorded() -> EvalResult:
             index = len(self.rounds_done)
             row = self.record.rounds[index] if index < len(self.record.rounds) else None
-            if row is None or row.accuracy is None:
+            if row is None or row.judged is None:
                 self._refuse("the run would end here, but its model was not evaluated in this round", index)
             loss = float("inf") if row.test_loss is None else row.test_loss
-            return EvalResult(row.accuracy, loss, self.record.evaluations.get(row.round, ()))
+            return EvalResult(row.accuracy, loss, self.record.evaluations.get(row.round, ()), row.score)
 
         return KnownEvaluation(recorded)
 

@@ -22,10 +22,11 @@ from scenarios.config.tables import leaves
 from scenarios.config.toml_source import UNNAMED
 from scenarios.report import labels, terminal
 from scenarios.report.columns import BYTES, FLOPS, PERCENT, SECONDS, Quantity, cells
-from scenarios.report.readings import quantity
+from scenarios.report.readings import SCORE, quantity
 from scenarios.report.run_reader import RecordedRun, open_runs
 from scenarios.report.tables import of_texts
 from scenarios.run.run_folder import RunFolder, resolved_keys
+from scenarios.run.score import OF_ACCURACY
 from scenarios.run.setup import on_device
 from scenarios.studies.run_list import entry
 
@@ -34,6 +35,9 @@ ENVIRONMENT = ("python", "versions", "platform", "processor", "cores", "device",
 RESULTS: Mapping[str, tuple[str, Quantity | None]] = {
     "accuracy": ("accuracy, final", PERCENT),
     "best_accuracy": ("accuracy, best", PERCENT),
+    "metric": ("judged by", None),
+    "score": ("score, final", SCORE),
+    "best_score": ("score, best", SCORE),
     ROUNDS.key: (ROUNDS.heading, quantity(ROUNDS)),
     VIRTUAL_SECONDS.key: (VIRTUAL_SECONDS.heading, quantity(VIRTUAL_SECONDS)),
     "time_to_target_s": (f"{VIRTUAL_SECONDS.heading} to the target", SECONDS),
@@ -133,9 +137,14 @@ def _run(name: str) -> RecordedRun:
 
 
 def _result(run: RecordedRun, key: str) -> Any:
+    is_accuracy = run.score == OF_ACCURACY
+    if key.endswith("score") and is_accuracy:
+        return None  # the accuracy says it
     if run.summary is not None:
         return run.summary.get(key)
-    unfinished = {"accuracy": run.final(), "best_accuracy": run.best(), "rounds": run.completed}
+    names = ("accuracy", "best_accuracy") if is_accuracy else ("score", "best_score")
+    scores: dict[str, Any] = dict(zip(names, (run.final(), run.best()), strict=True))
+    unfinished = {**scores, "metric": run.score.metric, "rounds": run.completed}
     unfinished |= {"virtual_seconds": run.rounds[-1].end_s if run.rounds else 0.0}
     is_summed = key not in unfinished and key in RoundRow._fields
     return run.total(key) if is_summed else unfinished.get(key)

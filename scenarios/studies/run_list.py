@@ -28,6 +28,7 @@ from coordinator.records.store import read
 from coordinator.rounds.budget import EARLY
 from costmodel.files import read_bytes
 from costmodel.units import format_bytes
+from edge.protocol.config import ACCURACY
 from edge.protocol.files import is_locked
 from scenarios.config.errors import ScenarioError, one_paragraph
 from scenarios.report import terminal
@@ -35,6 +36,7 @@ from scenarios.report.columns import PERCENT, cells, fitting, widths
 from scenarios.report.run_reader import stop_text
 from scenarios.run import folder_files, run_records
 from scenarios.run.run_folder import LEDGER, SCENARIO
+from scenarios.run.score import named_score
 
 RUN = "run"
 MARKS = ("study.json", "compare.json")
@@ -65,7 +67,11 @@ class LedgerFacts(ScenarioFacts, frozen=True):
     rounds: int | None = None
     """Committed ones"""
     accuracy: float | None = None
-    """The last that was evaluated, in [0, 1]"""
+    """The last that was evaluated, in [0, 1]; None of runs that are judged by another metric"""
+    metric: str = ACCURACY
+    """By which the run is judged"""
+    score: float | None = None
+    """Its last value"""
     stopped_by: str | None = None
     """The rule that ended the run, as its summary names it"""
 
@@ -92,7 +98,11 @@ class RunEntry:
     rounds: int | None = None
     """Committed rounds"""
     accuracy: float | None = None
-    """The last that was evaluated, in [0, 1]"""
+    """The last that was evaluated, in [0, 1]; None of runs that are judged by another metric"""
+    metric: str = ACCURACY
+    """By which the run is judged"""
+    score: float | None = None
+    """Its last value"""
     problem: str = ""
     """What is wrong with its files"""
     runs: tuple[RunEntry, ...] = ()
@@ -279,16 +289,18 @@ def _of_ledger(ledger: Path) -> LedgerFacts:
                 raise ValueError("its summary is none, or too long")
             return convert(run_records.parsed(row["value"], run_records.SummaryRecord), LedgerFacts)
         last = read(ledger, "SELECT MAX(round) AS last FROM rounds", limit_seconds=MOST_SECONDS)[0]["last"]
-        query = "SELECT accuracy FROM rounds WHERE accuracy IS NOT NULL ORDER BY round DESC LIMIT 1"
+        judged = "COALESCE(score, accuracy)"
+        query = f"SELECT accuracy, score FROM rounds WHERE {judged} IS NOT NULL ORDER BY round DESC LIMIT 1"
         scores = read(ledger, query, limit_seconds=MOST_SECONDS)
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):  # killed while it was created
             return LedgerFacts(rounds=0)
         raise
-    accuracy = scores[0]["accuracy"] if scores else None
-    if not isinstance(last, int | None) or not isinstance(accuracy, float | None):
+    accuracy, score = (scores[0]["accuracy"], scores[0]["score"]) if scores else (None, None)
+    if not isinstance(last, int | None) or not all(isinstance(each, float | None) for each in (accuracy, score)):
         raise ValueError("table rounds: holds a value that no run writes")
-    return LedgerFacts(rounds=0 if last is None else last + 1, accuracy=accuracy)
+    metric, score = (ACCURACY, accuracy) if score is None else ("score", score)
+    return LedgerFacts(rounds=0 if last is None else last + 1, accuracy=accuracy, metric=metric, score=score)
 
 
 def has_lock(folder: Path) -> bool:
@@ -327,6 +339,13 @@ LEFT = ("folder", "method", "state")
 """Columns of words"""
 
 
+def _judged(each: RunEntry, accuracy: str) -> str:
+    """The accuracy; of runs that are judged by another metric, its name and value."""
+    if each.metric == ACCURACY or each.score is None:
+        return accuracy
+    return f"{each.metric} {named_score(each.metric).text(each.score)}"
+
+
 def rows(listed: Sequence[RunEntry]) -> list[list[str]]:
     """A row of texts per entry, as `HEADER` names them."""
     accuracies = cells(PERCENT, [each.accuracy for each in listed], missing="")
@@ -340,7 +359,7 @@ def rows(listed: Sequence[RunEntry]) -> list[list[str]]:
             age_text(time.time() - each.modified.timestamp()),
             each.state_text,
         ]
-        for each, accuracy in zip(listed, accuracies, strict=True)
+        for each, accuracy in zip(listed, map(_judged, listed, accuracies), strict=True)
     ]
 
 

@@ -270,7 +270,7 @@ def replay_in_draws(folders: Sequence[Path], overrides: KeyValues, draws: Draws,
     in_folders.print_notes()
     runs = open_runs(in_folders.folders)
     ready = [prepared(run.folder, overrides, allow_code) for run in runs]
-    targets = {each.loaded.scenario.stop.target_accuracy for each in ready}
+    targets = {each.loaded.scenario.stop.goal for each in ready}
     if len(targets) > 1:
         named = ", ".join(sorted("none" if target is None else f"{target:g}" for target in targets))
         raise ScenarioError(
@@ -293,7 +293,7 @@ def drawn(ready: Prepared, draws: Draws, folder: Path) -> DrawnTimes:
 
     ScenarioError as soon as more than `MOST_LEFT_OUT_PERCENT` of them would have trained other visits.
     """
-    target = ready.loaded.scenario.stop.target_accuracy
+    target = ready.loaded.scenario.stop.goal
     ends: list[float | None] = []
     reached: list[float | None] = []
     reason: str | None = None

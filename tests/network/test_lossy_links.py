@@ -51,6 +51,14 @@ class Cell:
     """Median measured"""
     predicted: float
     """Median of the model"""
+    scatter: tuple[float, float]
+    """95 % interval of the measured median: a message of 1 MB loses two or three segments, and few are sent"""
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether the model is beyond the bar of all medians that the messages may have been drawn from."""
+        errors = [float(error_percent(self.predicted, end)) for end in self.scatter]
+        return min(errors) > BAR_PERCENT or max(errors) < -BAR_PERCENT
 
     @property
     def error(self) -> float:
@@ -86,8 +94,11 @@ def _measure(make_lab: Callable[..., Lab], connections: int, rate: float, rtt: f
     modelled = np.array([_modelled([one.nbytes[0] for one in sent], rate, rtt, loss, at) for at in range(MODELLED)])
     for payload in dict.fromkeys(PAYLOADS):
         which = [place for place in range(FIRST, len(PAYLOADS)) if PAYLOADS[place] == payload]
-        measured = float(np.median([sent[place].seconds for place in which]))
-        yield Cell(rate, rtt, loss, sent[which[0]].nbytes[0], measured, float(np.median(modelled[:, which])))
+        seconds = np.concatenate([np.ravel(sent[place].seconds) for place in which])
+        again = np.median(np.random.default_rng(0).choice(seconds, (1000, seconds.size)), axis=1)
+        low, high = np.quantile(again, (0.025, 0.975)).tolist()
+        predicted = float(np.median(modelled[:, which]))
+        yield Cell(rate, rtt, loss, sent[which[0]].nbytes[0], float(np.median(seconds)), predicted, (low, high))
 
 
 def _modelled(nbytes: list[int], rate: float, rtt: float, loss: float, connection: int) -> list[float]:
@@ -101,8 +112,8 @@ def _modelled(nbytes: list[int], rate: float, rtt: float, loss: float, connectio
     return seconds
 
 
-def test_medians_are_within_15_percent(cells: list[Cell]) -> None:
-    assert [str(cell) for cell in cells if abs(cell.error) > BAR_PERCENT] == []
+def test_medians_are_within_15_percent_and_their_scatter(cells: list[Cell]) -> None:
+    assert [str(cell) for cell in cells if cell.is_missed] == []
 
 
 def test_a_clock_that_knew_of_no_loss_would_be_far_off(cells: list[Cell]) -> None:

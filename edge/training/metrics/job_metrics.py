@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from edge.protocol.config import EvalSplit
-from edge.protocol.messages import ACCURACY, LOSS, MAX_VALUE_NAME, MAX_VALUES, EvaluatedQuantity
+from edge.protocol.config import EvalSplit, TrainConfig
+from edge.protocol.messages import LOSS, MAX_VALUE_NAME, MAX_VALUES, EvaluatedQuantity
 from edge.protocol.payload import Payload
 from edge.protocol.plugins import error_text, load
 from edge.training.block_model import BlockModel
@@ -19,19 +19,25 @@ from edge.training.exits import exit_logits
 from edge.training.metrics.metric import Metric, ModelInputs, Sums
 from edge.training.metrics.registry import MetricRow, metric_rows
 
+PLAIN = TrainConfig()
 Values = dict[EvaluatedQuantity, tuple[float, int]]
 """Quantity -> (sum, number), as in `edge.protocol.messages.Score`"""
 
 
 class JobMetrics:
-    """Accuracy, loss, and the further metrics of a job by name.
+    """The metric that the job is judged by, the loss, and its further metrics by name.
 
     ``options``: by name of the metric, as in ``eval.metric_options``.
     """
 
-    def __init__(self, names: Sequence[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+        train: TrainConfig = PLAIN,
+    ) -> None:
         made = list[tuple[MetricRow, Metric]]()
-        for row in metric_rows(names):
+        for row in metric_rows(names, train.score):
             chosen = row.chosen(options or {})
             try:
                 factory = load(row.measure)
@@ -43,21 +49,21 @@ class JobMetrics:
                 raise ValueError(f"eval.metrics: {row.measure!r} is not a metric")
             made.append((row, metric))
         self._of_batches = [(row, metric) for row, metric in made if row.per_example]
-        self._of_all = [(row, metric) for row, metric in made if row.name in (ACCURACY, LOSS)]
+        self._of_all = [(row, metric) for row, metric in made if row.name in (train.score, LOSS)]
         self._of_models = [(row, metric) for row, metric in made if not row.per_example]
 
     def on_examples(self, net: BlockModel, batches: Iterable[Batch]) -> Values:
-        """The metrics that add up over batches, and accuracy and loss of each exit of a model with several."""
+        """The metrics that add up over batches, and score and loss of each exit of a model with several."""
         return _summed(self._of_batches, net, batches, self._of_all)
 
-    def accuracy_and_loss(
+    def score_and_loss(
         self,
         net: BlockModel,
         batches: Iterable[Batch],
         kind: Literal["before", "validation"] | None = None,
         rate: float | None = None,
     ) -> Values:
-        """Accuracy and loss alone, as values of this kind or rate; none without examples."""
+        """The score and the loss alone, as values of this kind or rate; none without examples."""
         values = _summed(self._of_all, net, batches)
         return {quantity._replace(kind=kind, rate=rate): value for quantity, value in values.items()}
 

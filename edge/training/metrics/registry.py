@@ -37,6 +37,15 @@ class MetricRow:
     over_clients: str | None = None
     """``module:function`` of (client -> its values by part, options, client -> its vectors by name), which gives
     further values by part, over these clients. Only ``fedbr replay --measure`` has vectors."""
+    finish: str | None = None
+    """``module:function`` of part -> (sum, number), which gives the metric's one value once these are added; None: each
+    part's value is sum / number. Never torch."""
+    targets: Literal["any", "class", "numbers"] = "any"
+    """The targets that it is measured on: classes, or real ones, also those of a reconstruction"""
+    is_share: bool = False
+    """Whether its values are shares in [0, 1], which are written as percentages"""
+    losses: tuple[str, ...] = ()
+    """The losses whose outputs it needs; empty: any"""
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= MAX_VALUE_NAME // 2 or not self.name.isprintable() or SUBVALUE in self.name:
@@ -57,9 +66,62 @@ class MetricRow:
 METRICS: dict[str, MetricRow] = {
     row.name: row
     for row in (
-        MetricRow(ACCURACY, "accuracy", "edge.training.metrics.accuracy:Accuracy"),
-        MetricRow(LOSS, "cross-entropy", "edge.training.metrics.loss:CrossEntropy", LOWER),
-        MetricRow("class-accuracy", "accuracy per class", "edge.training.metrics.class_accuracy:ClassAccuracy"),
+        MetricRow(ACCURACY, "accuracy", "edge.training.metrics.accuracy:Accuracy", targets="class", is_share=True),
+        MetricRow(LOSS, "the loss of train.loss", "edge.training.metrics.loss:MeanLoss", LOWER),
+        MetricRow(
+            "class-accuracy",
+            "accuracy per class",
+            "edge.training.metrics.class_accuracy:ClassAccuracy",
+            targets="class",
+            is_share=True,
+        ),
+        MetricRow(
+            "rmse",
+            "root of the mean squared error, in units of the target",
+            "edge.training.metrics.regression:SquaredError",
+            LOWER,
+            finish="edge.training.metrics.finishing:root_mean",
+            targets="numbers",
+        ),
+        MetricRow(
+            "mae",
+            "mean absolute error, in units of the target",
+            "edge.training.metrics.regression:AbsoluteError",
+            LOWER,
+            targets="numbers",
+        ),
+        MetricRow(
+            "r2",
+            "share of the targets' variance that is explained",
+            "edge.training.metrics.regression:ExplainedVariance",
+            finish="edge.training.metrics.finishing:explained_variance",
+            targets="numbers",
+        ),
+        MetricRow(
+            "pinball",
+            "mean loss of quantiles, in units of the target",
+            "edge.training.metrics.regression:Pinball",
+            LOWER,
+            targets="numbers",
+            losses=("pinball",),
+        ),
+        MetricRow(
+            "coverage",
+            "share of targets between the lowest and the highest quantile",
+            "edge.training.metrics.regression:Coverage",
+            is_share=True,
+            targets="numbers",
+            losses=("pinball",),
+        ),
+        MetricRow(
+            "f1",
+            "F1 over all labels, pooled",
+            "edge.training.metrics.regression:LabelCounts",
+            finish="edge.training.metrics.finishing:f1",
+            targets="numbers",
+            losses=("bce",),
+            is_share=True,
+        ),
         MetricRow(
             "hessian",
             "top eigenvalue and trace of the Hessian; H_N and H_D over clients",
@@ -68,6 +130,7 @@ METRICS: dict[str, MetricRow] = {
             per_example=False,
             split="train",
             options=HessianOptions,
+            targets="class",
             over_clients="edge.training.metrics.diagonals:over_clients",
         ),
         MetricRow(
@@ -78,6 +141,7 @@ METRICS: dict[str, MetricRow] = {
             per_example=False,
             split="train",
             options=SurfaceOptions,
+            targets="class",
         ),
     )
 }
@@ -88,10 +152,11 @@ def metric_row(name: str) -> MetricRow:
     return find(name, METRICS, MetricRow, "metric")
 
 
-def metric_rows(names: Sequence[str]) -> list[MetricRow]:
-    """Accuracy, loss, and the rows of further names, each once; ValueError for two rows with one name."""
+def metric_rows(names: Sequence[str], score: str = ACCURACY) -> list[MetricRow]:
+    """The metric that a run is judged by, the loss, and the rows of further names, each once; ValueError for two rows
+    with one name."""
     rows: dict[str, MetricRow] = {}
-    for name in (ACCURACY, LOSS, *names):
+    for name in (score, LOSS, *names):
         row = metric_row(name)
         if rows.setdefault(row.name, row) != row:
             raise ValueError(f"{name!r} has the name of another metric, {row.name!r}")

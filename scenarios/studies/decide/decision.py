@@ -425,7 +425,7 @@ class Decision(Experiment):
         candidate, objective = standing.candidate, self.objective
         trails = [objective.kept(trail) for trail in standing.trails.values()]
         last = [trail[-1] for trail in trails if trail]
-        known = [next((p.accuracy for p in reversed(trail) if p.accuracy is not None), None) for trail in trails]
+        known = [next((p.score for p in reversed(trail) if p.score is not None), None) for trail in trails]
         return CandidateRow(
             name=candidate.row.name,
             method=candidate.row.method,
@@ -487,8 +487,8 @@ class Decision(Experiment):
         needed: dict[str, dict[str, float]] = {}
         for name, standing in walk.standings.items():
             kept = [self.objective.kept(trail) for trail in standing.trails.values()]
-            tops = [max((point.accuracy or 0.0 for point in trail), default=0.0) for trail in kept]
-            if any(point.accuracy is not None for trail in kept for point in trail):
+            tops = [max((point.score or 0.0 for point in trail), default=0.0) for trail in kept]
+            if any(point.score is not None for trail in kept for point in trail):
                 best[name] = sum(tops) / len(tops)
             unlimited = replace(self.objective, budgets={})
             points = [_enough_for(unlimited, trail) for trail in standing.trails.values()]
@@ -570,7 +570,7 @@ def _enough_for(objective: Objective, trail: Trail) -> ProgressPoint | None:
     """The first round that reached the target, or without one that was evaluated."""
     if objective.target is not None:
         return objective.reached(trail)
-    return next((point for point in trail if point.accuracy is not None), None)
+    return next((point for point in trail if point.score is not None), None)
 
 
 def _short(value: object) -> str:

@@ -17,7 +17,7 @@ from edge.training.client_update import Batch, Batches
 from edge.training.metrics.accuracy import Accuracy
 from edge.training.metrics.class_accuracy import ClassAccuracy
 from edge.training.metrics.job_metrics import JobMetrics
-from edge.training.metrics.loss import CrossEntropy
+from edge.training.metrics.loss import MeanLoss
 from edge.training.metrics.metric import ModelInputs
 from edge.training.metrics.registry import MetricRow
 from tests.toy import batch, tower
@@ -35,7 +35,7 @@ def test_metrics_of_four_examples_by_hand() -> None:
     assert measured(Accuracy()) == {"": (2, 4)}  # the first and the third
     assert measured(ClassAccuracy()) == {"0": (1, 2), "1": (1, 1), "2": (0, 1)}
     right, wrong = math.log(math.exp(2) + 2) - 2, math.log(math.exp(2) + 2)
-    assert measured(CrossEntropy()) == {"": (pytest.approx(2 * right + 2 * wrong), 4)}
+    assert measured(MeanLoss()) == {"": (pytest.approx(2 * right + 2 * wrong), 4)}
 
 
 def test_sums_are_added_batch_by_batch_in_order() -> None:
@@ -104,7 +104,7 @@ NO_METRIC = MetricRow("none", "", "builtins:dict")
 )
 def test_what_no_score_can_carry_names_the_metric(given: object, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     row = MetricRow("own", "what is given", "edge.training.metrics.accuracy:Accuracy")
-    monkeypatch.setattr("edge.training.metrics.job_metrics.metric_rows", lambda names: [row])
+    monkeypatch.setattr("edge.training.metrics.job_metrics.metric_rows", lambda names, score: [row])
     monkeypatch.setattr(Accuracy, "measure", lambda *arguments: given)
     with pytest.raises(ValueError, match="^" + re.escape(f"eval.metrics: own ({row.measure}): {problem}") + "$"):
         JobMetrics(["own"]).on_examples(tower(), [batch(4, seed=1)])

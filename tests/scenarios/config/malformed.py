@@ -25,6 +25,8 @@ from costmodel import units
 from costmodel.fleet.devices import devices, networks
 from edge.data.registry import DATASETS
 from edge.models.registry import MODELS
+from edge.protocol.losses import LOSSES
+from edge.protocol.optimizers import OPTIMIZERS
 from scenarios.config import schema
 from scenarios.config.toml_writer import toml_text
 
@@ -42,6 +44,8 @@ NAMES = {
     "fleet.networks": list(networks()),
     "fleet.carbon.zone": ["DE", "EU", "WORLD"],
     "method_options": [name for row in METHODS for name in row.options.model_fields],
+    "train.loss": list(LOSSES),
+    "train.optimizer": list(OPTIMIZERS),
     "server_options": [name for row in SERVER_OPTIMIZERS.values() for name in row.options.model_fields],
 }
 """What texts name, where that is known; any other text may be any text."""
@@ -78,6 +82,8 @@ def _of(kind: Any, bounds: list[Any], key: str) -> st.SearchStrategy[Any]:
         return st.booleans()
     if kind in (int, float):
         return _numbers(kind, bounds)
+    if kind is schema.StopTarget:
+        return st.sampled_from([{"metric": "accuracy", "above": 0.9}, {"metric": "rmse", "below": 2.0}])
     if kind is Any:
         return st.sampled_from([0, 1, 0.5, False, "random"])
     assert kind is type(None), f"{key}: say here what values of {kind} look like"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,9 @@ def test_a_target_is_reached_by_the_first_round_within_the_limits_that_is_as_goo
     assert RUN.until(0.5) == RUN[0]
     assert RUN.until(0.7) is None
     assert RUN.until(0.6, {BYTES: 99}) is None
-    assert RUN.until(0.5, better=Better.LOWER) == RUN[2]
-    assert RUN.until(0.4, better=Better.LOWER) is None
+    errors = Trail(replace(point, better=Better.LOWER) for point in RUN)
+    assert errors.until(0.5) == errors[2]
+    assert errors.until(0.4) is None
     assert RUN.until(None) is None
 
 

@@ -21,7 +21,8 @@ from scenarios.run.client_values import (
 def round_row(number: int, accuracy: float | None) -> RoundRow:
     """Ten seconds and 4 MB."""
     zeros: dict[str, Any] = dict.fromkeys(RoundRow._fields, 0)
-    times = {"round": number, "start_s": 10.0 * number, "end_s": 10.0 * (number + 1), "accuracy": accuracy}
+    times: dict[str, Any] = {"round": number, "start_s": 10.0 * number, "end_s": 10.0 * (number + 1)}
+    times |= {"accuracy": accuracy, "score": None}
     return RoundRow(**{**zeros, **times, "bytes_down": 2_000_000, "bytes_up": 2_000_000})
 
 
@@ -48,6 +49,7 @@ def test_the_first_of_equally_good_rounds_on_validation_examples_is_the_best() -
         rounds=2,
         selected_by="validation",
         accuracy=0.75,
+        score=0.75,
         virtual_seconds=20.0,
         bytes=8_000_000,
         validation_accuracy=0.625,

@@ -32,7 +32,7 @@ def test_a_run_that_has_not_ended_is_read_up_to_its_last_round(folder: Path) -> 
         db.commit()
     run = RunFolder(folder)
     assert (run.method, run.is_begun, run.summary, run.completed) == ("fedavg", True, None, 2)
-    assert ([point.accuracy for point in run.trail], run.final(), run.best()) == ([0.25, 0.5], 0.5, 0.5)
+    assert ([point.score for point in run.trail], run.final(), run.best()) == ([0.25, 0.5], 0.5, 0.5)
     assert (run.evaluations, run.logged) == ([], [])
 
 

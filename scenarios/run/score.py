@@ -1,0 +1,54 @@
+"""The metric by which a run is judged: its name, its better direction, and how its values are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edge.protocol.better import HIGHER, LOWER, Better
+from edge.protocol.config import ACCURACY, TrainConfig
+from edge.protocol.losses import CROSS_ENTROPY, LOSSES
+from edge.training.metrics.registry import METRICS, metric_row
+
+
+@dataclass(frozen=True)
+class RunScore:
+    """The metric of a run's target, best round and patience."""
+
+    metric: str = ACCURACY
+    better: Better = HIGHER
+    is_share: bool = True
+    """Whether values are shares, which are written as percentages; else they are in the metric's units"""
+
+    def text(self, value: float) -> str:
+        """A value: "81.94 %", or "3.912"."""
+        return f"{100 * value:.2f} %" if self.is_share else f"{value:.4g}"
+
+    def text_of_target(self, target: float) -> str:
+        """A target, as it was given: "90 %", or "rmse 4"."""
+        return f"{100 * target:g} %" if self.is_share else f"{self.metric} {target:g}"
+
+
+OF_ACCURACY = RunScore()
+
+
+def score_of(train: TrainConfig) -> RunScore:
+    """That of runs with this loss."""
+    row = metric_row(train.score)
+    return RunScore(row.name, Better(row.better), row.is_share)
+
+
+def named_score(metric: str) -> RunScore:
+    """That of a recorded metric; of one that does not ship, its name alone."""
+    row = METRICS.get(metric)
+    return RunScore(metric, LOWER, False) if row is None else RunScore(row.name, Better(row.better), row.is_share)
+
+
+def recorded_score(scenario: Mapping[str, Any]) -> RunScore:
+    """That of a recorded run, from the tables of its scenario, which execute no code: of a loss of a user's own, only
+    that lower values are better."""
+    loss = str((scenario.get("train") or {}).get("loss", CROSS_ENTROPY))
+    if loss not in LOSSES:
+        return RunScore("score", LOWER, False)
+    return named_score(LOSSES[loss].score)
