@@ -150,7 +150,10 @@ def dataset(
     train, held = (replace(split, x=_examples(kind, split.x)) for split in splits)
     if x_test is None and not is_test.any():
         each = "class" if clients is None else "class and client"
-        few = f"none of {len(is_test)} examples of {len(np.unique(named[0]))} classes"
+        few = f"none of {len(is_test)} examples"
+        if is_real:
+            raise DataError(f"test = {test}: {few} is left for the test set")
+        few += f" of {len(np.unique(named[0]))} classes"
         raise DataError(f"test = {test}: {few} is left for the test set, since each {each} keeps one for training")
     most = int(max(train.labels.max(initial=0), held.labels.max(initial=0)))
     unseen = np.setdiff1d(held.labels, train.labels)

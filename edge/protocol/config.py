@@ -243,7 +243,7 @@ class TrainConfig(Section):
     metric a run is judged."""
     loss_options: dict[str, Any] = field(default_factory=dict)
     """The loss's options."""
-    optimizer: Annotated[str, Also("optim")] = SGD
+    optimizer: Annotated[str, Also("optim", "optimiser", "client_optimizer")] = SGD
     """Optimizer of local steps (``fedbr list optimizers``), or ``module:ROW``. Momentum, Nesterov's step and weight
     decay of sgd are the keys below; the others' are their options."""
     optimizer_options: dict[str, Any] = field(default_factory=dict)

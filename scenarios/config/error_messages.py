@@ -33,10 +33,6 @@ def known_keys(table: type, at: str = "") -> dict[str, str]:
 
 FOREIGN: Mapping[str, Parts] = {
     **dict.fromkeys(
-        ("optimizer", "optimiser", "optim", "client_optimizer"),
-        ("local training is SGD (train.lr, train.momentum); the server's optimizer is the key server",),
-    ),
-    **dict.fromkeys(
         ("workers", "n_workers", "num_workers", "n_jobs"), ("no key of a scenario; use ", Argument("workers"))
     ),
     **dict.fromkeys(("device", "gpu", "num_gpus"), ("no key of a scenario; use ", Argument("device"))),

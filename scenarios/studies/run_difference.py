@@ -18,7 +18,7 @@ from scenarios.config import fleet_files
 from scenarios.config.errors import ReportError
 from scenarios.config.load import Source, load
 from scenarios.config.overrides import KeyValues
-from scenarios.config.tables import leaves
+from scenarios.config.tables import TomlValue, leaves
 from scenarios.config.toml_source import UNNAMED
 from scenarios.report import labels, terminal
 from scenarios.report.columns import BYTES, FLOPS, PERCENT, SECONDS, Quantity, cells
@@ -143,8 +143,8 @@ def _result(run: RecordedRun, key: str) -> Any:
     if run.summary is not None:
         return run.summary.get(key)
     names = ("accuracy", "best_accuracy") if is_accuracy else ("score", "best_score")
-    scores: dict[str, Any] = dict(zip(names, (run.final(), run.best()), strict=True))
-    unfinished = {**scores, "metric": run.score.metric, "rounds": run.completed}
+    unfinished: dict[str, TomlValue] = {names[0]: run.final(), names[1]: run.best(), "rounds": run.completed}
+    unfinished |= {"metric": run.score.metric}
     unfinished |= {"virtual_seconds": run.rounds[-1].end_s if run.rounds else 0.0}
     is_summed = key not in unfinished and key in RoundRow._fields
     return run.total(key) if is_summed else unfinished.get(key)

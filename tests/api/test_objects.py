@@ -423,7 +423,7 @@ def test_the_form_of_arrays_says_what_they_are(x: Any, kind: str, shape: tuple[i
         ((np.zeros((4, 6)), [0, 1]), "x of shape (4, 6) and y of shape (2,): x has a row for each example, and y"),
         ((np.array([["a", "b"]] * 2), [0, 1]), "x: example 0, column 0: 'a' is no number; a category needs"),
         ((np.zeros((4, 6)), [0, 1, 0, 1], np.zeros((1, 6)), [2]), "y_test: class 2 has no training example; leave it"),
-        ((np.zeros((2, 6)), [0.5, 1]), "y: must hold classes, integers from 0 on"),
+        ((np.zeros((2, 6)), [0.5, 1]), "test = 0.2: none of 2 examples is left for the test set"),
         ((np.zeros((2, 6)), [1, 2]), "y: begins with 1; classes are counted from 0: give y - 1, or say classes="),
         ((np.full((2, 8, 8), 0.5), [0, 1]), "x: image needs whole numbers from 0 to 255; pixels in 0..1 become them"),
         ((np.zeros((2, 32, 32, 3)), [0, 1]), "x of shape (2, 32, 32, 3): has its channels last; images are (channels"),

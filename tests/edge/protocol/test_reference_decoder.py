@@ -101,6 +101,7 @@ CASES = [
             "rates": (),
             "client_names": (),
             "class_names": ("cat", "dog"),
+            "baselines": (),
             "data_notes": ("made up",),
         },
         (*(entry("(description)", name, bytes(16), dtype, shape) for name, dtype, shape in ARRAYS), *UP),

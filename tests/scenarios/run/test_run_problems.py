@@ -28,6 +28,7 @@ def warnings(
     """The warnings of a run that this rule has ended."""
     kinds = dict.fromkeys(("train", "zeroed", "listen", "late", "lost"), 0) | visits
     summary: Any = {"stopped_by": rule, "rounds": rounds, "visits": kinds, "cut_round": cut}
+    summary |= {"metric": "accuracy", "best_score": None, "baselines": {}}
     return run_problems.found(load("digits", parse_all(overrides)), summary)
 
 
