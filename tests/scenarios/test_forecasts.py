@@ -98,5 +98,5 @@ def test_what_is_read_at_accuracies_refuses_other_runs(
     assert run_command(["compare", "digits", *several, "--out", str(tmp_path)]) == 2
     assert "train.loss = 'mse': experiments compare accuracies" in capsys.readouterr().err
     assert run_command(["ls", str(tmp_path), "--json"]) == 0
-    (listed,) = [run for run in json.loads(capsys.readouterr().out) if run["folder"].endswith("one")]
+    (listed,) = [run for run in json.loads(capsys.readouterr().out)["entries"] if run["folder"].endswith("one")]
     assert (listed["accuracy"], listed["metric"], listed["score"]) == (None, "rmse", made["score"])

@@ -123,6 +123,23 @@ METRICS: dict[str, MetricRow] = {
             is_share=True,
         ),
         MetricRow(
+            "auroc",
+            "area under the ROC curve, over all labels or classes",
+            "edge.training.metrics.scores:ScoreHistogram",
+            finish="edge.training.metrics.finishing:auroc",
+            losses=("cross-entropy", "bce"),
+            is_share=True,
+        ),
+        MetricRow(
+            "perplexity",
+            "exponential of the mean negative log-likelihood",
+            "edge.training.metrics.scores:LogLikelihood",
+            LOWER,
+            finish="edge.training.metrics.finishing:perplexity",
+            targets="class",
+            losses=("cross-entropy",),
+        ),
+        MetricRow(
             "hessian",
             "top eigenvalue and trace of the Hessian; H_N and H_D over clients",
             "edge.training.metrics.hessian:LossHessian",

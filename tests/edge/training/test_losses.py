@@ -14,9 +14,12 @@ from torch.nn import functional as F
 
 from edge.protocol.config import TrainConfig
 from edge.protocol.losses import LOSSES
+from edge.protocol.plugins import load
 from edge.training.criterion import criterion
 from edge.training.metrics import finishing
 from edge.training.metrics.job_metrics import JobMetrics
+from edge.training.metrics.registry import METRICS
+from edge.training.metrics.scores import LogLikelihood, ScoreHistogram
 from tests.toy import batch, tower
 
 
@@ -97,7 +100,7 @@ def measured(train: TrainConfig, *names: str) -> tuple[dict[str, float], np.ndar
     parts: dict[str, dict[str, tuple[float, int]]] = {}
     for quantity, pair in sums.items():
         parts.setdefault(quantity.metric, {})[quantity.part or ""] = pair
-    finishes = {"rmse": finishing.root_mean, "r2": finishing.explained_variance, "f1": finishing.f1}
+    finishes = {name: load(row.finish) for name, row in METRICS.items() if row.finish is not None}
     values = {
         name: finishes[name](each) if name in finishes else each[""][0] / each[""][1] for name, each in parts.items()
     }
@@ -129,7 +132,38 @@ def test_f1_counts_all_labels_together() -> None:
     assert values["f1"] == pytest.approx(theirs.f1_score(y.ravel(), (outputs.ravel() >= 0).astype(float)))
 
 
+def test_auroc_of_labels_pools_them_all() -> None:
+    values, y, outputs, _ = measured(TrainConfig(loss="bce"), "auroc")
+    assert values["auroc"] == pytest.approx(theirs.roc_auc_score(y.ravel(), outputs.ravel()), abs=0.05)
+
+
+def test_auroc_and_perplexity_of_classifiers() -> None:
+    rng = np.random.default_rng(5)
+    for classes in (2, 4):
+        y = rng.integers(classes, size=3000)
+        logits = rng.normal(size=(3000, classes)) + 1.5 * np.eye(classes)[y]
+        given = tower(), torch.empty(0), torch.from_numpy(y), torch.from_numpy(logits).float()
+        p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        one_hot = np.eye(classes)[y]
+        scores, has = (p[:, 1], y) if classes == 2 else (p, one_hot)
+        expected = theirs.roc_auc_score(has, scores, average="micro")
+        assert finishing.auroc(ScoreHistogram().measure(*given)) == pytest.approx(expected, abs=1e-3)
+        found = finishing.perplexity(LogLikelihood().measure(*given))
+        assert found == pytest.approx(math.exp(theirs.log_loss(y, p)), rel=1e-5)
+
+
+def test_auroc_by_hand_with_ties_certainty_and_nan() -> None:
+    # Odds of the second class: sure and right, tied in the middle (also NaN), sure and wrong.
+    logits = torch.tensor([[0.0, 900.0], [0.0, 0.0], [0.0, 0.0], [math.nan, 0.0], [0.0, 900.0]])
+    sums = ScoreHistogram().measure(tower(), torch.empty(0), torch.tensor([1, 1, 0, 0, 0]), logits)
+    assert sums == {"p48": (1.0, 1), "p95": (1.0, 1), "n48": (2.0, 2), "n95": (1.0, 1)}
+    # Of six pairs, the upper positive wins two and ties one; the lower ties two and loses one.
+    assert finishing.auroc(sums) == pytest.approx((2.5 + 1) / 6)
+
+
 def test_a_value_that_there_is_not_is_nan() -> None:
+    assert math.isnan(finishing.auroc({"p3": (2.0, 2)}))
+    assert math.isnan(finishing.perplexity({"": (0.0, 0)})) and math.isnan(finishing.perplexity({"": (1e6, 1)}))
     assert math.isnan(finishing.root_mean({"": (0.0, 0)}))
     assert math.isnan(finishing.explained_variance({"e2": (1.0, 2), "y": (4.0, 2), "y2": (8.0, 2)}))
     assert math.isnan(finishing.f1({"tp": (0.0, 3), "fp": (0.0, 3), "fn": (0.0, 3)}))

@@ -73,7 +73,7 @@ def test_the_rows_of_every_plug_in_point_are_listed_and_the_help_names_each_list
     names = [row["name"] for row in listing.rows("metrics")]
     assert names == [
         *("accuracy", "loss", "class-accuracy", "rmse", "mae", "r2", "pinball", "coverage", "f1"),
-        *("hessian", "loss-surface"),
+        *("auroc", "perplexity", "hessian", "loss-surface"),
     ]
     assert named("methods", "scaffold")["joins"] is not None, "corrections are among the methods"
     assert lookup.TOPICS.replace(" (with corrections)", "").split(", ") == list(listing.KINDS)
