@@ -418,15 +418,12 @@ class ServerStrategy(NumberLog):
 
     def weight(self, reply: Update, model: str, key: str) -> float:
         """The aggregation weight of an update in the mean of one block of one model: finite, and at least 0."""
-        return self._weight(reply.client)
-
-    def _weight(self, client: int) -> float:
-        return self.setup.weight_of(client)
+        return self.setup.weight_of(reply.client)
 
     @final
     def aggregation_weights(self, clients: Sequence[int]) -> dict[int, float]:
         """client -> aggregation weight in the mean of these clients; the weights add up to 1."""
-        weights = {client: self._weight(client) for client in clients}
+        weights = {client: self.setup.weight_of(client) for client in clients}
         total = sum(weights.values()) or 1.0  # where all weights are 0
         return {client: weight / total for client, weight in weights.items()}
 

@@ -253,7 +253,7 @@ class TieredServer(ServerStrategy):
         """The sums of one aggregator's clients, whose weights add up to 1."""
         (index,) = by_aggregator(self.aggregator_of, clients)
         self.aggregators[index].accumulate_sums(totals, clients)
-        self._lowest[index].partial_weight = sum(self._weight(client) for client in clients)
+        self._lowest[index].partial_weight = sum(self.setup.weight_of(client) for client in clients)
 
     def meet(self, tier: int, present: NDArray[np.bool_]) -> None:
         """Aggregators of a tier meet what is above them; those of the tiers below have met them in this round.

@@ -50,7 +50,7 @@ class FedNovaServer(ServerStrategy):
 
     def accumulate(self, reply: Update) -> None:
         """Also add to the totals of this step's factor."""
-        normaliser, weight = reply.numbers["normaliser"], self._weight(reply.client)
+        normaliser, weight = reply.numbers["normaliser"], self.setup.weight_of(reply.client)
         if normaliser:
             self.unit = self.unit or normaliser
             steps = normaliser if self.counts == "normalisers" else reply.numbers["steps"]

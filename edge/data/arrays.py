@@ -104,8 +104,8 @@ def dataset(
 
     ``y``: real targets ``(examples, numbers)``, or ``(examples,)`` for one, for the losses of ``train.loss``; or
     classes, integers from 0 on, or texts, which are classes in alphabetical order. ``targets`` says which, by default
-    the number of dimensions and whether there are fractions. ``classes``: how many there
-    are, by default the largest label and one; or the labels themselves, the first of which is class 0.
+    the number of dimensions and whether there are fractions. ``classes``: how many there are, by default the largest
+    label and one; or the labels themselves, the first of which is class 0.
 
     ``x_test``, ``y_test``: the test set, whose classes all have training examples; without it, the part ``test`` of the
     examples of each class is drawn by ``seed``. ``clients``: who made each example, whole numbers or texts: then

@@ -49,8 +49,9 @@ def fitted_scale(name: str, train: Split, clients: Sequence[str]) -> TargetScale
     still = np.argwhere(std <= 1e-6 * np.abs(mean))
     if len(still):
         client, number = still[0].tolist()
-        who = "all training targets" if train.ids is None or client == len(parts) - 1 else "the training targets"
-        of = "" if who.startswith("all") else f" of client {clients[client] if clients else client}"
+        whose = f"the training targets of client {clients[client] if clients else client}"
+        if client == len(parts) - 1:
+            whose = "all training targets"
         which = f", number {number + 1} of them," if train.y.shape[1] > 1 else ""
-        raise DataError(f"data set {name}: {who}{of}{which} are {mean[client, number]:g}; leave what is constant out")
+        raise DataError(f"data set {name}: {whose}{which} are {mean[client, number]:g}; leave what is constant out")
     return TargetScale(mean.astype(np.float32), std.astype(np.float32))

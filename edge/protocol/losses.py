@@ -40,7 +40,7 @@ class LossRow(OptionsRow):
     """options -> outputs of the model for each number of a real target"""
     point: str | None = None
     """``module:function`` of (outputs, options) -> (examples, numbers), what the model foresees of a target, in its
-    scale; None: its only output"""
+    scale; None: its first output"""
     is_scaled: bool = True
     """Whether real targets are standardised for training"""
 
@@ -131,7 +131,6 @@ LOSSES: dict[str, LossRow] = {
             "numbers",
             "loss",
             outputs=lambda options: 2,
-            point=f"{_FUNCTIONS}:mean",
         ),
         LossRow(
             "bce",

@@ -53,11 +53,6 @@ def gaussian_nll(outputs: Tensor, targets: Tensor, options: PluginOptions) -> Te
     return (0.5 * (log_variance + errors * torch.exp(-log_variance) + 1.8378770664093453)).mean(1)
 
 
-def mean(outputs: Tensor, options: PluginOptions) -> Tensor:
-    """Output 0."""
-    return outputs[..., 0]
-
-
 def bce(outputs: Tensor, targets: Tensor, options: PluginOptions) -> Tensor:
     """Mean over labels, whose logits the outputs are."""
     return F.binary_cross_entropy_with_logits(outputs[..., 0], targets, reduction="none").mean(1)

@@ -216,7 +216,8 @@ def of_loss(method: Method, options: Options, train: TrainConfig) -> Contradicti
         if not part.takes_losses(options):
             takers = ", ".join(name for name, spec in OBJECTIVES.items() if spec.takes_losses(spec.options()))
             why = f"{part.name} needs the logits and the cross-entropy of classes"
-            if part.name in ("heterofl", "fedrolex"):
+            submodels = method.objective.submodels
+            if submodels is not None and submodels.masks_classes(options):
                 why = f"{part.name} masks the logits of classes; choose method_options.mask = false"
             yield "train.loss", f"train.loss = {train.loss!r}: {why}; methods that take any loss: {takers}"
 

@@ -174,7 +174,11 @@ def _rows(runs: Sequence[SummaryRecord]) -> list[Row]:
     rows: list[Row] = [
         (f"{score.metric}, final", _scores(score, [_either(run.score, run.accuracy) for run in runs])),
         (f"{score.metric}, best", _scores(score, [_either(run.best_score, run.best_accuracy) for run in runs])),
-        *_baseline_rows(runs, score),
+        # Forecasts without a model.
+        *(
+            (f"{score.metric}, {name}", _scores(score, [run.baselines.get(name, {}).get(score.metric) for run in runs]))
+            for name in dict.fromkeys(name for run in runs for name in run.baselines)
+        ),
         ("rounds", _cells(runs, "rounds", COUNT)),
     ]
     evaluations = [run.evaluation for run in runs]
@@ -220,12 +224,6 @@ def _rows(runs: Sequence[SummaryRecord]) -> list[Row]:
         ("wall time", _cells(runs, "wall_seconds", SECONDS)),
         ("stopped by", [run.stopped_by.replace("_", " ") for run in runs]),
     ]
-
-
-def _baseline_rows(runs: Sequence[SummaryRecord], score: RunScore) -> Iterator[Row]:
-    """What forecasts without a model have, in the metric by which runs are judged."""
-    for name in dict.fromkeys(name for run in runs for name in run.baselines):
-        yield f"{score.metric}, {name}", _scores(score, [run.baselines.get(name, {}).get(score.metric) for run in runs])
 
 
 def judged_by(runs: Sequence[SummaryRecord]) -> RunScore:

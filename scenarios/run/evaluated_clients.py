@@ -54,7 +54,7 @@ def evaluation_scope(setup: Setup) -> EvaluationScope:
         keeps_values=config.keeps_values or len(measured) > len(rows),
         over_clients=partial(values_over_clients, config) if compares else None,
         aggregators=config.aggregators,
-        **score_of(setup.scenario.train, config),
+        **score_fields(setup.scenario.train, config),
     )
 
 
@@ -64,7 +64,7 @@ class _ScoreFields(TypedDict):
     pools_clients: bool
 
 
-def score_of(train: TrainConfig, config: EvalSection) -> _ScoreFields:
+def score_fields(train: TrainConfig, config: EvalSection) -> _ScoreFields:
     """The fields of a scope that say how the round's score is made of sums."""
     rows = metric_rows(config.metrics, train.score)
     finishes: dict[str, Finish] = {row.name: load(row.finish) for row in rows if row.finish is not None}

@@ -254,7 +254,7 @@ class _Measuring:
             self.split,
             quantities,
             keeps_values=True,
-            **evaluated_clients.score_of(job.train, request.evaluation),
+            **evaluated_clients.score_fields(job.train, request.evaluation),
         )
 
     def result(self, folder: Path) -> MeasuredModels:

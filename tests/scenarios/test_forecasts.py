@@ -6,12 +6,15 @@ import json
 import math
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import fedbr
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
+from edge.protocol.better import HIGHER
 from scenarios.cli.main import run_command
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies.audit import audit
@@ -86,6 +89,22 @@ def test_a_target_below_ends_a_run_and_a_forecast_that_loses_to_none_says_so(
     assert list(lazy["baselines"]) == ["last value", "a season before"]
     losses = [text for text in lazy["warnings"] if text.startswith("the model loses to a forecast that needs none, ")]
     assert len(losses) == 2
+
+
+def test_several_labels_from_python_have_a_target_above(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 6))
+    y = np.stack([x[:, 0] > 0, x[:, 1] + x[:, 2] > 0], axis=1)
+    keys: dict[str, Any] = {
+        "model.name": "mlp", "train.loss": "bce", "train.lr": 0.5, "rounds.max": 10, "data.partition.kind": "iid",
+        "eval.metrics": ["f1", "auroc"], "stop.target": {"metric": "f1", "above": 0.6},
+    }  # fmt: skip
+    run = fedbr.run("digits", method="fedavg", data=fedbr.dataset(x, y), out=tmp_path, progress=False, **keys)
+    folder = RunFolder(run.folder)
+    assert (folder.target, folder.score.metric, folder.score.better) == (0.6, "f1", HIGHER)
+    assert run.summary["stopped_by"] == "target" and run.summary["score"] >= 0.6
+    auroc = read(run.folder / "ledger.sqlite", "SELECT value, count FROM evaluations WHERE metric = 'auroc'")
+    assert len(auroc) == run.summary["rounds"] and all(0.5 < value < 1 for value, _ in auroc)
 
 
 def test_what_is_read_at_accuracies_refuses_other_runs(

@@ -133,7 +133,7 @@ METRICS: dict[str, MetricRow] = {
         MetricRow(
             "perplexity",
             "exponential of the mean negative log-likelihood",
-            "edge.training.metrics.scores:LogLikelihood",
+            "edge.training.metrics.loss:MeanLoss",
             LOWER,
             finish="edge.training.metrics.finishing:perplexity",
             targets="class",

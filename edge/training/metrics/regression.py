@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from edge.protocol.losses import PinballOptions
 from edge.training.block_model import BlockModel
 from edge.training.criterion import TARGET
+from edge.training.losses import pinball
 from edge.training.metrics.metric import Metric, Sums
 
 
@@ -48,13 +48,11 @@ class Pinball(Metric):
     """The mean pinball loss of the quantiles that a model foresees."""
 
     def measure(self, net: BlockModel, x: Tensor, y: Tensor, logits: Tensor) -> Sums:
-        """Its sum over targets, a mean over quantiles each."""
+        """The sum over targets of its mean over quantiles."""
         options = net.criterion.options
         assert isinstance(options, PinballOptions)
-        quantiles = torch.tensor(options.quantiles, dtype=torch.float64, device=y.device)
-        errors = y[:, TARGET].double()[..., None] - net.criterion.outputs_in_units(logits.double(), y.double())
-        losses = torch.maximum(quantiles * errors, (quantiles - 1) * errors).mean(-1)
-        return {"": (float(losses.sum()), losses.numel())}
+        target, outputs = y[:, TARGET].double(), net.criterion.outputs_in_units(logits.double(), y.double())
+        return {"": (float(pinball(outputs, target, options).sum()) * target.shape[1], target.numel())}
 
 
 class Coverage(Metric):

@@ -1,4 +1,4 @@
-"""How well a classifier's scores order examples, and how sure it is of what is there: sums over examples and labels."""
+"""How well a classifier's scores order examples: sums over examples and labels."""
 
 from __future__ import annotations
 
@@ -12,14 +12,6 @@ from edge.training.metrics.metric import Metric, Sums
 
 BINS, LOG_ODDS = 96, 12.0
 """Bins of log odds, of the same width between -LOG_ODDS and LOG_ODDS; what is beyond is in the first and the last"""
-
-
-class LogLikelihood(Metric):
-    """The exponential of its mean is the perplexity."""
-
-    def measure(self, net: BlockModel, x: Tensor, y: Tensor, logits: Tensor) -> Sums:
-        """Σ -ln p of the true classes, and the number of examples."""
-        return {"": (float(F.cross_entropy(logits.double(), y, reduction="sum")), len(y))}
 
 
 class ScoreHistogram(Metric):

@@ -18,8 +18,9 @@ from edge.protocol.plugins import load
 from edge.training.criterion import criterion
 from edge.training.metrics import finishing
 from edge.training.metrics.job_metrics import JobMetrics
+from edge.training.metrics.loss import MeanLoss
 from edge.training.metrics.registry import METRICS
-from edge.training.metrics.scores import LogLikelihood, ScoreHistogram
+from edge.training.metrics.scores import ScoreHistogram
 from tests.toy import batch, tower
 
 
@@ -148,7 +149,7 @@ def test_auroc_and_perplexity_of_classifiers() -> None:
         scores, has = (p[:, 1], y) if classes == 2 else (p, one_hot)
         expected = theirs.roc_auc_score(has, scores, average="micro")
         assert finishing.auroc(ScoreHistogram().measure(*given)) == pytest.approx(expected, abs=1e-3)
-        found = finishing.perplexity(LogLikelihood().measure(*given))
+        found = finishing.perplexity(MeanLoss().measure(*given))
         assert found == pytest.approx(math.exp(theirs.log_loss(y, p)), rel=1e-5)
 
 
