@@ -255,7 +255,7 @@ def decide(
 
     Args:
         seeds: number of seeds, counted up from the scenario's; 3 by default
-        target: accuracy to reach, on clients' validation examples
+        target: score to reach, on clients' validation examples: 0.9, 90 %, or rmse=4
         cost: what is to be low until the target: seconds, bytes, joules, joules_per_device, bytes_per_device, rounds,
             wan_bytes, price or co2e_grams; by default what the first budget limits, or seconds
         budgets: a limit of such an amount: bytes="2 GB"
@@ -325,7 +325,7 @@ def sweep(
     *,
     zipped: bool = False,
     seeds: int | None = None,
-    targets: Sequence[float] = (),
+    targets: Sequence[float | str] = (),
     baseline: str | None = None,
     at: Mapping[str, Quantity | Sequence[Quantity]] | Sequence[str] = (),
     judge: Literal["test", "validation"] | None = None,
@@ -358,7 +358,7 @@ def sweep(
 
     Args:
         seeds: number of seeds, counted up from the scenario's; 3 by default
-        targets: accuracies whose costs are told, by default the scenario's
+        targets: score whose costs are told, by default the scenario's: an accuracy as 0.9 or 90 %, or rmse=4
         baseline: number or name of the row that others are compared with
         at: what that much buys: bytes="1 MB,2 MB"; runs go to the largest
         judge: test (default), or validation: choose settings on the clients' validation examples

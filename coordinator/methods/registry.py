@@ -14,6 +14,7 @@ from coordinator.aggregation.block_exchange import EVERYTHING, NOTHING, exchange
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
 from coordinator.methods import (
     calibrated,
+    central,
     depthfl,
     fedalign,
     fedamp,
@@ -75,6 +76,7 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         fedrolex.SPEC,
         fjord.SPEC,
         depthfl.SPEC,
+        central.SPEC,
     )
 }
 CORRECTIONS: dict[str, CorrectionSpec] = {

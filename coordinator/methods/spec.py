@@ -283,6 +283,8 @@ class ObjectiveSpec(MethodPart):
     costs: Costs = Costs()
     evaluation: ModelEvaluation = ModelEvaluation()
     records: Records = Records()
+    gathers_data: bool = False
+    """Whether one client has the examples of all, whatever clients and partition the scenario names"""
 
     @property
     def numbers_down(self) -> tuple[str, ...]:

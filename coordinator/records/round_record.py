@@ -30,7 +30,7 @@ from coordinator.records.schema import (
 from coordinator.records.visit_columns import VisitColumns
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.bounds import is_bounded
-from edge.protocol.messages import ACCURACY, VALIDATION, Update
+from edge.protocol.messages import VALIDATION, Update
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.fleet.conditions import Conditions
@@ -54,15 +54,11 @@ class EvalResult(NamedTuple):
         """The value by which the run is judged."""
         return self.accuracy if self.score is None else self.score
 
-    @property
-    def validation(self) -> float | None:
-        """Mean over clients of the accuracy on their validation examples; None if no client has a value."""
-        return validation_accuracy(self.values)
 
-
-def validation_accuracy(rows: Iterable[EvaluationRow]) -> float | None:
-    """Mean over clients of the accuracy on their validation examples, among one evaluation's rows, in their order."""
-    values = [row.value for row in rows if (row.kind, row.metric) == (VALIDATION, ACCURACY) and row.value is not None]
+def validation_score(rows: Iterable[EvaluationRow], metric: str) -> float | None:
+    """Mean over clients of a metric on their validation examples, among one evaluation's rows, in their order; None if
+    no client has a value."""
+    values = [row.value for row in rows if (row.kind, row.metric) == (VALIDATION, metric) and row.value is not None]
     return float(np.mean(values)) if values else None
 
 

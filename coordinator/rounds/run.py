@@ -25,7 +25,7 @@ from coordinator.aggregation.level_schedule import LevelSchedule
 from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy, payload_shapes
 from coordinator.methods.registry import Method
 from coordinator.records.client_states import ClientStates
-from coordinator.records.round_record import NOT_EVALUATED, EvalResult, RoundRecord, logged_means
+from coordinator.records.round_record import NOT_EVALUATED, EvalResult, RoundRecord, logged_means, validation_score
 from coordinator.records.schema import (
     DOWNLOAD_ONLY,
     EVALUATE,
@@ -404,7 +404,9 @@ class FederatedRun:
 
     def reached(self, rounds: int, result: EvalResult) -> str | None:
         """The rule that ends the run after this many rounds with this evaluation, or None."""
-        selecting = result.judged if self.job.eval_select is None else result.validation
+        selecting = result.judged
+        if self.job.eval_select is not None:
+            selecting = validation_score(result.values, self.job.train.score)
         return self.budget.reached(rounds, result.judged, selecting)
 
     def commit_when_evaluated(self, pending: PendingCommit) -> str | None:

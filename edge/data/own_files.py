@@ -230,7 +230,9 @@ def _series(path: Path, sources: Sequence[PlacedFile], series: SeriesReading) ->
         x, train.y, x_test, test.y, clients=owners, clients_test=owners_test, kind=series.kind, targets="numbers",
         name=_name(path), form=f"read from {path.name}",
     )  # fmt: skip
-    row = replace(data.row, targets=RealTargets(series.horizon, series.window, series.season or 0))
+    overlap = -(-(series.window + series.horizon) // series.every) - 1
+    targets = RealTargets(series.horizon, series.window, series.season or 0, overlap)
+    row = replace(data.row, targets=targets, overlap=overlap, overlap_within="client")
     return replace(data, row=row, decoded=replace(data.decoded, notes=(*counts.notes(series), *data.notes)))
 
 

@@ -382,7 +382,11 @@ def check_parts(
 
 
 def hold_out(
-    parts: Parts, fraction: float, seed: int, labels: Indices | None = None, overlap: int | None = None
+    parts: Parts,
+    fraction: float,
+    seed: int,
+    labels: Indices | None = None,
+    overlap: int | None = None,
 ) -> tuple[list[Indices], list[Indices]]:
     """(remaining, held out): ``fraction`` of each client's examples, rounded down, drawn by a generator of its own.
 
@@ -405,6 +409,34 @@ def hold_out(
                 kept, out = order[count:], order[:count]
         held.append(np.sort(indices[out]))
         remaining.append(np.sort(indices[kept]))
+    return remaining, held
+
+
+def hold_out_last(
+    parts: Parts, fraction: float, series: Indices | None, overlap: int
+) -> tuple[list[Indices], list[Indices]]:
+    """(remaining, held out) of windows in order of time: the last ``fraction`` of each series, rounded down, of those
+    that a client has; the ``overlap`` before them are in neither. ``series``: of all examples; None: a client has one.
+
+    PartitionError for a client with nothing that remains.
+    """
+    remaining, held = [], []
+    for client, indices in enumerate(parts):
+        whose = np.zeros(len(indices), np.int64) if series is None else series[indices]
+        kept, out = [indices[:0]], [indices[:0]]
+        for one in np.unique(whose):
+            own = indices[whose == one]
+            count = int(fraction * len(own) + ROUNDING)
+            kept.append(own[: len(own) - count - overlap] if count else own)
+            out.append(own[len(own) - count :])
+        remaining.append(np.sort(np.concatenate(kept)))
+        held.append(np.sort(np.concatenate(out)))
+        if len(indices) and not len(remaining[-1]):
+            raise PartitionError(
+                f"data.validation = {fraction:g}: client {client} has {len(indices)} training windows, of which the "
+                f"last {len(held[-1])} are held out, and all others have values in common with these; lower it, "
+                "shorten data.series.window and horizon, or leave the client out"
+            )
     return remaining, held
 
 

@@ -125,6 +125,9 @@ def partition_data(config: DataConfig, data: Data) -> ClientIndices:
     labels, overlap = None if by == "client" else data.train.labels, data.row.overlap if by == "stretch" else None
     if overlap and data.row.overlap_within == "client":
         labels = np.zeros_like(data.train.labels)  # one stretch of all
+    if by == "stretch" and data.row.targets.window and config.validation:
+        train, validation = partition.hold_out_last(train, config.validation, data.train.ids, overlap or 0)
+        return ClientIndices(train, test, validation)
     train, validation = partition.hold_out(train, config.validation, rule.seed or 0, labels, overlap)
     return ClientIndices(train, test, validation)
 
@@ -229,6 +232,8 @@ def _key(config: DataConfig, data: Data) -> str:
     facts = [data.sha256, config.clients, rule, config.validation, config.validation_by, np.__version__]
     if data.row.overlap:
         facts += [data.row.overlap, data.row.overlap_within]
+    if data.row.targets.window and config.validation:
+        facts.append("the last windows are held out")
     if is_own(kind):  # the text of a user's partition may change while its name stays
         row = partition_row(kind)
         modules = {kind.partition(":")[0], (row.split or row.given).__module__}

@@ -44,18 +44,21 @@ class RealTargets(NamedTuple):
     """Steps at the front of an example that are the values of the target before its numbers; 0: it is no window"""
     season: int = 0
     """Steps after which a series is like itself, at most as many as the window has; 0: unknown"""
+    overlap: int = 0
+    """Windows of the same client after one that have values in common with it (`DataSet.overlap`)"""
 
     @property
     def text(self) -> str:
-        """As names of arrays have it: r2w8s4."""
-        return f"{REAL}{self.numbers}" + (f"w{self.window}s{self.season}" if self.window else "")
+        """As names of arrays have it: r2w8s4o9."""
+        of_windows = f"w{self.window}s{self.season}" if self.window else ""
+        return f"{REAL}{self.numbers}{of_windows}" + (f"o{self.overlap}" if self.overlap else "")
 
     @classmethod
     def parsed(cls, text: str) -> RealTargets:
         """Inverse of `text`; no real targets for a number of classes."""
         if not text.startswith(REAL):
             return cls()
-        return cls(*map(int, re.split("[ws]", text[1:])))
+        return cls(*map(int, re.split("[wso]", text[1:])))
 
 
 OF_CLASSES = RealTargets()
@@ -430,7 +433,7 @@ DATASETS: dict[str, DataSet] = {row.name: row for row in _ROWS}
 
 
 _ARRAYS = re.compile(
-    r"([\w-]{1,40})/(image|features|series|tokens)-(\d{1,9})/(\d{1,7}(?:x\d{1,7}){0,2})/(\d{1,7}|r\d{1,7}(?:w\d{1,7}s\d{1,7})?)/([0-9a-f]{64})"
+    r"([\w-]{1,40})/(image|features|series|tokens)-(\d{1,9})/(\d{1,7}(?:x\d{1,7}){0,2})/(\d{1,7}|r\d{1,7}(?:w\d{1,7}s\d{1,7}(?:o\d{1,7})?)?)/([0-9a-f]{64})"
     r"(/ids)?"
 )
 """``NAME/KIND-NUMBER/SHAPE/TARGETS/HASH``, with the number of classes, or `REAL` and that of real targets, and `IDS`
@@ -469,6 +472,8 @@ def arrays_row(
         content=sha256,
         id_column="ids" if has_ids else None,
         targets=targets,
+        overlap=targets.overlap,
+        overlap_within="client" if targets.overlap else "class",
     )
 
 

@@ -216,7 +216,7 @@ class DataConfig(Section):
     """``client``: they are drawn from all of a client's examples; ``class``: from each of its classes in proportion;
     ``stretch``: they are neighbours, a stretch of each of its classes at a drawn place, or of its text
     (``shakespeare``). By default ``client``, and ``stretch`` for windows that overlap (``hapt``, ``shakespeare``), of
-    which those on either side are left out."""
+    which those on either side are left out; of series, the last part of each device's training time."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Loader:
 
     def fetch(self, chosen: Indices, draws: np.random.Generator | None = None) -> Batch:
         """(x, y) with x as `prepare` returns it, unaugmented without ``draws``; y (batch,) int64, or of real targets
-        (batch, 3, numbers) float32 (`TargetScale.of`)."""
+        (batch, 4, numbers) float32 (`TargetScale.of`)."""
         targets = self.split.labels[chosen] if self.scale is None else self.scale.of(self.split, chosen)
         labels = to_device(np.asarray(targets), self.device)
         if self.resident:
@@ -66,7 +66,8 @@ class Loader:
         x = x.contiguous(memory_format=self.memory_format) if x.dim() == 4 else x.contiguous()
         if self.reconstructs:
             own = x.flatten(1)
-            labels = torch.stack((own, torch.zeros_like(own), torch.ones_like(own)), dim=1)
+            scale = torch.zeros_like(own), torch.ones_like(own), torch.full_like(own, torch.nan)
+            labels = torch.stack((own, *scale), dim=1)
         return x, labels
 
     @cached_property

@@ -1,7 +1,7 @@
 """The loss of a run on outputs and targets as batches have them, and what the model foresees in units of the data.
 
-Batches have classes as (examples,) int64. Real targets are (examples, 3, numbers) float32: the targets in units, and
-mean and standard deviation by which training standardises them (`edge.data.targets`).
+Batches have classes as (examples,) int64. Real targets are (examples, 4, numbers) float32: the targets in units, mean
+and standard deviation by which training standardises them, and the error of the naive forecast (`edge.data.targets`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from edge.protocol.config import TrainConfig
 from edge.training.blocks import load_dotted
 
-TARGET, MEAN, STD = range(3)
+TARGET, MEAN, STD, NAIVE = range(4)
 """Rows of real targets"""
 
 

@@ -151,7 +151,7 @@ class LocalTrainer:
             return None
         if not row.is_scaled:
             return unscaled(data.row.numbers)
-        return fitted_scale(data.row.name, data.train, data.names.clients)
+        return fitted_scale(data.row, data.train, data.names.clients)
 
     @cached_property
     def net(self) -> BlockModel:

@@ -269,13 +269,13 @@ def report(
 def audit(
     runs: Folder | Run | RunCollection | Sequence[Folder | Run | RunCollection],
     *,
-    target: float | None = None,
+    target: float | str | None = None,
     twin: str | Run | None = None,
     output: str | PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """What runs cost, from the bytes that papers count to joules: what ``fedbr audit --json`` prints.
 
-    A run with codecs is compared with its twin without, seed by seed, at the highest accuracy that both have reached,
+    A run with codecs is compared with its twin without, seed by seed, at the best score that both have reached,
     or at ``target``; another run with the first of FedAvg on the same data, or with ``twin``: a label, method, name or
     run. ``output``: an HTML page that is written, too. ReportError for runs that have not ended, and for a target that
     none has reached.

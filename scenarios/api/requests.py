@@ -34,8 +34,6 @@ class Option:
     least: int | None = None
     name: str = ""
     """Of the option, where it is not the field's"""
-    in_percent: bool = False
-    """Whether a share may also be written in percent"""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,11 @@ def options_of(group: type[Any]) -> dict[str, RequestField]:
 
 OUT = Option("folder for run folders")
 SEEDS = Option("number of seeds, counted up from the scenario's", least=1)
-TARGETS = Option("accuracies whose costs are told, by default the scenario's", "A", name="target", in_percent=True)
+TARGETS = Option(
+    "score whose costs are told, by default the scenario's: an accuracy as 0.9 or 90 %, or rmse=4",
+    "SCORE",
+    name="target",
+)
 ALLOW_CODE = Option("import the run's modules also from the current folder and from where they were")
 ALLOW_SCENARIO = Option("run modules and apps that a scenario outside of the current folder brings with it")
 BASELINE = Option("number or name of the row that others are compared with", "ROW")
@@ -130,7 +132,7 @@ class AuditRequest:
 
     target: Annotated[
         float | None,
-        Option("accuracy to compare at; by default the highest that a run and its twin reach", "A", in_percent=True),
+        Option("score to compare at; by default the best that a run and its twin reach", "SCORE"),
     ] = None
     twin: Annotated[
         str | None, Option("label, method, name or folder of the run that all others are compared with", "RUN")
@@ -242,7 +244,7 @@ class CompareRequest(ExperimentRequest):
 @dataclass(frozen=True)
 class SweepRequest(ExperimentRequest):
     seeds: Annotated[int | None, replace(SEEDS, help=f"{SEEDS.help}; 3 by default")] = None
-    targets: Annotated[Sequence[float], TARGETS] = ()
+    targets: Annotated[Sequence[float | str], TARGETS] = ()
     baseline: Annotated[str | None, BASELINE] = None
     at: Annotated[
         Mapping[str, Quantity | Sequence[Quantity]] | Sequence[str],
@@ -266,7 +268,8 @@ class SweepRequest(ExperimentRequest):
 class DecideRequest(ExperimentRequest):
     seeds: Annotated[int | None, replace(SEEDS, help=f"{SEEDS.help}; 3 by default")] = None
     target: Annotated[
-        float | str | None, Option("accuracy to reach, on clients' validation examples", "A", in_percent=True)
+        float | str | None,
+        Option("score to reach, on clients' validation examples: 0.9, 90 %, or rmse=4", "SCORE"),
     ] = None
     cost: Annotated[
         str | None,
@@ -301,7 +304,6 @@ class DecideRequest(ExperimentRequest):
         """The decision between the points of the grid; ``say``: told of what is left out."""
         from scenarios.studies.decide import candidates, decision, objective
 
-        sought = objective.objective_of(self.target, self.cost, objective.budgets_of(self.budgets or ()))
         if isinstance(self.candidates, str):
             if self.candidates != candidates.STARTER:
                 argument = Argument("candidates", repr(self.candidates))
@@ -309,6 +311,8 @@ class DecideRequest(ExperimentRequest):
             grid = replace(grid, listed=tuple(candidates.starter(grid, say)))
         elif self.candidates:
             grid = replace(grid, listed=tuple(dict(each) for each in self.candidates))
+        budgets = objective.budgets_of(self.budgets or ())
+        sought = objective.objective_of(self.target, self.cost, budgets, grid.score(self.seed))
         draws = decision.DRAWS if self.draws is None else self.draws
         return decision.plan(grid, sought, self.seeds, self.seed, self.run_id, draws, self.robust)
 

@@ -39,18 +39,7 @@ def each_once(ctx: typer.Context, words: list[str] | None) -> list[str] | None:
 def typer_option(name: str, option: Option) -> Any:
     """The option of a request's field of this name, as typer takes it."""
     flag = f"--{(option.name or name).replace('_', '-')}"
-    parser = _share if option.in_percent else None
-    return typer.Option(flag, metavar=option.metavar, min=option.least, parser=parser, help=option.help)
-
-
-def _share(text: str) -> float:
-    """A share as it is, or written in percent; an error of the command line's parser for anything else."""
-    from scenarios.config.schema import fraction
-
-    try:
-        return float(str(fraction(text)))
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is no share, such as 0.9 or '90 %'") from None
+    return typer.Option(flag, metavar=option.metavar, min=option.least, help=option.help)
 
 
 ScenarioName = Annotated[
@@ -130,12 +119,12 @@ def parameters_of(group: type[Any]) -> Iterator[inspect.Parameter]:
 
 
 def _kind_of_words(kind: Any) -> Any:
-    """The type that a command line gives, of which Python may take more: a list of words, a number or a text."""
+    """The type that a command line gives, of which Python may take more: a list of words, or a text."""
     kinds = get_args(kind)
-    if sequence := next((each for each in (kind, *kinds) if each in (Sequence[float], Sequence[str])), None):
-        return list[get_args(sequence)[0]]  # type: ignore[misc]
+    if any(each in (Sequence[float | str], Sequence[str]) for each in (kind, *kinds)):
+        return list[str]
     if len(kinds) > 2 or any(get_origin(each) is Literal for each in kinds):
-        return (float if float in kinds else str) | None
+        return str | None
     return kind
 
 

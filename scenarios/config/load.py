@@ -24,7 +24,7 @@ from edge.data.registry import DataSet, dataset
 from edge.models.registry import ModelRow, model
 from edge.protocol.codecs.registry import CODECS, codec_row, for_feedback, make_codec, why_no_feedback
 from edge.protocol.codecs.update_codec import with_levels
-from edge.protocol.config import Chain, CodecConfig
+from edge.protocol.config import Chain, CodecConfig, PartitionConfig
 from edge.protocol.losses import loss
 from edge.protocol.messages import LOSS
 from edge.protocol.optimizers import optimizer
@@ -339,15 +339,18 @@ def _checked(scenario: Scenario, raw: Mapping[str, TomlValue], resolver: _Resolv
 
 def _with_defaults(scenario: Scenario, raw: Mapping[str, TomlValue], method: Method) -> Scenario:
     """The scenario with its seed for partition and fleet, and the validation examples that its method wants, where it
-    gives none."""
-    data, fleet, given = scenario.data, scenario.fleet, raw.get("data")
+    gives none; with one client of a method that gathers all data."""
+    data, fleet, rounds, given = scenario.data, scenario.fleet, scenario.rounds, raw.get("data")
+    if method.objective.gathers_data:
+        data = replace(data, clients=1, partition=PartitionConfig(kind="iid", seed=data.partition.seed))
+        rounds = replace(rounds, participants=1)
     if not isinstance(given, Mapping) or "validation" not in given:
         data = replace(data, validation=method.objective.evaluation.validation)
     if data.partition.seed is None:
         data = replace(data, partition=replace(data.partition, seed=scenario.seed))
     if fleet.seed is None:
         fleet = replace(fleet, seed=scenario.seed)
-    return scenario.model_copy(update={"data": data, "fleet": fleet})
+    return scenario.model_copy(update={"data": data, "fleet": fleet, "rounds": rounds})
 
 
 def _with_options(scenario: Scenario, resolver: _Resolver) -> Scenario:

@@ -231,9 +231,6 @@ def of_targets(scenario: Scenario, data: DataSet) -> Contradictions:
         real = "real numbers" if data.numbers else "classes"
         choose = f"choose train.loss among {', '.join(fitting)}"
         yield "train.loss", f"train.loss = {train.loss!r}: the targets of {data.name} are {real}; {choose}"
-    if scenario.data.series is not None and scenario.data.validation:
-        why = "windows overlap, so that examples held out would be seen in training; leave it out"
-        yield "data.validation", f"data.validation = {scenario.data.validation:g}: {why}"
     if row.target == "input" and data.kind == "tokens":
         why = f"the examples of {data.name} are tokens, which are no numbers to give back"
         yield "train.loss", f"train.loss = {train.loss!r}: {why}; choose cross-entropy"
@@ -242,6 +239,9 @@ def of_targets(scenario: Scenario, data: DataSet) -> Contradictions:
         if metric.targets not in ("any", given):
             needs = "classes" if metric.targets == "class" else "real targets"
             why = f"{metric.name} needs {needs}, and train.loss = {train.loss!r} has none"
+            yield "eval.metrics", f"eval.metrics: {why}; leave it out"
+        elif metric.needs_windows and not data.targets.window:
+            why = f"{metric.name} needs windows of series (data.series), and {data.name} has none"
             yield "eval.metrics", f"eval.metrics: {why}; leave it out"
         elif metric.losses and train.loss not in metric.losses:
             why = f"{metric.name} needs the outputs of train.loss = {' or '.join(map(repr, metric.losses))}"
@@ -257,9 +257,6 @@ def of_score(scenario: Scenario) -> Contradictions:
     judged = f"runs with train.loss = {train.loss!r} are judged by {score.name}"
     if target is None and stop.target_accuracy is not None and not train.is_cross_entropy:
         yield "stop.target_accuracy", f"stop.target_accuracy = {stop.target_accuracy:g}: {judged}; write {form}"
-    if scenario.eval.select is not None and not train.is_cross_entropy:
-        why = f"{judged}, which is pooled over examples and no mean over clients; leave it out"
-        yield "eval.select", f"eval.select = {scenario.eval.select}: {why}"
     if target is None:
         return
     if target.metric != score.name:

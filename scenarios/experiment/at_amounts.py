@@ -1,4 +1,4 @@
-"""Accuracy at amounts that users name: what 50 GB or 15 minutes buy (``sweep --at``), read off the runs of each row.
+"""The score at amounts that users name: what 50 GB or 15 minutes buy (``sweep --at``), read off the runs of each row.
 
 A run goes on until the largest amount of each kind is spent, or until rounds.max. Amounts do not cut a round short, so
 that all are read in the same way (`run.progress`).
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from msgspec import Struct
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import asdict
 
 from coordinator.rounds.amounts import BY_NAME, CO2E, PRICE, WAN_BYTES, Amount
@@ -18,17 +18,18 @@ from costmodel.fleet.carbon import intensity
 from costmodel.units import Quantity
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
-from scenarios.experiment.experiment import ExperimentRow
+from scenarios.experiment.experiment import ExperimentRow, Result
 from scenarios.experiment.run_set import missing_note
 from scenarios.report import bands
-from scenarios.report.columns import PERCENT
+from scenarios.report.readings import of_score, quantity_of
 from scenarios.report.run_reader import RunGroup
 from scenarios.report.tables import Cell, Number, Table, TableColumn, csv_text
 from scenarios.run.progress import Mean, Trail
+from scenarios.run.score import RunScore
 
 EXAMPLE = 'bytes="1 MB,2 MB"'
 AT = Argument("at")
-READ_AS = "accuracy when last evaluated within the amount, mean ± half of the 95 % interval over seeds"
+READ_AS = "{} when last evaluated within the amount, mean ± half of the 95 % interval over seeds"
 DRAWN = ("bytes", "seconds")
 """Amounts whose curves are always drawn; others are where they are named"""
 At = Mapping[str, Sequence[float]]
@@ -111,8 +112,8 @@ def are_of_devices(at: At) -> bool:
     return any(BY_NAME[name].scope == "devices" for name in at)
 
 
-class AccuracyAt(Mean, frozen=True):
-    """The accuracy of a row at an amount, over its seeds."""
+class ScoreAt(Mean, frozen=True):
+    """The score of a row at an amount, over its seeds."""
 
     rounds: list[int | None]
     """The evaluated round of each seed"""
@@ -121,32 +122,46 @@ class AccuracyAt(Mean, frozen=True):
 
 
 class AmountReading(Struct, frozen=True):
-    """Accuracies at one value of an amount."""
+    """Scores at one value of an amount."""
 
     amount: float
-    accuracy: dict[str, AccuracyAt]
+    score: dict[str, ScoreAt]
     """By the name of the row"""
+
+    def plain(self, score: RunScore) -> dict[str, object]:
+        """For JSON: its scores are named as those of runs are."""
+        return {"amount": self.amount, of_score(score)[0].key: to_builtins(self.score)}
 
 
 def readings(at: At, trails: Trails) -> dict[str, list[AmountReading]]:
     """Name of an amount -> a reading per value."""
 
     def reading(amount: Amount, limit: float) -> AmountReading:
-        accuracy = {}
+        scores = {}
         for row, by_seed in trails.items():
             points = [trail.within({amount: limit}).evaluated for trail in by_seed.values()]
-            accuracy[row] = AccuracyAt(
+            scores[row] = ScoreAt(
                 **asdict(Mean.of([point.score if point else None for point in points])),
                 rounds=[point.rounds if point else None for point in points],
                 used_up=[amount.total(trail) >= limit for trail in by_seed.values()],
             )
-        return AmountReading(limit, accuracy)
+        return AmountReading(limit, scores)
 
     return {name: [reading(BY_NAME[name], limit) for limit in values] for name, values in at.items()}
 
 
+def read(by_name: Mapping[str, Sequence[Result]], score: RunScore) -> dict[str, list[AmountReading]]:
+    """The readings of a result, as `AmountReading.plain` gives them."""
+    key = of_score(score)[0].key
+    return {
+        name: [AmountReading(each["amount"], convert(each[key], dict[str, ScoreAt])) for each in found]
+        for name, found in by_name.items()
+    }
+
+
 def tables(
     by_name: Mapping[str, Sequence[AmountReading]],
+    score: RunScore,
     labels: Mapping[str, str],
     stopped_by: Iterable[str],
     missing: Sequence[str],
@@ -158,23 +173,23 @@ def tables(
     """
     ends = sorted({rule.replace("_", " ") for rule in stopped_by} - {"budgets"})
     short = f"* not used up: a run ended before, by {' or '.join(ends)}; raise rounds.max or what else ended it"
-    for name, read in by_name.items():
-        rows = list(read[0].accuracy)
-        columns = [TableColumn(name), *(TableColumn(labels[row], PERCENT, missing="-") for row in rows)]
+    for name, found in by_name.items():
+        rows = list(found[0].score)
+        columns = [TableColumn(name), *(TableColumn(labels[row], quantity_of(score), missing="-") for row in rows)]
         cells: list[list[Cell]] = []
-        for each in read:
-            accuracies = [each.accuracy[row] for row in rows]
-            marks = ["" if all(cell.used_up) else " *" for cell in accuracies]
-            numbers = (replace(Number.mean(cell), mark=mark) for cell, mark in zip(accuracies, marks, strict=True))
+        for each in found:
+            scores = [each.score[row] for row in rows]
+            marks = ["" if all(cell.used_up) else " *" for cell in scores]
+            numbers = (replace(Number.mean(cell), mark=mark) for cell, mark in zip(scores, marks, strict=True))
             # Amounts name the rows, so each is written as a user writes it, in its own unit.
             cells.append([BY_NAME[name].shown(each.amount), *numbers])
-        is_short = any(not all(cell.used_up) for each in read for cell in each.accuracy.values())
-        notes = [READ_AS, *([short] if is_short else []), *missing_note(missing)]
-        yield Table(f"accuracy at {BY_NAME[name].heading}", columns, cells, notes)
+        is_short = any(not all(cell.used_up) for each in found for cell in each.score.values())
+        notes = [READ_AS.format(score.metric), *([short] if is_short else []), *missing_note(missing)]
+        yield Table(f"{score.metric} at {BY_NAME[name].heading}", columns, cells, notes)
 
 
 def curves(at: At, rows: Sequence[ExperimentRow], trails: Trails, labels: Mapping[str, str]) -> list[bands.Band]:
-    """Mean accuracy of each row against each amount that is drawn."""
+    """Mean score of each row against each amount that is drawn."""
     methods = {row.name: row.method for row in rows}
     return [
         bands.band(
@@ -185,10 +200,10 @@ def curves(at: At, rows: Sequence[ExperimentRow], trails: Trails, labels: Mappin
     ]
 
 
-def figure(at: At, drawn: Sequence[bands.Band], runs: Sequence[RunGroup]) -> tuple[str, str, str]:
+def figure(at: At, drawn: Sequence[bands.Band], runs: Sequence[RunGroup], score: RunScore) -> tuple[str, str, str]:
     """(name, inline SVG, caption) of these curves."""
     caption = (
-        "Accuracy when last evaluated, mean over seeds; the band is one sample deviation to either side. Dashed "
+        f"{score.title} when last evaluated, mean over seeds; the band is one sample deviation to either side. Dashed "
         "lines are amounts that were reached. A curve ends where the first of its runs ends."
     )
     limits = {BY_NAME[name].kind: values for name, values in at.items()}
@@ -196,18 +211,21 @@ def figure(at: At, drawn: Sequence[bands.Band], runs: Sequence[RunGroup]) -> tup
 
 
 def files(
-    by_name: Mapping[str, Sequence[AmountReading]], seeds: Mapping[str, Sequence[int]], drawn: Sequence[bands.Band]
+    by_name: Mapping[str, Sequence[AmountReading]],
+    seeds: Mapping[str, Sequence[int]],
+    drawn: Sequence[bands.Band],
+    score: RunScore,
 ) -> dict[str, str]:
     """``at.csv``, a row per row, seed, amount and value, and ``curves.csv``, the points of the curves.
 
     ``seeds``: by the name of the row.
     """
     rows = [
-        [row, seed, name, each.amount, accuracy, rounds, used_up]
-        for name, read in by_name.items()
-        for each in read
-        for row, cell in each.accuracy.items()
-        for seed, accuracy, rounds, used_up in zip(seeds[row], cell.values, cell.rounds, cell.used_up, strict=True)
+        [row, seed, name, each.amount, value, rounds, used_up]
+        for name, found in by_name.items()
+        for each in found
+        for row, cell in each.score.items()
+        for seed, value, rounds, used_up in zip(seeds[row], cell.values, cell.rounds, cell.used_up, strict=True)
     ]
-    head = ["row", "seed", "name", "amount", "accuracy", "round", "used_up"]
+    head = ["row", "seed", "name", "amount", of_score(score)[0].key, "round", "used_up"]
     return {"at.csv": csv_text(head, rows), "curves.csv": bands.csv(drawn)}

@@ -1,6 +1,6 @@
 """Several methods on the same data, fleet and seeds: which reaches the target first, and at what cost?
 
-A comparison is a sweep over ``method`` whose accuracies are also read at the bytes and the virtual time that all of its
+A comparison is a sweep over ``method`` whose scores are also read at the bytes and the virtual time that all of its
 runs have spent. Each method runs to its limit; the target does not stop it. One folder holds it: a run folder per
 method and seed, ``compare.json``, ``report.html`` and the files of a sweep.
 """
@@ -18,7 +18,9 @@ from scenarios.experiment.grid import METHOD, Grid, over_methods, variant_name
 from scenarios.experiment.run_set import RunSet
 from scenarios.experiment.statistics import Trails
 from scenarios.experiment.sweep import Sweep, default_targets
+from scenarios.report import readings
 from scenarios.run.progress import Spread
+from scenarios.run.score import OF_ACCURACY
 
 KIND, MARK = "compare", "compare.json"
 METHODS = ("fedavg", "fedprox", "fedmlb", "fedbr")
@@ -35,25 +37,27 @@ class Comparison(Sweep):
     def result(self, done: Result) -> dict[str, Any]:
         """The keys of a sweep, beside the target and what all runs have in common."""
         swept = super().result(done) | {"scenario": self.run_set.name}
-        result: dict[str, Any] = {"target_accuracy": self.targets[0] if self.targets else None}
+        target = "target_accuracy" if self.score == OF_ACCURACY else "target"
+        result: dict[str, Any] = {target: self.targets[0] if self.targets else None}
         result |= {key: value for key, value in swept.items() if key != "overrides"}
-        result |= common(self.trails(done["runs"]))
+        result |= common(self.trails(done["runs"]), readings.of_score(self.score)[0].key)
         return result
 
 
-def common(trails: Trails) -> Iterator[tuple[str, dict[str, Any]]]:
-    """``at_common_bytes`` and ``at_common_seconds``: the amount, and each row's accuracy as the mean over its seeds.
+def common(trails: Trails, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """``at_common_bytes`` and ``at_common_seconds``: the amount, and each row's score, at ``key``, as the mean over its
+    seeds.
 
     The amount is the smallest that a run has spent; runs without bytes are within any.
     """
     runs = [trail for by_seed in trails.values() for trail in by_seed.values() if trail]
     for amount in sweep_tables.COMMON:
         limit = min(filter(None, (getattr(trail[-1], amount.field) for trail in runs)), default=0)
-        accuracies = {
+        scores = {
             row: Spread.of([trail.within({amount: limit}).final for trail in by_seed.values()]).mean
             for row, by_seed in trails.items()
         }
-        yield f"at_common_{amount.name}", {amount.name: limit, "accuracy": accuracies}
+        yield f"at_common_{amount.name}", {amount.name: limit, key: scores}
 
 
 def plan(grid: Grid, seeds: int = 1, first_seed: int | None = None, run_id: str | None = None) -> Comparison:

@@ -24,6 +24,7 @@ from scenarios.report.tables import Table
 from scenarios.run.host import Host
 from scenarios.run.progress import Trail
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.score import OF_ACCURACY, RunScore, score_of
 
 Result = Mapping[str, Any]
 """What a command prints with ``--json``"""
@@ -83,7 +84,12 @@ class Experiment:
     seeds: tuple[int, ...]
     run_set: RunSet
     targets: tuple[float, ...] = ()
-    """Accuracies in (0, 1] whose costs are reported, the smallest first"""
+    """Scores whose costs are reported, the smallest first"""
+
+    @property
+    def score(self) -> RunScore:
+        """The metric by which its runs are judged."""
+        return score_of(self.run_set.runs[0].loaded.scenario.train) if self.run_set.runs else OF_ACCURACY
 
     @property
     def result_file(self) -> str:

@@ -24,6 +24,7 @@ from scenarios.config.tables import TomlValue, leaves
 from scenarios.config.toml_source import UNNAMED
 from scenarios.config.toml_writer import toml_text
 from scenarios.experiment.experiment import ExperimentRow
+from scenarios.run.score import RunScore, score_of
 
 EXAMPLE = "train.lr=0.05,0.1"
 SEED = "seed"
@@ -157,6 +158,11 @@ class Grid:
             rows.append(ExperimentRow(name_of(method, settings), folder_of(method, settings), method, settings))
             scenarios.append(loaded)
         return rows, scenarios
+
+    def score(self, first_seed: int | None = None) -> RunScore:
+        """The metric by which the runs of its first point are judged. ScenarioError as of `rows`."""
+        self.check_options()
+        return score_of(self.load(next(iter(self.points)), first_seed).scenario.train)
 
     def without_options(self) -> Grid:
         """The grid without overrides of methods' options, which only some methods have."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from edge.protocol.better import HIGHER
 from edge.protocol.fixed_point import DIVERGED
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.load import Loaded
@@ -22,15 +24,16 @@ from scenarios.config.overrides import parse, shown
 from scenarios.experiment.experiment import Experiment, ExperimentRow, Result
 from scenarios.experiment.grid import METHOD, Axis, Grid
 from scenarios.experiment.run_set import missing_note
-from scenarios.report.columns import PERCENT
+from scenarios.report.readings import quantity_of
 from scenarios.report.tables import Number, Table, TableColumn
 from scenarios.run.progress import Mean
+from scenarios.run.score import RunScore
 
 TEST, VALIDATION = "test", "validation"
 JUDGES = (TEST, VALIDATION)
 NOT_CHOSEN = ("eval.split", "eval.on", "eval.select", "eval.subset", "eval.drop_last")
 """Keys of what is evaluated"""
-READ_AS = "best validation accuracy of any round (mean over clients), mean ± half of the 95 % interval over seeds"
+READ_AS = "best validation {} of any round ({}), mean ± half of the 95 % interval over seeds"
 DIVERGED_NOTE = (
     "diverged: training gave numbers that are too large or not finite, and the run ended; it is never chosen"
 )
@@ -123,8 +126,10 @@ def choice(experiment: Experiment, axes: Sequence[Axis], done: Result) -> Judged
     usable = [row for row in rows if not row.diverged]
     chosen = []
     for method in dict.fromkeys(row.method for row in usable):
-        of_method = (row for row in usable if row.method == method)
-        best = max(of_method, key=lambda row: row.validation.mean or 0.0)
+        of_method = [row for row in usable if row.method == method]
+        better = experiment.score.better
+        known = [(row.validation.mean, row) for row in of_method if row.validation.mean is not None]
+        best = (max if better is HIGHER else min)(known, key=itemgetter(0))[1] if known else of_method[0]
         edges = []
         for axis in axes:
             numbers = [value for value in axis.values if isinstance(value, int | float)]
@@ -147,7 +152,7 @@ def _setting(experiment: Experiment, row: ExperimentRow, done: Result) -> Settin
         {key: shown(value) for key, value in row.settings.items() if key != METHOD},
         sorted(best),
         diverged,
-        Mean.of([best[seed].get("accuracy") for seed in sorted(best)]),
+        Mean.of([best[seed].get("score") for seed in sorted(best)]),
         [best[seed].get("rounds") for seed in sorted(best)],
     )
 
@@ -165,9 +170,12 @@ def run_words(overrides: Sequence[str], method: str, settings: Mapping[str, str]
     return [*common, *(f"{key}={value}" for key, value in chosen.items())]
 
 
-def tables(choice: JudgedSettings, missing: Sequence[str], has_diverged: bool) -> list[Table]:
+def tables(choice: JudgedSettings, score: RunScore, missing: Sequence[str], has_diverged: bool) -> list[Table]:
     """The best setting of each method; then all of them. ``missing``: names of runs."""
-    columns = [*map(TableColumn, ("method", "settings")), TableColumn("validation accuracy", PERCENT, missing="-")]
+    columns = [
+        *map(TableColumn, ("method", "settings")),
+        TableColumn(f"validation {score.metric}", quantity_of(score), missing="-"),
+    ]
     columns.append(TableColumn("best round"))
     every, chosen = ([_cells(row) for row in rows] for rows in (choice.settings, choice.chosen))
     edges = [
@@ -181,7 +189,11 @@ def tables(choice: JudgedSettings, missing: Sequence[str], has_diverged: bool) -
         for method in dict.fromkeys(row.method for row in choice.settings)
         if method not in settled
     ]
-    notes = [READ_AS, *missing_note(missing), *([DIVERGED_NOTE] if has_diverged else [])]
+    notes = [
+        READ_AS.format(score.metric, score.over_clients),
+        *missing_note(missing),
+        *([DIVERGED_NOTE] if has_diverged else []),
+    ]
     return [
         Table("chosen on validation examples", columns, chosen, [*edges, *none]),
         Table("all settings", columns, every, notes),

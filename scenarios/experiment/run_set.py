@@ -33,6 +33,7 @@ from scenarios.run.progress import TARGET, ProgressPoint, Trail, after, reached
 from scenarios.run.run_folder import SCENARIO, RunFolder, resolved_keys
 from scenarios.run.run_records import read_json
 from scenarios.run.run_summary import RunSummary
+from scenarios.run.score import score_of
 from scenarios.run.setup import RunInputs, on_device
 
 BUDGETS = "budgets"
@@ -53,7 +54,7 @@ class PlannedRun:
     """How far it has to go, as `progress.reached` reads it; rounds.max and the scenario's budgets may end it first.
     Empty: to its limit."""
     enough: Mapping[str, float] = field(default_factory=dict)
-    """Amounts, or an accuracy, any of which ends it before"""
+    """Amounts, or a score, any of which ends it before"""
 
     @property
     def reads_ledger(self) -> bool:
@@ -87,13 +88,13 @@ class RunSet:
     """The question in words, by name: a folder in which something else was asked is not resumed"""
 
     def __post_init__(self) -> None:
-        """ScenarioError for runs that are not judged by their accuracy, which is what experiments compare."""
+        """ScenarioError for runs that are judged by different metrics, which no experiment compares."""
         for run in self.runs:
-            train = run.loaded.scenario.train
-            if not train.is_cross_entropy:
+            train, first = run.loaded.scenario.train, self.runs[0].loaded.scenario.train
+            if train.score != first.score:
                 raise ScenarioError(
-                    f"{run.loaded.name}: train.loss = {train.loss!r}: experiments compare accuracies, and its runs are "
-                    f"judged by {train.score}; make single runs, and fedbr report shows them side by side"
+                    f"{run.name}: train.loss = {train.loss!r}: its runs are judged by {train.score}, and those of "
+                    f"{self.runs[0].name} by {first.score}; name losses with one metric"
                 )
 
     @property
@@ -245,8 +246,9 @@ class _Needs(RunObserver):
 
     def on_round(self, progress: RoundFinished) -> bool:
         if self._run.reads_ledger:  # the round is committed
-            return progress.row.accuracy is not None and self._run.is_done(RunFolder(self._folder))
-        self._last = after(self._last, progress.row)
+            return progress.row.judged is not None and self._run.is_done(RunFolder(self._folder))
+        better = score_of(self._run.loaded.scenario.train).better
+        self._last = after(self._last, progress.row, better=better)
         return self._run.is_enough(Trail([self._last]))
 
 

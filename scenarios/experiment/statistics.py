@@ -15,8 +15,9 @@ from msgspec.structs import asdict, replace
 from scipy.special import nctdtr, ndtri, stdtr
 
 from coordinator.rounds.amounts import BYTES, ENERGY, ROUNDS, VIRTUAL_SECONDS
-from scenarios.report.readings import ACCURACY, BEST, Reading, of_tiers, total_of, until
+from scenarios.report.readings import ACCURACY, BEST, Reading, of_score, of_tiers, total_of, until
 from scenarios.run.progress import LEVEL, Mean, PairTest, Trail, t_quantile
+from scenarios.run.score import OF_ACCURACY, RunScore
 
 POWER = 0.8
 """Probability with which `seeds_needed` finds a difference."""
@@ -46,7 +47,7 @@ class MeasureTests(Struct, frozen=True):
 
     measure: str
     target: float | None
-    """The accuracy until which an amount was spent"""
+    """The score until which an amount was spent"""
     pairs: list[PairTest]
 
 
@@ -127,8 +128,15 @@ SPENT = (VIRTUAL_SECONDS, BYTES, ENERGY, ROUNDS)
 """Amounts that sweeps report"""
 TESTED = (VIRTUAL_SECONDS, BYTES, ENERGY)
 """Amounts until a target that are compared in pairs."""
-OF_CLIENTS = ("clients_accuracy", "worst_decile", "spread")
-"""Over the clients of a run, on their own examples: the mean, that of the worst tenth, and the standard deviation"""
+
+
+def of_clients(score: RunScore) -> tuple[str, str, str]:
+    """Keys of a summary's ``evaluation``: over the clients of a run, on their own examples, the mean, that of the worst
+    tenth, and the standard deviation."""
+    (mean,) = score.named({"clients_score": None})
+    return mean, "worst_decile", "spread"
+
+
 Trails = Mapping[str, Mapping[int, Trail]]
 """Name of a row -> seed -> the progress of its run; runs that are missing are left out."""
 
@@ -148,17 +156,18 @@ class RowStatistics(Struct, frozen=True):
     """The runs of a row over their seeds."""
 
     seeds: list[int]
-    accuracy: Mean
-    best_accuracy: Mean
+    final: Mean
+    """Of the score, as the next"""
+    best: Mean
     spent: dict[str, Mean]
     """Key of an amount -> total; those of `readings.OF_TIERS` are there if any of these runs has spent them"""
     to_target: list[TargetCosts]
 
-    def plain(self) -> dict[str, object]:
+    def plain(self, score: RunScore = OF_ACCURACY) -> dict[str, object]:
         """For JSON: amounts stand beside the other keys."""
         return {
             "seeds": self.seeds,
-            **{key: asdict(each) for key, each in {**self.accuracies, **self.spent}.items()},
+            **{key: asdict(each) for key, each in {**self.scores(score), **self.spent}.items()},
             "to_target": [
                 {
                     "target": each.target,
@@ -170,14 +179,14 @@ class RowStatistics(Struct, frozen=True):
             ],
         }
 
-    @property
-    def accuracies(self) -> dict[str, Mean]:
-        """By the keys of their readings."""
-        return {ACCURACY.key: self.accuracy, BEST.key: self.best_accuracy}
+    def scores(self, score: RunScore) -> dict[str, Mean]:
+        """The last and the best, by the keys of their readings."""
+        last, best = of_score(score)
+        return {last.key: self.final, best.key: self.best}
 
 
 def over_seeds(by_seed: Mapping[int, Trail], targets: Sequence[float]) -> RowStatistics:
-    """The statistics of one row: accuracies, totals, and what was spent until each target."""
+    """The statistics of one row: scores, totals, and what was spent until each target."""
     runs = list(by_seed.values())
     amounts = [*SPENT, *of_tiers(runs)]
     return RowStatistics(
@@ -197,25 +206,28 @@ def over_seeds(by_seed: Mapping[int, Trail], targets: Sequence[float]) -> RowSta
     )
 
 
-def over_clients(evaluations: Mapping[str, Sequence[Mapping[str, float | None]]]) -> dict[str, dict[str, Mean]]:
-    """Name of each row with values of clients in all of its runs -> `OF_CLIENTS`, over seeds.
+def over_clients(
+    evaluations: Mapping[str, Sequence[Mapping[str, float | None]]], score: RunScore = OF_ACCURACY
+) -> dict[str, dict[str, Mean]]:
+    """Name of each row with values of clients in all of its runs -> `of_clients`, over seeds.
 
     ``evaluations``: name of a row -> the ``evaluation`` of each run's summary.
     """
+    keys = of_clients(score)
     return {
-        name: {key: Mean.of([own[key] for own in found]) for key in OF_CLIENTS}
+        name: {key: Mean.of([own[key] for own in found]) for key in keys}
         for name, found in evaluations.items()
-        if found and all(own.get(key) is not None for own in found for key in OF_CLIENTS)
+        if found and all(own.get(key) is not None for own in found for key in keys)
     }
 
 
-def tests(curves: Trails, targets: Sequence[float]) -> list[MeasureTests]:
+def tests(curves: Trails, targets: Sequence[float], score: RunScore = OF_ACCURACY) -> list[MeasureTests]:
     """All pairs of rows (`compared`) by measure; ``p_holm`` is corrected within one.
 
-    Measures are ``accuracy`` (the last), ``best_accuracy``, and what was spent until each target.
+    Measures are the last score and the best (``accuracy``, ``best_accuracy``), and what was spent until each target.
     """
     measures: list[tuple[str, float | None, Reading[Trail]]] = [
-        *((reading.key, None, reading) for reading in (ACCURACY, BEST)),
+        *((reading.key, None, reading) for reading in of_score(score)),
         *((amount.key, target, until(amount, target)) for target in targets for amount in TESTED),
     ]
     return [

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,9 +24,11 @@ from typing import Any, Self
 
 from msgspec import to_builtins
 
+from edge.protocol.better import HIGHER
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.config.overrides import shown, words
+from scenarios.config.schema import fraction
 from scenarios.config.tables import TomlValue
 from scenarios.experiment import at_amounts, judged, statistics, sweep_tables
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result
@@ -33,12 +36,15 @@ from scenarios.experiment.grid import METHOD, SEED, Axis, Grid, cell_name, folde
 from scenarios.experiment.run_set import RunSet
 from scenarios.experiment.sweep_tables import SweepResult, SweepRow
 from scenarios.report import bands, run_reader, tables, terminal
-from scenarios.report.columns import PERCENT, POINTS
 from scenarios.report.html import MOST_DRAWN
+from scenarios.report.readings import differences_of, quantity_of
 from scenarios.report.tables import csv_text
 from scenarios.run.run_folder import resolved_keys
+from scenarios.run.score import OF_ACCURACY, RunScore, score_of
 
 KIND = "sweep"
+Target = float | str
+"""A value of the score; as text also in percent, or after its metric: "rmse=4"."""
 WORST = "worst_decile"
 SEEDS = 3
 LEAD = (
@@ -55,7 +61,7 @@ class Sweep(Experiment):
     baseline: str | None = None
     """Name of the row that others are compared with; by default all pairs on the terminal, the first in the report"""
     at: at_amounts.At = field(default_factory=dict)
-    """Amounts at which accuracies are read"""
+    """Amounts at which scores are read"""
     judge: str = judged.TEST
 
     def with_baseline(self, text: str | None) -> Self:
@@ -85,7 +91,10 @@ class Sweep(Experiment):
         names = {
             row.name: [self.run_name(row, seed) for seed in curves[row.name]] for row in self.rows if row.name in curves
         }
-        fairness = statistics.over_clients({row: [summaries[run] for run in runs] for row, runs in names.items()})
+        score = self.score
+        fairness = statistics.over_clients(
+            {row: [summaries[run] for run in runs] for row, runs in names.items()}, score
+        )
         rows = []
         for row in self.rows:
             if row.name not in curves:
@@ -103,7 +112,7 @@ class Sweep(Experiment):
                     fairness.get(row.name, {}),
                 )
             )
-        tests = statistics.tests(curves, self.targets)
+        tests = statistics.tests(curves, self.targets, score)
         if fairness:
             by_seed = {name: dict(zip(curves[name], fairness[name][WORST].values, strict=True)) for name in fairness}
             tests.append(statistics.MeasureTests(WORST, None, statistics.compared(by_seed)))
@@ -113,12 +122,17 @@ class Sweep(Experiment):
             "axes": {axis.key: [shown(value) for value in axis.values] for axis in self.axes},
             "seeds": list(self.seeds),
             "targets": list(self.targets),
-            "rows": [row.plain() for row in rows],
+            **({} if score == OF_ACCURACY else {"metric": score.metric}),
+            "rows": [row.plain(score) for row in rows],
             "tests": to_builtins(tests),
-            **({"at": to_builtins(at_amounts.readings(self.at, self._trails_at(done["runs"])))} if self.at else {}),
+            **({"at": self._at(done["runs"])} if self.at else {}),
             **({} if chosen is None else to_builtins(chosen)),
             **done,
         }
+
+    def _at(self, runs: Sequence[Result]) -> dict[str, list[dict[str, object]]]:
+        found = at_amounts.readings(self.at, self._trails_at(runs))
+        return {name: [each.plain(self.score) for each in readings] for name, readings in found.items()}
 
     def page(self, result: Result) -> ExperimentPage:
         """Which row is best, its differences from the baseline, all tables, and the report of the runs."""
@@ -134,7 +148,13 @@ class Sweep(Experiment):
         folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
         labels = dict(zip(sweep_tables.labels(rows), rows, strict=True))
         by_row = run_reader.of_rows({label: [folders[name] for name in row.runs] for label, row in labels.items()})
-        best = sorted(labels, key=lambda label: labels[label].statistics.accuracy.mean or 0.0, reverse=True)
+        better = read.score.better
+
+        def mean(label: str) -> float:
+            found = labels[label].statistics.final.mean
+            return better.worst if found is None else found
+
+        best = sorted(labels, key=mean, reverse=better is HIGHER)
         baseline = next((row.name for row in rows if row.name == self.baseline), rows[0].name)
         return ExperimentPage(
             title,
@@ -161,29 +181,31 @@ class Sweep(Experiment):
 
         runs = ShownRuns(by_row)
         names = {row.name: label for label, row in labels.items()}
-        means = {label: row.statistics.accuracy for label, row in labels.items()}
-        panels = [DotPanel("Final accuracy", runs.accuracy, PERCENT, means)]
+        metric, held = read.score.metric, quantity_of(read.score)
+        means = {label: row.statistics.final for label, row in labels.items()}
+        panels = [DotPanel(f"Final {metric}", runs.accuracy, held, means)]
         if any(pair.mean is not None for pair in read.tests[0].pairs):
             pairs = statistics.against(read.tests[0].pairs, baseline)
             differences = {names[name]: each.difference for name, each in pairs.items()}
-            panels.append(DotPanel(f"Difference from {names[baseline]}", "difference", POINTS, differences, True))
+            of_pairs = differences_of(read.score)
+            panels.append(DotPanel(f"Difference from {names[baseline]}", "difference", of_pairs, differences, True))
         yield (
             "rows",
             inline("rows", lambda: dots(runs, list(labels), panels)),
-            "Final accuracy of each row: the mean over seeds with its 95 % interval, and a tick per seed. On the right "
-            "the differences from the baseline, paired over seeds: an interval that does not touch the dashed line "
-            "tells two rows apart.",
+            f"Final {metric} of each row: the mean over seeds with its 95 % interval, and a tick per seed. On the "
+            "right the differences from the baseline, paired over seeds: an interval that does not touch the dashed "
+            "line tells two rows apart.",
         )
         axes = [(key, values) for key, values in read.axes.items() if len(values) > 1]
         if len(axes) == 2 and len(axes[0][1]) * len(axes[1][1]) == len(labels):
             down, across = axes
             by_place = {
-                (row.settings[across[0]], row.settings[down[0]]): row.statistics.accuracy for row in labels.values()
+                (row.settings[across[0]], row.settings[down[0]]): row.statistics.final for row in labels.values()
             }
-            grid = GridMap("Final accuracy", across, down, PERCENT, by_place)
+            grid = GridMap(f"Final {metric}", across, down, held, by_place)
             yield "grid", inline("grid", lambda: grid_maps(runs, [grid])), "The same means over both axes of the grid."
         if self.at:
-            yield at_amounts.figure(self.at, self._curves_at(read.rows, result["runs"]), by_row)
+            yield at_amounts.figure(self.at, self._curves_at(read.rows, result["runs"]), by_row, read.score)
 
     def _trails_at(self, runs: Sequence[Result]) -> at_amounts.Trails:
         return self.trails(runs, of_devices=at_amounts.are_of_devices(self.at))
@@ -213,7 +235,11 @@ class Sweep(Experiment):
             "sweep.csv": tables.numbers(sweep_tables.numbers(result)),
             "pairs.csv": csv_text(*sweep_tables.pair_numbers(read.tests)),
             "runs.csv": csv_text(*sweep_tables.runs(result)),
-            **(at_amounts.files(read.at, seeds, self._curves_at(read.rows, result["runs"])) if self.at else {}),
+            **(
+                at_amounts.files(read.at, seeds, self._curves_at(read.rows, result["runs"]), read.score)
+                if self.at
+                else {}
+            ),
         }
 
 
@@ -221,7 +247,7 @@ def plan(
     grid: Grid,
     seeds: int | None = None,
     first_seed: int | None = None,
-    targets: Sequence[float] = (),
+    targets: Sequence[Target] = (),
     run_id: str | None = None,
     at: at_amounts.Asked = (),
     judge: str = judged.TEST,
@@ -229,7 +255,7 @@ def plan(
     """The runs of every point of the grid, seed by seed.
 
     ``seeds``: how many, counted up from ``first_seed`` or the scenario's own (3 by default), unless an axis names them;
-    ``targets``: accuracies in (0, 1], by default the scenario's; ``at``: amounts, to whose largest runs go; ``judge``:
+    ``targets``: of the score, by default the scenario's; ``at``: amounts, to whose largest runs go; ``judge``:
     the examples that tell which row is better, "test" or "validation". ScenarioError for what `load` refuses in any
     cell, and for two cells that would be the same run.
     """
@@ -244,7 +270,7 @@ def plan(
         judged.check(scenarios)
     at_amounts.check(limits, [loaded.scenario.fleet for loaded in scenarios])
     run_set = RunSet(KIND, scenarios[0].name, (), run_id or default_run_id(grid, scenarios, judge))
-    goals = check_targets(targets) or default_targets(scenarios[0])
+    goals = check_targets(targets, score_of(scenarios[0].scenario.train)) or default_targets(scenarios[0])
     sweep = Sweep(grid.scenario_name, given, tuple(rows), numbers, run_set, goals, grid.varies)
 
     def load_row(row: ExperimentRow, seed: int) -> Loaded:
@@ -292,12 +318,30 @@ def default_run_id(grid: Grid, scenarios: Sequence[Loaded], judge: str = judged.
     return folder_name([KIND, *([judge] if judge != judged.TEST else []), *map(last_part, keys), *end])
 
 
-def check_targets(targets: Sequence[float], name: str = "targets") -> tuple[float, ...]:
-    """The targets, each once and the smallest first; ScenarioError for one that is no accuracy. ``name``: in Python."""
-    for target in targets:
-        if not 0 < target <= 1:
-            raise ScenarioError(
-                Argument(name, f"{target:g}", option="target"),
-                ": must be an accuracy above 0 and at most 1, for example 0.9",
-            )
-    return tuple(sorted(set(targets)))
+def check_targets(targets: Sequence[Target], score: RunScore, name: str = "targets") -> tuple[float, ...]:
+    """The targets, each once and the smallest first; ScenarioError as of `target_of`. ``name``: in Python."""
+    return tuple(sorted({target_of(target, score, name) for target in targets}))
+
+
+def target_of(target: Target, score: RunScore, name: str = "target") -> float:
+    """A target of runs that are judged by this metric: a number, or text such as "90 %" or "rmse=4".
+
+    ScenarioError for one of another metric, and for a share beyond (0, 1]. ``name``: of the argument in Python.
+    """
+    metric, equals, text = target.partition("=") if isinstance(target, str) else ("", "", "")
+    shown, example = (target if isinstance(target, str) else f"{target:g}"), "0.9" if score.is_share else "4.2"
+    asked = Argument(name, repr(target) if isinstance(target, str) else shown, option="target")
+    if equals and metric.strip() != score.metric:
+        why = f": its runs are judged by {score.metric}; write {score.metric}={example}"
+        raise ScenarioError(asked, why)
+    given = text.strip() if equals else target
+    try:
+        value = float(str(fraction(given) if score.is_share else given))
+    except ValueError:
+        value = math.nan
+    if score.is_share and not 0 < value <= 1:
+        what = "an accuracy" if score == OF_ACCURACY else f"a value of {score.metric}"
+        raise ScenarioError(asked, f": must be {what} above 0 and at most 1, for example 0.9")
+    if not math.isfinite(value):
+        raise ScenarioError(asked, f": must be a value of {score.metric}, for example {example}")
+    return value

@@ -3,7 +3,7 @@
 scenario = "digits"             # a shipped one, or a file beside this one
 seeds = 3
 parallel = 2
-targets = [0.8, 0.9]
+targets = [0.8, 0.9]            # of the score: also ["rmse=4"]
 at = { bytes = ["1 MB", "5 MB"] }
 judge = "test"                  # or "validation"
 rows = [{ method = "fedavg" }, { method = "fedbr", train.lr = 0.05 }]   # beside or in place of a grid
@@ -16,7 +16,7 @@ train.lr = [0.05, 0.1]
 rounds.max = 20
 
 [decide]                        # of fedbr decide alone, beside or in place of a grid
-target = 0.9
+target = 0.9                    # or "90 %", or "rmse=4"
 cost = "bytes"
 budget = { bytes = "5 MB", joules_per_device = "5 Wh" }
 candidates = "starter"          # or a list of tables: [{ method = "fedavg" }, { method = "fedbr", train.lr = 0.05 }]
@@ -26,7 +26,6 @@ draws = 50
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +34,6 @@ from edge.protocol.spelling import nearest
 from scenarios.config import fleet_files, search_path
 from scenarios.config.errors import ScenarioError
 from scenarios.config.plugin_points import BY_OPTIONS, WHOLE
-from scenarios.config.schema import fraction
 from scenarios.config.tables import TomlValue, leaves
 from scenarios.config.toml_source import read
 from scenarios.config.toml_writer import toml_value
@@ -55,7 +53,7 @@ class SweepFile:
     grid: Grid
     seeds: int | None = None
     parallel: int | None = None
-    targets: tuple[float, ...] = ()
+    targets: tuple[float | str, ...] = ()
     at: Mapping[str, Any] = field(default_factory=dict)
     judge: Literal["test", "validation"] | None = None
     decide: Mapping[str, Any] = field(default_factory=dict)
@@ -96,12 +94,6 @@ def read_file(path: Path) -> SweepFile:
             raise wrong(key, value, "an integer above 0")
         return value
 
-    def accuracy(value: Any) -> Any:
-        """An accuracy as a float, also one in percent; what is none, as it is."""
-        with suppress(ValueError):
-            value = fraction(value)
-        return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
     def own(settings: Mapping[str, TomlValue]) -> dict[str, TomlValue]:
         """Settings with the paths of files beside this one."""
         return {key: fleet_files.placed(key, value, path.parent) for key, value in settings.items()}
@@ -119,8 +111,8 @@ def read_file(path: Path) -> SweepFile:
     for key, value in list(decide.items()):
         if key not in DECIDE:
             raise ScenarioError(f"{path.name}: unknown key decide.{key}, {nearest(f'decide.{key}', DECIDE_KEYS)}")
-        if key == "target":
-            decide[key] = accuracy(value)
+        if key == "target" and _is_target(value):
+            continue
         if key == "candidates" and isinstance(value, list) and all(isinstance(each, dict) for each in value):
             listed = points(value)
         elif isinstance(decide[key], bool) or not isinstance(decide[key], DECIDE[key]):
@@ -132,9 +124,9 @@ def read_file(path: Path) -> SweepFile:
         if not isinstance(values, list):
             raise wrong(key, values, "a list; one value goes to [overrides]")
         axes.append(axis_of(key, [fleet_files.placed(key, value, path.parent) for value in values], path.name))
-    targets = [accuracy(target) for target in typed("targets", list, [])]
-    if not all(isinstance(target, float) for target in targets):
-        raise wrong("targets", typed("targets", list, []), "a list of accuracies, such as [0.9]")
+    targets = typed("targets", list, [])
+    if not all(map(_is_target, targets)):
+        raise wrong("targets", targets, 'a list of scores, such as [0.9] or ["rmse=4"]')
     name = typed("scenario", str, "")
     beside = path.parent / name
     scenario = str(beside) if beside.suffix == ".toml" and beside.is_file() else name
@@ -151,8 +143,17 @@ def read_file(path: Path) -> SweepFile:
         grid,
         typed("seeds", int, None),
         typed("parallel", int, None),
-        tuple(map(float, targets)),
+        tuple(targets),
         typed("at", dict, {}),
         typed("judge", str, None),
         sought,
     )
+
+
+def _is_target(value: Any) -> bool:
+    """Whether a value may be a target: a number, or text such as "90 %" or "rmse=4"."""
+    text = value.rpartition("=")[2].strip().removesuffix("%") if isinstance(value, str) else value
+    try:
+        return not isinstance(value, bool) and isinstance(float(text), float)
+    except (TypeError, ValueError):
+        return False

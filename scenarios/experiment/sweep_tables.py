@@ -1,4 +1,4 @@
-"""The tables of a sweep's result: accuracies, costs, and tests of pairs, which are named by the numbers of rows."""
+"""The tables of a sweep's result: scores, costs, and tests of pairs, which are named by the numbers of rows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 from coordinator.rounds.amounts import BYTES, CO2E, ENERGY, ROUNDS, VIRTUAL_SECONDS, Amount
 from coordinator.rounds.budget import EARLY
 from costmodel.fleet.carbon import LEFT_OUT
+from edge.protocol.messages import ACCURACY
 from edge.protocol.plugins import display_name
 from scenarios.experiment import at_amounts, judged, statistics
 from scenarios.experiment.at_amounts import AmountReading
@@ -20,9 +21,10 @@ from scenarios.experiment.experiment import Result
 from scenarios.experiment.run_set import missing_note
 from scenarios.experiment.statistics import MOST_SEEDS, SPENT, MeasureTests, RowStatistics, TargetCosts
 from scenarios.report import readings, result_tables
-from scenarios.report.columns import COUNT, PERCENT, POINTS
+from scenarios.report.columns import COUNT
 from scenarios.report.tables import Cell, Number, Table, TableColumn
 from scenarios.run.progress import Mean
+from scenarios.run.score import OF_ACCURACY, RunScore, named_score
 
 MOST_PAIRS = 20
 """Pairs of a table; of more, those with the smallest p are shown."""
@@ -35,32 +37,26 @@ CLIENTS = (
     "each client's model on the client's own examples, in the last evaluation of each run: mean over clients, mean of "
     "their worst tenth, and standard deviation over them"
 )
-WORST_DEVICE = "worst device: in each seed, the lowest of the means over the clients of a kind of device"
+WORST_DEVICE = "worst device: in each seed, the worst of the means over the clients of a kind of device"
 TESTS = (
     "p: paired t-test, two-sided, for seeds that were chosen beforehand; Holm: p corrected for all pairs of rows; "
     "seeds needed: to find this difference with power 0.8 at 5 %"
 )
-PAIRED = (
-    "a - b over the seeds that both have, of accuracies in percentage points (pp); + and -: seeds in which a is above "
-    f"and below b; {TESTS}"
-)
+IN_POINTS = ", of accuracies in percentage points (pp)"
+PAIRED = "a - b over the seeds that both have{}; + and -: seeds in which a is above and below b; " + TESTS
 AGAINST = (
-    "over the seeds that both rows have, of accuracies in percentage points (pp); + and -: seeds in which a row is "
-    f"above and below the baseline; {TESTS}; all pairs are in pairs.csv"
+    "over the seeds that both rows have{}; + and -: seeds in which a row is above and below the baseline; "
+    f"{TESTS}; all pairs are in pairs.csv"
 )
 COMMON = (BYTES, VIRTUAL_SECONDS)
 """Amounts at whose smallest total the runs of a comparison are read"""
 COMMON_READ = "when last evaluated within the amount, mean over seeds"
-ACCURACIES = {"accuracy": "accuracy, last", "best_accuracy": "accuracy, best"}
 BEST_OF_ROUNDS = "best: of all rounds, chosen on the examples that it is measured on, so that it is flattered"
-TESTED = ACCURACIES | {"worst_decile": "worst decile of clients"}
-"""Measures in [0, 1] that are tested -> their headings"""
+WORST_DECILE = "worst decile of clients"
 ASKED = (VIRTUAL_SECONDS, BYTES)
 """Amounts until a target that the answer names"""
-OF_RUN = (
-    *("accuracy", "best_accuracy", ROUNDS.key, VIRTUAL_SECONDS.key, *BYTES.columns, *ENERGY.columns, "model_sha256"),
-)
-"""Keys of a run's summary that ``runs.csv`` has"""
+OF_RUN = (ROUNDS.key, VIRTUAL_SECONDS.key, *BYTES.columns, *ENERGY.columns, "model_sha256")
+"""Keys of a run's summary that ``runs.csv`` has, beside the scores"""
 
 
 class SweepRow(Struct, frozen=True):
@@ -75,26 +71,26 @@ class SweepRow(Struct, frozen=True):
     by_device: list[dict[str, float]] = []
     """For each seed, kind of device -> mean accuracy over its clients; empty without kinds of devices"""
     of_clients: dict[str, Mean] = {}
-    """By `statistics.OF_CLIENTS`; empty if a run has no such values"""
+    """By `statistics.of_clients`; empty if a run has no such values"""
 
-    def plain(self) -> dict[str, object]:
+    def plain(self, score: RunScore = OF_ACCURACY) -> dict[str, object]:
         """For JSON: its statistics stand beside the other keys."""
         return {
             "name": self.name,
             "method": self.method,
             "settings": self.settings,
             "runs": self.runs,
-            **self.statistics.plain(),
+            **self.statistics.plain(score),
             **({"by_device": self.by_device} if self.by_device else {}),
             **{key: asdict(each) for key, each in self.of_clients.items()},
         }
 
 
 class CommonReading(Struct, frozen=True):
-    """Accuracies within an amount."""
+    """Scores within an amount."""
 
     amount: float
-    accuracy: dict[str, float | None]
+    score: dict[str, float | None]
     """By row, the mean over its seeds"""
 
 
@@ -107,6 +103,9 @@ class SweepResult:
     axes: Mapping[str, Sequence[str]]
     seeds: Sequence[int]
     targets: Sequence[float]
+    """Of the score"""
+    score: RunScore
+    """The metric by which its runs are judged"""
     rows: Sequence[SweepRow]
     tests: Sequence[MeasureTests]
     at: Mapping[str, Sequence[AmountReading]]
@@ -121,21 +120,25 @@ class SweepResult:
     """Names of runs"""
     has_diverged: bool
     """Whether a run did"""
+    baselines: Mapping[str, float]
+    """Forecasts that need no model -> their score on the test examples, where that is one of all runs"""
 
 
 def read(result: Result) -> SweepResult:
     """The result of `Sweep.result`, or of a part of its keys."""
+    score = named_score(result.get("metric", ACCURACY))
     return SweepResult(
         scenario=result.get("scenario", ""),
         overrides=result.get("overrides", []),
         axes=result.get("axes", {}),
         seeds=result.get("seeds", []),
         targets=result["targets"],
-        rows=[_row(row) for row in result["rows"]],
+        score=score,
+        rows=[_row(row, score) for row in result["rows"]],
         tests=convert(result["tests"], list[MeasureTests]),
-        at=convert(result.get("at", {}), dict[str, list[AmountReading]]),
+        at=at_amounts.read(result.get("at", {}), score),
         in_common={
-            amount: CommonReading(common[amount.name], common["accuracy"])
+            amount: CommonReading(common[amount.name], common[readings.of_score(score)[0].key])
             for amount in COMMON
             if (common := result.get(f"at_common_{amount.name}")) is not None
         },
@@ -143,10 +146,20 @@ def read(result: Result) -> SweepResult:
         stopped_by=[run["stopped_by"] for run in result.get("runs", [])],
         missing=result.get("missing", []),
         has_diverged="diverged" in result,
+        baselines=_baselines(result.get("runs", []), score),
     )
 
 
-def _row(row: Result) -> SweepRow:
+def _baselines(runs: Sequence[Result], score: RunScore) -> dict[str, float]:
+    """Those whose score is the same in all runs."""
+    found = [
+        {name: errors[score.metric] for name, errors in (run.get("baselines") or {}).items() if score.metric in errors}
+        for run in runs
+    ]
+    return found[0] if found and all(each == found[0] for each in found) else {}
+
+
+def _row(row: Result, score: RunScore) -> SweepRow:
     def means(found: Result, keys: Iterable[str]) -> dict[str, Mean]:
         return {key: convert(found[key], Mean) for key in keys if key in found}
 
@@ -154,16 +167,16 @@ def _row(row: Result) -> SweepRow:
     until = [
         TargetCosts(each["target"], each["runs"], each["reached"], means(each, amounts)) for each in row["to_target"]
     ]
-    last, best = (convert(row[key], Mean) for key in ACCURACIES)
+    last, best = (convert(row[reading.key], Mean) for reading in readings.of_score(score))
     found = RowStatistics(row["seeds"], last, best, means(row, amounts), until)
-    clients = means(row, statistics.OF_CLIENTS)
+    clients = means(row, statistics.of_clients(score))
     return SweepRow(
         row["name"], row["method"], row["settings"], row.get("runs", []), found, row.get("by_device", []), clients
     )
 
 
 def tables(result: SweepResult, baseline: str | None = None) -> list[Table]:
-    """All tables: accuracies, costs to each target, totals, and the pairs of each measure that was tested.
+    """All tables: scores, costs to each target, totals, and the pairs of each measure that was tested.
 
     ``baseline``: the row that all others are compared with, in place of all pairs.
     """
@@ -192,7 +205,7 @@ def _co2e_note(result: SweepResult) -> list[str]:
 
 def answer(result: SweepResult) -> list[str]:
     """The answer to what the sweep was asked, in sentences: who needs the least time and bytes until the highest
-    target; without a target, or where no row reaches it with all of its seeds, who is the most accurate."""
+    target; without a target, or where no row reaches it with all of its seeds, who has the best score."""
     rows = dict(zip(labels(result.rows), result.rows, strict=True))
     names = {row.name: label for label, row in rows.items()}
     tests = {(group.measure, group.target): group.pairs for group in result.tests}
@@ -208,24 +221,25 @@ def answer(result: SweepResult) -> list[str]:
         for amount in ASKED:
             means = {label: row.statistics.to_target[place].spent[amount.key] for label, row in rows.items()}
             if any(found.mean is not None for found in means.values()):
-                sentences.append(sentence(readings.until(amount, target), means, amount.key, target))
+                sentences.append(sentence(readings.until(amount, target, result.score), means, amount.key, target))
         if not sentences:
-            sentences.append(f"No row reaches {100 * target:g} % with all of its seeds.")
+            sentences.append(f"No row reaches {result.score.text_of_target(target)} with all of its seeds.")
     if target is None or len(sentences) == 1:
-        means = {label: row.statistics.accuracy for label, row in rows.items()}
-        sentences.append(sentence(readings.ACCURACY, means, "accuracy", None))
+        means = {label: row.statistics.final for label, row in rows.items()}
+        last = readings.of_score(result.score)[0]
+        sentences.append(sentence(last, means, last.key, None))
     return sentences
 
 
 def short(result: SweepResult, baseline: str | None = None) -> list[Table]:
-    """The tables of the terminal: the tests of the last accuracy and of what was asked, and every note once.
+    """The tables of the terminal: the tests of the last score and of what was asked, and every note once.
 
     Whole runs are there where no row reaches the highest target with any seed.
     """
     shown, noted = [*_chosen(result), *_at(result), *_in_common(result), *_of_rows(result)], set[str]()
     shown += [*_of_clients(result), *_of_devices(result)]
     highest = max(result.targets, default=None)
-    asked = [("accuracy", None), *((amount.key, highest) for amount in ASKED)]
+    asked = [(readings.of_score(result.score)[0].key, None), *((amount.key, highest) for amount in ASKED)]
     if highest is None or not any(row.statistics.to_target[-1].reached for row in result.rows):
         shown.append(_totals(result))
     shown += [_tests(result, group, baseline) for group in _tested(result) if (group.measure, group.target) in asked]
@@ -259,23 +273,27 @@ def headings(rows: Sequence[SweepRow]) -> dict[str, str]:
 
 
 def _at(result: SweepResult) -> list[Table]:
-    """Accuracies at amounts, if any are named."""
-    return list(at_amounts.tables(result.at, headings(result.rows), result.stopped_by, result.missing))
+    """Scores at amounts, if any are named."""
+    labels = headings(result.rows)
+    return list(at_amounts.tables(result.at, result.score, labels, result.stopped_by, result.missing))
 
 
 def _in_common(result: SweepResult) -> list[Table]:
-    """Accuracies at what all runs of a comparison have spent."""
+    """Scores at what all runs of a comparison have spent."""
     rows: list[list[Cell]] = [
-        [amount.shown(common.amount), *(common.accuracy.get(row.name) for row in result.rows)]
+        [amount.shown(common.amount), *(common.score.get(row.name) for row in result.rows)]
         for amount, common in result.in_common.items()
     ]
-    columns = [TableColumn(""), *(TableColumn(label, PERCENT, missing="-") for label in labels(result.rows))]
-    return [Table("accuracy at what all runs have spent", columns, rows, [COMMON_READ])] if rows else []
+    held = readings.quantity_of(result.score)
+    columns = [TableColumn(""), *(TableColumn(label, held, missing="-") for label in labels(result.rows))]
+    return [Table(f"{result.score.metric} at what all runs have spent", columns, rows, [COMMON_READ])] if rows else []
 
 
 def _chosen(result: SweepResult) -> list[Table]:
     """The settings that are chosen on validation examples, if that was asked, and all of them."""
-    return [] if result.choice is None else judged.tables(result.choice, result.missing, result.has_diverged)
+    if result.choice is None:
+        return []
+    return judged.tables(result.choice, result.score, result.missing, result.has_diverged)
 
 
 def spent(result: SweepResult) -> list[Amount]:
@@ -308,21 +326,21 @@ def _notes(result: SweepResult, *notes: str) -> list[str]:
 
 
 def _of_rows(result: SweepResult) -> list[Table]:
-    """Accuracies, and what was spent until each target."""
-    last, best = ACCURACIES.values()
+    """Scores, and what was spent until each target."""
+    metric, held = result.score.metric, readings.quantity_of(result.score)
     columns = [
         TableColumn(""),
-        TableColumn(last, PERCENT, missing="-"),
-        TableColumn("sd", PERCENT, missing="-", dispensable=2),
-        TableColumn(best, PERCENT, missing="-", dispensable=3),
-        TableColumn("sd", PERCENT, missing="-", dispensable=1),
+        TableColumn(f"{metric}, last", held, missing="-"),
+        TableColumn("sd", held, missing="-", dispensable=2),
+        TableColumn(f"{metric}, best", held, missing="-", dispensable=3),
+        TableColumn("sd", held, missing="-", dispensable=1),
         TableColumn("seeds", COUNT),
     ]
     rows: list[list[Cell]] = []
     for name, row in zip(labels(result.rows), result.rows, strict=True):
-        values = [(Number.mean(mean), mean.deviation) for mean in row.statistics.accuracies.values()]
+        values = [(Number.mean(mean), mean.deviation) for mean in (row.statistics.final, row.statistics.best)]
         rows.append([name, *values[0], *values[1], len(row.statistics.seeds)])
-    shown = [Table("accuracy", columns, rows, _notes(result, INTERVAL, BEST_OF_ROUNDS))]
+    shown = [Table(metric, columns, rows, _notes(result, INTERVAL, BEST_OF_ROUNDS, *_without_model(result)))]
     for index, target in enumerate(result.targets):
         rows = []
         for name, row in zip(labels(result.rows), result.rows, strict=True):
@@ -332,25 +350,42 @@ def _of_rows(result: SweepResult) -> list[Table]:
         is_short = any(found.to_target[index].reached < len(found.seeds) for found in every)
         columns = [TableColumn(""), TableColumn("reached"), *_spent(result, {ROUNDS: 1, ENERGY: 2})]
         notes = _notes(result, INTERVAL, *([NO_MEAN] if is_short else []), *_co2e_note(result))
-        shown.append(Table(f"until accuracy {100 * target:g} %", columns, rows, notes))
+        shown.append(Table(f"until {result.score.words_of_target(target)}", columns, rows, notes))
     return shown
 
 
+def _without_model(result: SweepResult) -> Iterator[str]:
+    """The forecasts that need no model, and the rows that lose to one."""
+    score = result.score
+    if result.baselines:
+        texts = ", ".join(f"{name} {score.text(value)}" for name, value in result.baselines.items())
+        yield f"forecasts that need no model, on the same windows: {texts}"
+    for name, value in result.baselines.items():
+        rows = zip(labels(result.rows), result.rows, strict=True)
+        finals = ((label, row.statistics.final.mean) for label, row in rows)
+        lost = [label for label, mean in finals if mean is not None and score.better.prefers(value, mean)]
+        if lost:
+            yield f"{', '.join(lost)} {'loses' if len(lost) == 1 else 'lose'} to {name}"
+
+
 def _of_clients(result: SweepResult) -> list[Table]:
-    """Accuracies on clients' own examples, if rows have any."""
+    """Scores on clients' own examples, if rows have any."""
     rows: list[list[Cell]] = [
-        [name, *(Number.mean(row.of_clients[key]) for key in statistics.OF_CLIENTS)]
+        [name, *(Number.mean(row.of_clients[key]) for key in statistics.of_clients(result.score))]
         for name, row in zip(labels(result.rows), result.rows, strict=True)
         if row.of_clients
     ]
-    columns = [TableColumn(""), *(TableColumn(name, PERCENT) for name in OF_CLIENTS)]
-    return [Table("accuracy of clients", columns, rows, _notes(result, INTERVAL, CLIENTS))] if rows else []
+    held = readings.quantity_of(result.score)
+    columns = [TableColumn(""), *(TableColumn(name, held) for name in OF_CLIENTS)]
+    return (
+        [Table(f"{result.score.metric} of clients", columns, rows, _notes(result, INTERVAL, CLIENTS))] if rows else []
+    )
 
 
 def _of_devices(result: SweepResult) -> list[Table]:
-    """Accuracies of clients by kind of device, if rows have any."""
+    """Scores of clients by kind of device, if rows have any."""
     rows = zip(labels(result.rows), result.rows, strict=True)
-    table = result_tables.device_means({name: row.by_device for name, row in rows if row.by_device})
+    table = result_tables.device_means({name: row.by_device for name, row in rows if row.by_device}, result.score)
     return [] if table is None else [replace(table, notes=_notes(result, INTERVAL, WORST_DEVICE))]
 
 
@@ -364,16 +399,21 @@ def _tested(result: SweepResult) -> list[MeasureTests]:
 
 def _tests(result: SweepResult, group: MeasureTests, baseline: str | None) -> Table:
     """The tests of a measure: of each row against the baseline, or without one of all pairs, by numbers of rows."""
-    is_accuracy = group.measure in TESTED
-    amount = TESTED[group.measure] if is_accuracy else readings.AMOUNTS[group.measure].heading
-    measure = amount if group.target is None else f"{amount} until accuracy {100 * group.target:g} %"
-    quantity = POINTS if is_accuracy else readings.quantity(readings.AMOUNTS[group.measure])
+    last, best = (reading.key for reading in readings.of_score(result.score))
+    metric = result.score.metric
+    of_scores = {last: f"{metric}, last", best: f"{metric}, best", readings.WORST_DECILE: WORST_DECILE}
+    is_score = group.measure in of_scores
+    amount = of_scores[group.measure] if is_score else readings.AMOUNTS[group.measure].heading
+    measure = amount if group.target is None else f"{amount} until {result.score.words_of_target(group.target)}"
+    amounts = readings.AMOUNTS
+    quantity = readings.differences_of(result.score) if is_score else readings.quantity(amounts[group.measure])
+    points = IN_POINTS if result.score.is_share else ""
     if baseline is not None:
         names = headings(result.rows)
         pairs = statistics.against(group.pairs, baseline)
         by_label = {label: pairs.get(name) for name, label in names.items()}
         table = result_tables.differences(measure, quantity, names[baseline], by_label, MOST_SEEDS)
-        return replace(table, notes=[AGAINST])
+        return replace(table, notes=[AGAINST.format(points)])
     numbers = {row.name: number for number, row in enumerate(result.rows, start=1)}
     known = [(pair.p, pair.p_holm, pair) for pair in group.pairs if pair.p is not None and pair.p_holm is not None]
     shown = known if len(known) <= MOST_PAIRS else sorted(known, key=itemgetter(0))[:MOST_PAIRS]
@@ -400,7 +440,7 @@ def _tests(result: SweepResult, group: MeasureTests, baseline: str | None) -> Ta
     left = [f"the {len(shown)} of {len(known)} pairs with the smallest p; all are in pairs.csv"]
     without = len(group.pairs) - len(known)
     untested = [f"{without} pairs are not tested: a run has no value, or all differences are the same"]
-    notes = [PAIRED, *(left if len(shown) < len(known) else []), *(untested if without else [])]
+    notes = [PAIRED.format(points), *(left if len(shown) < len(known) else []), *(untested if without else [])]
     return Table(f"differences of {measure}, paired over seeds", columns, rows, notes)
 
 
@@ -408,19 +448,20 @@ def _tests(result: SweepResult, group: MeasureTests, baseline: str | None) -> Ta
 
 
 def numbers(given: Result) -> Table:
-    """``sweep.csv``: a row per cell, amounts in seconds, bytes and joules, accuracies in [0, 1]."""
+    """``sweep.csv``: a row per cell, amounts in seconds, bytes and joules, shares in [0, 1]."""
     result = read(given)
     keys = list(dict.fromkeys(key for row in result.rows for key in row.settings))
     amounts = [amount.key for amount in spent(result)]
-    fairness = [key for key in statistics.OF_CLIENTS if any(key in row.of_clients for row in result.rows)]
-    header = [*keys, "seeds", *ACCURACIES, *fairness, *amounts]
+    fairness = [key for key in statistics.of_clients(result.score) if any(key in row.of_clients for row in result.rows)]
+    scores = [reading.key for reading in readings.of_score(result.score)]
+    header = [*keys, "seeds", *scores, *fairness, *amounts]
     for target in result.targets:
         header += [f"reached_{target:g}", *(f"{key}_to_{target:g}" for key in amounts)]
 
     def cells(row: SweepRow) -> Iterator[Cell]:
         yield from (row.settings.get(key) for key in keys)
         yield len(row.statistics.seeds)
-        yield from map(Number.mean, row.statistics.accuracies.values())
+        yield from map(Number.mean, (row.statistics.final, row.statistics.best))
         yield from (Number.mean(row.of_clients[key]) if row.of_clients else Number(None) for key in fairness)
         yield from _means(result, row.statistics.spent)
         for until in row.statistics.to_target:
@@ -448,11 +489,12 @@ def runs(given: Result) -> tuple[list[str], list[list[Any]]]:
     amounts = [amount.key for amount in spent(result)]
     above = [key for key in amounts if key in readings.OF_TIERS]
     to_target = [f"{key}_to_{target:g}" for target in result.targets for key in amounts]
+    of_run = [*(reading.key for reading in readings.of_score(result.score)), *OF_RUN]
     rows = []
     for row in result.rows:
         found = row.statistics
         for index, (seed, name) in enumerate(zip(found.seeds, row.runs, strict=True)):
-            own = [summaries[name].get(key) for key in OF_RUN]
+            own = [summaries[name].get(key) for key in of_run]
             own += [found.spent[key].values[index] if key in found.spent else None for key in above]
             until = [
                 each.spent[key].values[index] if key in each.spent else None
@@ -460,4 +502,4 @@ def runs(given: Result) -> tuple[list[str], list[list[Any]]]:
                 for key in amounts
             ]
             rows.append([name, *(row.settings.get(key) for key in keys), seed, *own, *until])
-    return ["run", *keys, "seed", *OF_RUN, *above, *to_target], rows
+    return ["run", *keys, "seed", *of_run, *above, *to_target], rows

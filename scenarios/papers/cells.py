@@ -86,7 +86,7 @@ class CellSelection:
         best = run.best_round
         if best is None:
             return Trail()
-        accuracy = best.validation_accuracy if measure == VALIDATION else best.accuracy
+        accuracy = best.validation_score if measure == VALIDATION else best.accuracy
         *before, last = run.trail[: best.round + 1]
         return Trail([*before, replace(last, score=accuracy)])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -14,13 +15,13 @@ from matplotlib.figure import Figure
 from coordinator.records.round_record import logged_means
 from costmodel.units import BYTES
 from edge.protocol.config import EvalSplit
-from edge.protocol.messages import ACCURACY, CORRECT, VALIDATION, EvaluatedQuantity
+from edge.protocol.messages import BEFORE, VALIDATION
 from scenarios.report import plot_style
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.theme import EMPTY, INK, MUTED, PAPER, LineStyle
 from scenarios.run import client_values, visits
-from scenarios.run.client_values import BEFORE_ACCURACY
+from scenarios.run.client_values import KindOfValue
 from scenarios.run.progress import Mean
 
 BAR_WIDTH = 0.8
@@ -38,24 +39,25 @@ def _marked(marker: str, style: LineStyle) -> LineStyle:
 
 def clients(shown: ShownRuns) -> Figure | None:
     """Left: mean over clients, band of the spread and worst decile by round. Right: clients at the last evaluation."""
-    pairs = [(run, by_round) for run in shown.runs if (by_round := client_values.by_round(run.evaluations))]
+    pairs = [(run, by_round) for run in shown.runs if (by_round := client_values.by_round(run.evaluations, run.score))]
     if not pairs:
         return None
     figure, (curve, shares) = shown.panels(2, 2, 360)
+    label, unit = shown.score.metric, shown.unit
     for run, by_round in pairs:
         colour, every = shown.styles[run.label]["color"], list(by_round.values())
         rounds = [min(round + 1, run.completed) for round in by_round]
         mean, worst, spread = (
-            100 * np.array([getattr(of, key) for of in every]) for key in ("mean", "worst_decile", "spread")
+            np.array([getattr(of, key) for of in every]) / shown.scale for key in ("mean", "worst_decile", "spread")
         )
         marker = "o" if len(every) < 3 else ""
-        low, high = np.clip([mean - spread, mean + spread], 0, 100)
+        low, high = np.clip([mean - spread, mean + spread], 0, 100 if shown.score.is_share else None)
         curve.fill_between(rounds, low, high, color=colour, alpha=0.18, lw=0)
         curve.plot(rounds, mean, label=run.label, **_marked(marker, shown.styles[run.label]))
         curve.plot(rounds, worst, color=colour, linestyle=(0, (1, 1.5)), marker=marker, linewidth=1.4)
-        _draw_shares(shares, [100 * value for value in every[-1].values], shown.styles[run.label])
-    plot_style.over_rounds(curve, title="Mean, spread, worst decile (dotted)", ylabel="accuracy of clients (%)")
-    shares.set(title="Clients after the last evaluation", xlabel="accuracy (%)", ylabel="clients up to it (%)")
+        _draw_shares(shares, [value / shown.scale for value in every[-1].values], shown.styles[run.label])
+    plot_style.over_rounds(curve, title="Mean, spread, worst decile (dotted)", ylabel=f"{label} of clients{unit}")
+    shares.set(title="Clients after the last evaluation", xlabel=f"{label}{unit}", ylabel="clients up to it (%)")
     shares.set_ylim(0, 102)
     plot_style.legend(figure, curve)
     return figure
@@ -69,42 +71,48 @@ def _draw_shares(axes: Axes, ascending: Sequence[float], style: LineStyle, label
 
 def adaptation(shown: ShownRuns) -> Figure | None:
     """Left: mean over clients before and after adaptation by round. Right: each client at the best round."""
-    runs = [run for run in shown.runs if client_values.by_round(run.evaluations, BEFORE_ACCURACY)]
+    runs = [run for run in shown.runs if client_values.by_round(run.evaluations, run.score, BEFORE)]
     if not runs:
         return None
     figure, (curve, clients) = shown.panels(2, 2, 360)
-    lowest = 100.0
+    ends: list[float] = [100.0] if shown.score.is_share else []
     for run in runs:
         colour = shown.styles[run.label]["color"]
-        for quantity, dashes in MEANS.items():
-            by_round = client_values.by_round(run.evaluations, quantity)
+        for kind, dashes in MEANS.items():
+            by_round = client_values.by_round(run.evaluations, run.score, kind)
             rounds = [min(round + 1, run.completed) for round in by_round]
-            means = [100 * of.mean for of in by_round.values()]
-            marker, label = "o" if len(rounds) < 3 else "", run.label if quantity == CORRECT else None
+            means = [of.mean / shown.scale for of in by_round.values()]
+            marker, label = "o" if len(rounds) < 3 else "", run.label if kind is None else None
             curve.plot(rounds, means, label=label, color=colour, linestyle=dashes, marker=marker)
         best = run.best_round
-        pairs = [] if best is None else client_values.before_and_after(run.evaluations, best.round)
-        if best is None or best.clients_accuracy is None or best.worst_decile is None or not pairs:
+        pairs = [] if best is None else client_values.before_and_after(run.evaluations, best.round, run.score)
+        if best is None or best.clients_score is None or best.worst_decile is None or not pairs:
             continue  # no client was evaluated then
-        curve.plot(best.rounds, 100 * best.clients_accuracy, "o", markersize=9, fillstyle="none", color=colour)
-        before, after = 100 * np.array(pairs).T
-        lowest = min(lowest, *before, *after)
+        at_best = best.clients_score / shown.scale
+        curve.plot(best.rounds, at_best, "o", markersize=9, fillstyle="none", color=colour)
+        before, after = np.array(pairs).T / shown.scale
+        ends += [*before, *after]
         clients.scatter(before, after, s=22, alpha=0.75, color=colour, linewidths=0)
-        clients.axhline(100 * best.worst_decile, color=colour, linestyle=(0, (1, 1.5)), linewidth=1.4)
-    plot_style.over_rounds(curve, title="After, before (dashed), validation (dotted)", ylabel="mean over clients (%)")
-    clients.set(title="Clients at the best round", xlabel="before adaptation (%)", ylabel="after adaptation (%)")
-    clients.plot([lowest, 100], [lowest, 100], color=MUTED, linewidth=1.0, zorder=0)
+        clients.axhline(best.worst_decile / shown.scale, color=colour, linestyle=(0, (1, 1.5)), linewidth=1.4)
+    title, unit = "After, before (dashed), validation (dotted)", shown.unit
+    plot_style.over_rounds(curve, title=title, ylabel=f"mean over clients{unit}")
+    xlabel, ylabel = f"before adaptation{unit}", f"after adaptation{unit}"
+    clients.set(title="Clients at the best round", xlabel=xlabel, ylabel=ylabel)
+    if ends:
+        both = [min(ends), max(ends)]
+        clients.plot(both, both, color=MUTED, linewidth=1.0, zorder=0)
     plot_style.legend(figure, curve)
     return figure
 
 
-MEANS = {CORRECT: "-", BEFORE_ACCURACY: (0, (4, 2)), EvaluatedQuantity(ACCURACY, kind=VALIDATION): (0, (1, 1.5))}
-"""Quantity -> dashes of its line."""
+MEANS: Mapping[KindOfValue, Any] = {None: "-", BEFORE: (0, (4, 2)), VALIDATION: (0, (1, 1.5))}
+"""Kind of value -> dashes of its line"""
 
 
 def traffic(shown: ShownRuns) -> Figure | None:
-    """Left: shares of the clients by bytes. Right: each client's last accuracy against its bytes, where it is known."""
-    pairs = [(run, client_values.nbytes(run.query)) for run in shown.runs if client_values.last(run.evaluations)]
+    """Left: shares of the clients by bytes. Right: each client's last score against its bytes, where it is known."""
+    runs = [run for run in shown.runs if client_values.last(run.evaluations, run.score)]
+    pairs = [(run, client_values.nbytes(run.query)) for run in runs]
     if not any(nbytes for _, nbytes in pairs):
         return None
     figure, (shares, clients) = shown.panels(2, 2, 300)
@@ -112,14 +120,15 @@ def traffic(shown: ShownRuns) -> Figure | None:
     for run, nbytes in pairs:
         ascending = sorted(amount / scale for amount in nbytes.values())
         _draw_shares(shares, ascending, shown.styles[run.label], run.label)
-        accuracies = client_values.last_of_each(run.evaluations)
-        spent = [nbytes.get(client, 0) / scale for client in accuracies]
-        have = [100 * accuracy for accuracy in accuracies.values()]
+        scores = client_values.last_of_each(run.evaluations, run.score)
+        spent = [nbytes.get(client, 0) / scale for client in scores]
+        have = [score / shown.scale for score in scores.values()]
         clients.scatter(spent, have, s=22, alpha=0.75, color=shown.styles[run.label]["color"], linewidths=0)
     shares.set(title="Bytes of clients", xlabel=f"bytes down and up, real ({unit})", ylabel="clients up to it (%)")
-    clients.set(title="Accuracy against bytes", xlabel=f"bytes down and up, real ({unit})", ylabel="accuracy (%)")
+    title, ylabel = f"{shown.score.title} against bytes", f"{shown.score.metric}{shown.unit}"
+    clients.set(title=title, xlabel=f"bytes down and up, real ({unit})", ylabel=ylabel)
     shares.set(xlim=(0, None), ylim=(0, 102))
-    clients.set(xlim=(0, None), ylim=(-2, 102))
+    clients.set(xlim=(0, None), ylim=(-2, 102) if shown.score.is_share else (0, None))
     plot_style.legend(figure, shares)
     return figure
 
@@ -135,34 +144,36 @@ def devices(shown: ShownRuns) -> Figure | None:
             by_round = run.by_device.get(name, {})
             rounds = [min(round + 1, run.completed) for round in by_round]
             marker, colour = "o" if len(rounds) < 3 else "", shown.styles[run.label]["color"]
-            mean, worst = ([100 * getattr(of, key) for of in by_round.values()] for key in ("mean", "worst_decile"))
+            mean, worst = (
+                [getattr(of, key) / shown.scale for of in by_round.values()] for key in ("mean", "worst_decile")
+            )
             axes.plot(rounds, mean, label=run.label, **_marked(marker, shown.styles[run.label]))
             axes.plot(rounds, worst, color=colour, linestyle=(0, (1, 1.5)), marker=marker, linewidth=1.4)
-        plot_style.over_rounds(axes, title=name, ylabel="accuracy of clients (%)")
+        plot_style.over_rounds(axes, title=name, ylabel=f"{shown.score.metric} of clients{shown.unit}")
     plot_style.legend(figure, panels[0])
     return figure
 
 
 def rates(shown: ShownRuns) -> Figure | None:
-    """Two panels for each run with parts of the model: by round, the accuracy of each part, and visits by rate."""
+    """Two panels for each run with parts of the model: by round, the score of each part, and visits by rate."""
     runs = [run for run in shown.runs if visits.by_rate(run.query)]
     if not runs:
         return None
     figure, panels = shown.panels(2 * len(runs), 2, 330)
     for run, left, right in zip(runs, panels[::2], panels[1::2], strict=True):
-        accuracies = client_values.by_rate(run.evaluations, run.rounds)
+        scores = client_values.by_rate(run.evaluations, run.rounds, run.score)
         counts = visits.rates_by_round(run.query)
-        every_rate = list(dict.fromkeys([*counts, *accuracies]))
+        every_rate = list(dict.fromkeys([*counts, *scores]))
         colours = matplotlib.colormaps["YlGnBu"](np.linspace(0.95, 0.25, len(every_rate)))
         shades = dict(zip(every_rate, colours, strict=True))
-        for rate, values in accuracies.items():
+        for rate, values in scores.items():
             rounds = [min(round + 1, run.completed) for round in values]
             marker = "o" if len(rounds) < 3 else ""
-            percentages, label = [100 * value for value in values.values()], f"rate {rate:g}"
-            left.plot(rounds, percentages, color=shades[rate], label=label, marker=marker)
-        if accuracies:
-            title = plot_style.wide_title(f"{run.label}: accuracy of parts", 2)
-            plot_style.over_rounds(left, title=title, ylabel=f"{shown.accuracy} (%)")
+            found, label = [value / shown.scale for value in values.values()], f"rate {rate:g}"
+            left.plot(rounds, found, color=shades[rate], label=label, marker=marker)
+        if scores:
+            title = plot_style.wide_title(f"{run.label}: {run.score.metric} of parts", 2)
+            plot_style.over_rounds(left, title=title, ylabel=shown.score_label)
             left.legend()
         else:
             left.remove()

@@ -223,13 +223,16 @@ def _sections(
     opened = [run for group in by_group for run in (*group.runs, *group.repeats)]
     shown = [group.first for group in by_group if drawn is None or group.label in drawn]
     nominal = any(run.shows_nominal for run in opened)
-    on_clients = [run for run in shown if client_values.last(run.evaluations)]
+    on_clients = [run for run in shown if client_values.last(run.evaluations, run.score)]
     has_seeds = run_reader.has_seeds(by_group)
     most_critical = MOST_CRITICAL if len(shown) == 1 else MOST_CRITICAL_BESIDE_OTHERS
     return {
         "runs": shown,
         "accuracy": figured.accuracy,
         "metric": figured.score.metric,
+        "metric_title": figured.score.title,
+        "best": "highest" if figured.score.better is HIGHER else "lowest",
+        "worst": "lowest" if figured.score.better is HIGHER else "highest",
         "all_runs": opened,
         "portable": all(run.is_portable for run in opened),
         "notices": run_reader.notices(by_group),
@@ -248,7 +251,7 @@ def _sections(
         "best_rounds": tables.best_rounds(shown),
         "devices": [table for at_best in (False, True) if (table := tables.by_device(shown, at_best))],
         "device_means": tables.device_means(
-            {group.label: [tables.means_of_devices(run) for run in group.runs] for group in by_group}
+            {group.label: [tables.means_of_devices(run) for run in group.runs] for group in by_group}, figured.score
         )
         if has_seeds
         else None,

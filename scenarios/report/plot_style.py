@@ -133,9 +133,14 @@ class ShownRuns:
         return 0.01 if self.score.is_share else 1.0
 
     @property
+    def unit(self) -> str:
+        """Behind what axes of the score are called."""
+        return " (%)" if self.score.is_share else ""
+
+    @property
     def score_label(self) -> str:
         """What axes of the score are called, with its unit."""
-        return f"{self.accuracy} (%)" if self.score.is_share else self.accuracy
+        return f"{self.accuracy}{self.unit}"
 
     def panels(
         self, count: int, columns: int, height_pixels: float, sharex: bool = False, sharey: bool = False

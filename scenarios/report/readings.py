@@ -19,7 +19,7 @@ from coordinator.rounds import amounts
 from coordinator.rounds.amounts import Amount
 from edge.protocol.better import HIGHER, LOWER, Better
 from scenarios.report import columns
-from scenarios.report.columns import COUNT, FLOPS, MISSING, MONEY, PERCENT, SECONDS, Quantity
+from scenarios.report.columns import COUNT, FLOPS, MISSING, MONEY, PERCENT, POINTS, SECONDS, Quantity
 from scenarios.report.run_reader import RecordedRun
 from scenarios.run.client_values import BestRound, OverClients
 from scenarios.run.progress import Mean, Trail
@@ -94,11 +94,21 @@ SCORE = Quantity({"": 1})
 """Values of a metric in units of its own"""
 
 
+def quantity_of(score: RunScore) -> Quantity:
+    """How tables write scores."""
+    return PERCENT if score.is_share else SCORE
+
+
+def differences_of(score: RunScore) -> Quantity:
+    """How tables write differences of scores: those of shares in percentage points."""
+    return POINTS if score.is_share else SCORE.of_differences
+
+
 def of_score(score: RunScore) -> tuple[Reading[Trail], Reading[Trail]]:
     """`ACCURACY` and `BEST`, of runs that are judged by another metric."""
-    if score.is_share and score.metric == ACCURACY.key:
+    if score == OF_ACCURACY:
         return ACCURACY, BEST
-    held = PERCENT if score.is_share else SCORE
+    held = quantity_of(score)
     final = Reading[Trail]("score", f"{score.metric}, final", held, attrgetter("final"), score.better)
     return final, Reading("best_score", f"{score.metric}, best", held, attrgetter("best"), score.better)
 
@@ -120,7 +130,7 @@ def within(amount: Amount, limit: float, score: RunScore = OF_ACCURACY) -> Readi
     return Reading(
         f"{score.metric}_at_{limit:g}_{amount.key}",
         f"{score.metric} at {text}" + (f" {amount.heading}" if amount is amounts.ROUNDS else ""),
-        PERCENT if score.is_share else SCORE,
+        quantity_of(score),
         lambda trail: trail.within({amount: limit}).final,
         score.better,
     )
@@ -161,25 +171,44 @@ PAID_A_MONTH: Reading[RecordedRun] = Reading(
 CO2E: Reading[RecordedRun] = replace(total_of(amounts.CO2E).of(attrgetter("trail")), better=LOWER)
 WALL_SECONDS: Reading[RecordedRun] = Reading("wall_seconds", "wall time", SECONDS, RecordedRun.wall_seconds)
 
-WORST_DECILE: Reading[OverClients] = of_field("worst_decile", "worst decile", PERCENT, HIGHER)
-OVER_CLIENTS: tuple[Reading[OverClients], ...] = (
-    Reading("clients", "clients", COUNT, lambda found: len(found.values)),
-    of_field("mean", "mean", PERCENT, HIGHER),
-    WORST_DECILE,
-    of_field("spread", "spread", PERCENT, LOWER),
-)
-"""Of the accuracies of clients' models"""
-WORST_DEVICE: Reading[Mapping[str, float]] = Reading(
-    "worst_device", "worst device", PERCENT, lambda means: min(means.values(), default=None), HIGHER
-)
-"""Of the mean accuracies of kinds of devices: the lowest"""
-AT_BEST_ROUND: tuple[Reading[BestRound], ...] = (
-    of_field("rounds", "round", COUNT),
-    of_field("virtual_seconds", "virtual time", SECONDS),
-    of_field("bytes", "bytes, real", columns.BYTES),
-    of_field("validation_accuracy", "validation", PERCENT, HIGHER),
-    of_field("clients_accuracy", "mean", PERCENT, HIGHER),
-    of_field("before_accuracy", "mean before adaptation", PERCENT, HIGHER),
-    of_field("worst_decile", "worst decile", PERCENT, HIGHER),
-    of_field("spread", "spread", PERCENT, LOWER),
-)
+WORST_DECILE = "worst_decile"
+
+
+def worst_decile(score: RunScore) -> Reading[OverClients]:
+    """Of the scores of clients' models."""
+    return of_field(WORST_DECILE, "worst decile", quantity_of(score), score.better)
+
+
+def over_clients(score: RunScore) -> tuple[Reading[OverClients], ...]:
+    """Of the scores of clients' models."""
+    held = quantity_of(score)
+    return (
+        Reading("clients", "clients", COUNT, lambda found: len(found.values)),
+        of_field("mean", "mean", held, score.better),
+        worst_decile(score),
+        of_field("spread", "spread", held, LOWER),
+    )
+
+
+def worst_device(score: RunScore) -> Reading[Mapping[str, float]]:
+    """Of the mean scores of kinds of devices."""
+    worst = min if score.better is HIGHER else max
+    held = quantity_of(score)
+    return Reading(
+        "worst_device", "worst device", held, lambda means: worst(means.values(), default=None), score.better
+    )
+
+
+def at_best_round(score: RunScore) -> tuple[Reading[BestRound], ...]:
+    """Of the round with the best score on validation examples."""
+    held = quantity_of(score)
+    return (
+        of_field("rounds", "round", COUNT),
+        of_field("virtual_seconds", "virtual time", SECONDS),
+        of_field("bytes", "bytes, real", columns.BYTES),
+        of_field("validation_score", "validation", held, score.better),
+        of_field("clients_score", "mean", held, score.better),
+        of_field("before_score", "mean before adaptation", held, score.better),
+        of_field(WORST_DECILE, "worst decile", held, score.better),
+        of_field("spread", "spread", held, LOWER),
+    )

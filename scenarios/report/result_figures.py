@@ -19,6 +19,7 @@ from scenarios.report.columns import MISSING, PERCENT, Column, Quantity
 from scenarios.report.plot_style import ShownRuns
 from scenarios.report.theme import EMPTY, INK, MUTED, ON_DARK_CELL, ON_PALE_CELL, PALETTE, PAPER, LineStyle
 from scenarios.run.progress import Mean
+from scenarios.run.score import RunScore
 
 ROW_PIXELS, FRAME_PIXELS = 26, 100
 CELL_PIXELS, BAR_PIXELS, COST_PIXELS = 44, 18, 340
@@ -165,42 +166,45 @@ def choice_map(shown: ShownRuns, drawn: ChoiceMap) -> Figure:
 
 @dataclass(frozen=True)
 class CostMap:
-    """The cost and accuracy of every candidate."""
+    """The cost and score of every candidate."""
 
     title: str
+    score: RunScore
     cost: str
     """Its heading, without its unit"""
     quantity: Quantity
     points: Mapping[str, tuple[float, float]]
-    """Label -> (cost, accuracy as a share)"""
+    """Label -> (cost, score)"""
     chosen: str | None = None
     limit: float | None = None
     """The budget of the cost, a dashed line"""
     target: float | None = None
-    """The accuracy that is sought, a dashed line"""
+    """The score that is sought, a dashed line"""
 
 
 def cost_map(shown: ShownRuns, drawn: CostMap) -> Figure:
     """A dot per candidate, in the order of the table, with its number; the chosen one has a ring."""
     figure, (axes,) = shown.panels(1, 1, COST_PIXELS)
     column = Column.of(drawn.quantity, [cost for cost, _ in drawn.points.values()])
-    for number, (label, (cost, accuracy)) in enumerate(drawn.points.items()):
+    times = 100 if drawn.score.is_share else 1
+    for number, (label, (cost, score)) in enumerate(drawn.points.items()):
         colour = shown.styles.get(label, {}).get("color", PALETTE[number % len(PALETTE)])
-        at = (cost / column.scale, 100 * accuracy)
+        at = (cost / column.scale, times * score)
         axes.plot(*at, "o", color=colour, markersize=7, linestyle="none", label=label)
         number_text = label.partition(" ")[0]
         axes.annotate(number_text, at, xytext=(8, 5), textcoords="offset points", color=INK, fontsize=10)
     if drawn.chosen is not None and drawn.chosen in drawn.points:
-        cost, accuracy = drawn.points[drawn.chosen]
-        at = (cost / column.scale, 100 * accuracy)
+        cost, score = drawn.points[drawn.chosen]
+        at = (cost / column.scale, times * score)
         axes.plot(*at, "o", color=INK, markersize=13, fillstyle="none", linestyle="none", label="chosen")
     dashed: LineStyle = {"color": MUTED, "linestyle": (0, (4, 3)), "linewidth": 1.2}
     if drawn.limit is not None:
         axes.axvline(drawn.limit / column.scale, **dashed | {"linestyle": ":"}, label="budget")
     if drawn.target is not None:
-        axes.axhline(100 * drawn.target, **dashed, label="target")
+        axes.axhline(times * drawn.target, **dashed, label="target")
     unit = f" ({column.unit})" if column.unit else ""
-    axes.set(title=plot_style.wide_title(drawn.title, 1), xlabel=f"{drawn.cost}{unit}", ylabel="accuracy (%)")
+    label = f"{drawn.score.metric} (%)" if drawn.score.is_share else drawn.score.metric
+    axes.set(title=plot_style.wide_title(drawn.title, 1), xlabel=f"{drawn.cost}{unit}", ylabel=label)
     axes.margins(x=0.08, y=0.15)
     plot_style.legend(figure, axes)
     return figure

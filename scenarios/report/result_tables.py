@@ -15,7 +15,7 @@ from typing import Any
 from coordinator.records.schema import ENERGY, FAULTY, KINDS, LEFTOVER, NO_TRAINING
 from coordinator.rounds import amounts
 from coordinator.rounds.amounts import Amount
-from edge.protocol.better import HIGHER, LOWER
+from edge.protocol.better import LOWER
 from edge.protocol.messages import VALIDATION
 from scenarios.report import drawn_times, readings
 from scenarios.report.columns import BYTES, COUNT, FLOPS, JOULES, MISSING, MONEY, PERCENT, SECONDS, Column, Quantity
@@ -44,8 +44,8 @@ def results(runs: Runs, target: float | None, common: Limits, nominal: bool) -> 
 
     score = score_of_all(runs)
     final, best = readings.of_score(score)
-    add(score.metric.capitalize(), final.of(_trail_of), "final")
-    add(score.metric.capitalize(), best.of(_trail_of), "best")
+    add(score.title, final.of(_trail_of), "final")
+    add(score.title, best.of(_trail_of), "best")
     add("Length", readings.COMPLETED)
     if target is not None:
         reaching = f"To {score.text_of_target(target)}"
@@ -56,7 +56,7 @@ def results(runs: Runs, target: float | None, common: Limits, nominal: bool) -> 
         for amount in readings.of_tiers(run.trail for run in runs):
             add(reaching, readings.until(amount, target).of(_trail_of), amount.heading)
     for amount, limit in common.items():
-        add(f"{score.metric.capitalize()} at", readings.within(amount, limit, score).of(_trail_of), amount.shown(limit))
+        add(f"{score.title} at", readings.within(amount, limit, score).of(_trail_of), amount.shown(limit))
     add("Device work", readings.WORK, "real" if nominal else None)
     if nominal:
         add("Device work", readings.NOMINAL_WORK)
@@ -80,27 +80,30 @@ def results(runs: Runs, target: float | None, common: Limits, nominal: bool) -> 
 
 
 def over_clients(runs: Runs) -> Table | None:
-    """The accuracies of clients at the last evaluation; None if no run has evaluated clients."""
-    found = {run.label: last for run in runs if (last := client_values.last(run.evaluations))}
-    return of_readings("last evaluation", readings.OVER_CLIENTS, found) if found else None
+    """The scores of clients at the last evaluation; None if no run has evaluated clients."""
+    found = {run.label: last for run in runs if (last := client_values.last(run.evaluations, run.score))}
+    return of_readings("last evaluation", readings.over_clients(score_of_all(runs)), found) if found else None
 
 
 def best_rounds(runs: Runs) -> Table | None:
     """The rounds that were best on validation examples; None if no run has evaluated these."""
     found = {run.label: best for run in runs if (best := run.best_round) and best.selected_by == VALIDATION}
-    shown = [each for each in readings.AT_BEST_ROUND if any(each.value(best) is not None for best in found.values())]
+    every = readings.at_best_round(score_of_all(runs))
+    shown = [each for each in every if any(each.value(best) is not None for best in found.values())]
     return of_readings("best validation round", shown, found) if found else None
 
 
 def by_device(runs: Runs, at_best: bool = False) -> Table | None:
-    """The accuracies of clients by kind of device at the last evaluation, or at the best validation round.
+    """The scores of clients by kind of device at the last evaluation, or at the best validation round.
 
     None if no run has any.
     """
+    score = score_of_all(runs)
+    shown = readings.over_clients(score)
     columns = [
         TableColumn("best validation round" if at_best else "last evaluation"),
         TableColumn("device", is_left=True),
-        *(TableColumn.of(each, better=None) for each in readings.OVER_CLIENTS),
+        *(TableColumn.of(each, better=None) for each in shown),
     ]
     rows: list[list[Cell]] = []
     for run in runs:
@@ -108,27 +111,26 @@ def by_device(runs: Runs, at_best: bool = False) -> Table | None:
         if at_best and (best is None or best.selected_by != VALIDATION):
             continue
         found = client_values.at_round(run.by_device, best.round if at_best and best is not None else None)
-        rows += [
-            [run.label, device, *(each.value(of) for each in readings.OVER_CLIENTS)] for device, of in found.items()
-        ]
-    return Table("accuracy of clients by device", columns, rows) if rows else None
+        rows += [[run.label, device, *(each.value(of) for each in shown)] for device, of in found.items()]
+    return Table(f"{score.metric} of clients by device", columns, rows) if rows else None
 
 
-def device_means(found: Mapping[str, Sequence[Mapping[str, float]]]) -> Table | None:
-    """Mean accuracies of kinds of devices, over seeds with half of their 95 % intervals; None without kinds of devices.
+def device_means(found: Mapping[str, Sequence[Mapping[str, float]]], score: RunScore) -> Table | None:
+    """Mean scores of kinds of devices, over seeds with half of their 95 % intervals; None without kinds of devices.
 
     ``found``: row -> for each seed, kind of device -> mean over its clients.
     """
+    held = readings.quantity_of(score)
     devices = dict.fromkeys(device for seeds in found.values() for means in seeds for device in means)
     shown = [
-        readings.WORST_DEVICE,
-        *(Reading(device, device, PERCENT, operator.methodcaller("get", device), HIGHER) for device in devices),
+        readings.worst_device(score),
+        *(Reading(device, device, held, operator.methodcaller("get", device), score.better) for device in devices),
     ]
     rows: list[list[Cell]] = [
         [name, len(seeds), *(Number.mean(each.over_seeds(seeds)) for each in shown)] for name, seeds in found.items()
     ]
     columns = [TableColumn(""), TableColumn("seeds", COUNT), *map(TableColumn.of, shown)]
-    return Table("mean accuracy of clients by device", columns, rows) if devices else None
+    return Table(f"mean {score.metric} of clients by device", columns, rows) if devices else None
 
 
 def score_of_all(runs: Runs) -> RunScore:
@@ -146,10 +148,10 @@ def over_seeds(groups: Sequence[RunGroup], target: float | None) -> Table:
     """Means over seeds with half of their 95 % intervals; a value that only some seeds have is counted instead."""
     score = score_of_all([run for group in groups for run in group.runs])
     shown: list[Reading[RecordedRun]] = [reading.of(_trail_of) for reading in readings.of_score(score)]
-    if any(client_values.last(run.evaluations) for group in groups for run in group.runs):
-        shown.append(readings.WORST_DECILE.of(lambda run: client_values.last(run.evaluations)))
+    if any(client_values.last(run.evaluations, run.score) for group in groups for run in group.runs):
+        shown.append(readings.worst_decile(score).of(lambda run: client_values.last(run.evaluations, run.score)))
     if any(run.by_device for group in groups for run in group.runs):
-        shown.append(readings.WORST_DEVICE.of(means_of_devices))
+        shown.append(readings.worst_device(score).of(means_of_devices))
     of_tiers = readings.of_tiers(run.trail for group in groups for run in group.runs)
     spent = amounts.VIRTUAL_SECONDS, amounts.BYTES, amounts.ENERGY, *of_tiers
     if target is not None:
@@ -377,18 +379,20 @@ def by_link(runs: Runs) -> Table | None:
 
 
 def of_aggregators(runs: Runs) -> Table | None:
-    """The accuracies of aggregators' own models when these were last evaluated; None if no run has evaluated any."""
+    """The scores of aggregators' own models when these were last evaluated; None if no run has evaluated any."""
+    held = readings.quantity_of(score_of_all(runs))
     columns = [
         TableColumn("last evaluation"),
         TableColumn("rounds", COUNT),
-        *(TableColumn(name, PERCENT) for name in ("server", "mean", "lowest", "highest", "spread")),
+        *(TableColumn(name, held) for name in ("server", "mean", "lowest", "highest", "spread")),
     ]
     found = [
         (run.label, accuracies)
         for run in runs
         if (
             accuracies := aggregators.accuracies(
-                client_values.of_aggregators(run.evaluations), client_values.of_global(run.evaluations, run.rounds)
+                client_values.of_aggregators(run.evaluations, run.score),
+                client_values.of_global(run.evaluations, run.rounds, run.score),
             )
         )
     ]

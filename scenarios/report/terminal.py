@@ -33,7 +33,7 @@ from scenarios.report.columns import (
     widths,
 )
 from scenarios.report.drawn_times import TimesOverSeeds
-from scenarios.report.readings import quantity
+from scenarios.report.readings import quantity, quantity_of
 from scenarios.report.tables import Table
 from scenarios.run import own_method, visits
 from scenarios.run.progress import percent
@@ -166,6 +166,7 @@ def run_rows(runs: Sequence[Summary]) -> list[Row]:
 
 def _rows(runs: Sequence[SummaryRecord]) -> list[Row]:
     score, drawn = judged_by(runs), _drawn(runs)
+    held = quantity_of(score)
     target = runs[0].target_accuracy if runs[0].target is None else runs[0].target
     scopes = ["-" if each is None else drawn_times.scope(len(each.by_seed)) for each in drawn]
     bases = [visits.shares(run.seconds_by_basis) for run in runs]
@@ -182,19 +183,19 @@ def _rows(runs: Sequence[SummaryRecord]) -> list[Row]:
         ("rounds", _cells(runs, "rounds", COUNT)),
     ]
     evaluations = [run.evaluation for run in runs]
-    for name, key in (("clients, mean", "clients_accuracy"), ("clients, worst decile", "worst_decile")):
-        accuracies = [getattr(each, key, None) for each in evaluations]
-        if any(accuracy is not None for accuracy in accuracies):
-            rows.append((name, cells(PERCENT, accuracies, missing="-")))
+    for name, key in (("clients, mean", "clients_score"), ("clients, worst decile", "worst_decile")):
+        scores = [getattr(each, key, None) for each in evaluations]
+        if any(value is not None for value in scores):
+            rows.append((name, cells(held, scores, missing="-")))
     kinds = [each.by_device if each else {} for each in evaluations]
     for device in dict.fromkeys(device for of_run in kinds for device in of_run):
         means = [of_run[device].mean if device in of_run else None for of_run in kinds]
-        rows.append((f"clients, {device}", cells(PERCENT, means, missing="-")))
-    own = [each.accuracy if each else None for each in tiers]
+        rows.append((f"clients, {device}", cells(held, means, missing="-")))
+    own = [each.accuracy or each.score if each else None for each in tiers]
     for name, key in (("aggregators, mean", "mean"), ("aggregators, lowest", "lowest")):
         if any(own):
-            rows.append((name, cells(PERCENT, [getattr(each, key, None) for each in own], missing="-")))
-    rows += best_round_rows(runs)
+            rows.append((name, cells(held, [getattr(each, key, None) for each in own], missing="-")))
+    rows += best_round_rows(runs, score)
     if target is not None:
         rows += _to_target(runs, score.text_of_target(target), drawn, has_nominal)
     energy = []  # parts of it, the largest first; older summaries lack them
@@ -310,23 +311,24 @@ TO_TARGET_ABOVE: tuple[tuple[str, str, Quantity], ...] = tuple(
 """Field of ``aggregators`` -> heading, what it holds"""
 
 
-def best_round_rows(runs: Sequence[SummaryRecord]) -> Iterator[Row]:
+def best_round_rows(runs: Sequence[SummaryRecord], score: RunScore) -> Iterator[Row]:
     """The values of runs at their best rounds, those that any of them has."""
     best = [run.best_round for run in runs]
-    for name, key, held in BEST_ROUND:
+    for form, key in BEST_ROUND:
+        name, held = form.format(score.metric), COUNT if key == "rounds" else quantity_of(score)
         values = [getattr(each, key) if each and each.selected_by == VALIDATION else None for each in best]
         if any(value is not None for value in values):
             yield name, cells(held, values, missing="-")
 
 
-BEST_ROUND: tuple[tuple[str, str, Quantity], ...] = (
-    ("best validation round", "rounds", COUNT),
-    ("accuracy then, validation", "validation_accuracy", PERCENT),
-    ("accuracy then, clients", "clients_accuracy", PERCENT),
-    ("before adaptation", "before_accuracy", PERCENT),
-    ("worst decile", "worst_decile", PERCENT),
+BEST_ROUND: tuple[tuple[str, str], ...] = (
+    ("best validation round", "rounds"),
+    ("{} then, validation", "validation_score"),
+    ("{} then, clients", "clients_score"),
+    ("before adaptation", "before_score"),
+    ("worst decile", "worst_decile"),
 )
-"""Name of a row -> key of ``best_round``, what it holds."""
+"""Name of a row, with the metric in it -> key of ``best_round``"""
 
 
 def _drawn(runs: Sequence[SummaryRecord]) -> list[TimesOverSeeds | None]:

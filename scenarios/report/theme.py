@@ -49,9 +49,9 @@ class LineStyle(TypedDict, total=False):
 
 
 REGISTERED = (
-    *(name for name, spec in OBJECTIVES.items() if spec.submodels is None),
+    *(name for name, spec in OBJECTIVES.items() if spec.submodels is None and not spec.gathers_data),
     *CORRECTIONS,
-    *(name for name, spec in OBJECTIVES.items() if spec.submodels is not None),
+    *(name for name, spec in OBJECTIVES.items() if spec.submodels is not None or spec.gathers_data),
 )
 OF_RUNS = 4
 """Places in `DASHES` between two runs of one method: beyond those that registered methods have"""

@@ -163,22 +163,23 @@ def tiers(shown: ShownRuns) -> Figure | None:
 
 
 def aggregator_values(shown: ShownRuns) -> Figure | None:
-    """By round, the accuracy of the server's model, and the mean of aggregators' own with the band that they span."""
-    found = [(run, own) for run in shown.runs if (own := client_values.of_aggregators(run.evaluations))]
+    """By round, the score of the server's model, and the mean of aggregators' own with the band that they span."""
+    found = [(run, own) for run in shown.runs if (own := client_values.of_aggregators(run.evaluations, run.score))]
     if not found:
         return None
     figure, (axes,) = shown.panels(1, 1, 330)
     for run, own in found:
         colour, marker = shown.styles[run.label]["color"], "o" if len(own) < 3 else ""
-        of_server = client_values.of_global(run.evaluations, run.rounds)
+        of_server = client_values.of_global(run.evaluations, run.rounds, run.score)
         rounds = [min(round + 1, run.completed) for round in own]
-        low, high = ([100 * of.values[end] for of in own.values()] for end in (0, -1))
+        low, high = ([of.values[end] / shown.scale for of in own.values()] for end in (0, -1))
         axes.fill_between(rounds, low, high, color=colour, alpha=0.18, lw=0)
-        means = [100 * of.mean for of in own.values()]
+        means = [of.mean / shown.scale for of in own.values()]
         axes.plot(rounds, means, color=colour, linestyle=(0, (4, 2)), marker=marker)
         at = [min(round + 1, run.completed) for round in of_server]
-        axes.plot(at, [100 * value for value in of_server.values()], label=run.label, **shown.styles[run.label])
-    plot_style.over_rounds(axes, title="Server, and aggregators (dashed: their mean)", ylabel=f"{shown.accuracy} (%)")
+        values = [value / shown.scale for value in of_server.values()]
+        axes.plot(at, values, label=run.label, **shown.styles[run.label])
+    plot_style.over_rounds(axes, title="Server, and aggregators (dashed: their mean)", ylabel=shown.score_label)
     plot_style.legend(figure, axes)
     return figure
 

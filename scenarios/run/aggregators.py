@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
 from coordinator.records.schema import AggregatorRow
 from scenarios.run.client_values import OverClients
 from scenarios.run.progress import NOTHING_ABOVE, AboveClients, ProgressPoint
+from scenarios.run.score import OF_ACCURACY, RunScore
 from scenarios.run.visits import Query
 
 BY_ROUND = """SELECT round, SUM(nbytes) AS nbytes, TOTAL(joules) + TOTAL(idle_joules) AS joules, TOTAL(price) AS price
@@ -103,6 +104,8 @@ class AggregatorsSummary(TypedDict):
     price_to_target: float | None
     accuracy: AggregatorsAccuracy | None
     """Of aggregators' own models when these were last evaluated; None if they never were"""
+    score: NotRequired[AggregatorsAccuracy]
+    """The same of runs that are judged by another metric"""
     links: list[dict[str, object]]
     """`LinkTotals`"""
 
@@ -112,15 +115,17 @@ def summary(
     reached: ProgressPoint | None,
     own: Mapping[int, OverClients] = MappingProxyType({}),
     of_server: Mapping[int, float] = MappingProxyType({}),
+    score: RunScore = OF_ACCURACY,
 ) -> AggregatorsSummary | None:
     """The summary; None in runs without tiers.
 
-    ``reached``: the first round that reached the target; None if none did. ``own``, ``of_server``: round -> accuracies
+    ``reached``: the first round that reached the target; None if none did. ``own``, ``of_server``: round -> scores
     after it.
     """
     if not links:
         return None
-    return AggregatorsSummary(
+    found = accuracies(own, of_server)
+    totals = AggregatorsSummary(
         wan_bytes=sum(link.nbytes for link in links),
         messages=sum(link.messages for link in links),
         lost=sum(link.lost for link in links),
@@ -131,9 +136,12 @@ def summary(
         wan_bytes_to_target=None if reached is None else reached.wan_nbytes,
         joules_to_target=None if reached is None else reached.aggregator_joules,
         price_to_target=None if reached is None else reached.price,
-        accuracy=accuracies(own, of_server),
+        accuracy=found if score == OF_ACCURACY else None,
         links=[link._asdict() for link in links],
     )
+    if score != OF_ACCURACY and found is not None:
+        totals["score"] = found
+    return totals
 
 
 def accuracies(own: Mapping[int, OverClients], of_server: Mapping[int, float]) -> AggregatorsAccuracy | None:

@@ -1,7 +1,10 @@
 """The values of clients in the ledger's table ``evaluations``: mean, worst decile and spread, and the best round.
 
-The best round is chosen on validation examples where these were evaluated. Without them it is that of the highest
-accuracy, which is as optimistic as any best of many draws: ``selected_by`` tells both apart.
+Each client has a score of its own: its accuracy, or the metric by which the run is judged. The mean of these is another
+figure than the score of all examples together, which rounds have of metrics other than the accuracy.
+
+The best round is chosen on validation examples where these were evaluated. Without them it is that of the best
+score, which is as optimistic as any best of many draws: ``selected_by`` tells both apart.
 """
 
 from __future__ import annotations
@@ -15,15 +18,16 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from coordinator.records.round_record import validation_accuracy
+from coordinator.records.round_record import validation_score
 from coordinator.records.schema import EvaluationRow, RoundRow
 from edge.protocol.better import HIGHER, Better
-from edge.protocol.messages import ACCURACY, BEFORE, CORRECT, CROSS_ENTROPY, GLOBAL, SUBVALUE, EvaluatedQuantity
+from edge.protocol.messages import BEFORE, CORRECT, CROSS_ENTROPY, GLOBAL, SUBVALUE, EvaluatedQuantity
 from scenarios.run import progress
+from scenarios.run.score import OF_ACCURACY, RunScore
 
 CLASS_ACCURACY = "class-accuracy"
-BEFORE_ACCURACY = EvaluatedQuantity(ACCURACY, kind=BEFORE)
 SelectedBy = Literal["validation", "accuracy", "score"]
+KindOfValue = Literal["before", "validation"] | None
 PART = 10
 """The worst decile is one in so many clients."""
 
@@ -34,48 +38,54 @@ class OverClients:
 
     mean: float
     worst_decile: float
-    """Mean of the lowest tenth of the clients, rounded down, and at least one"""
+    """Mean of the worst tenth of the clients, rounded down, and at least one"""
     spread: float
     """Standard deviation over clients"""
     values: tuple[float, ...]
     """Ascending"""
 
 
-def over_clients(values: Sequence[float]) -> OverClients:
+def over_clients(values: Sequence[float], better: Better = HIGHER) -> OverClients:
     """The values of one evaluation, at least one."""
     ascending = sorted(values)
-    worst = ascending[: max(1, len(ascending) // PART)]
+    part = max(1, len(ascending) // PART)
+    worst = ascending[:part] if better is HIGHER else ascending[-part:]
     return OverClients(
         statistics.fmean(ascending), statistics.fmean(worst), statistics.pstdev(ascending), tuple(ascending)
     )
 
 
-def by_round(rows: Sequence[EvaluationRow], quantity: EvaluatedQuantity = CORRECT) -> dict[int, OverClients]:
-    """Round -> the clients' values of a quantity after it, for rounds with any."""
+def by_round(
+    rows: Sequence[EvaluationRow], score: RunScore = OF_ACCURACY, kind: KindOfValue = None
+) -> dict[int, OverClients]:
+    """Round -> the clients' scores after it, for rounds with any; ``kind``: as of `EvaluatedQuantity`."""
+    quantity = EvaluatedQuantity(score.metric, kind=kind)
     values: defaultdict[int, list[float]] = defaultdict(list)
     for row in rows:
         if row.client != GLOBAL and row.quantity == quantity and row.value is not None:
             values[row.round].append(row.value)
-    return {round: over_clients(numbers) for round, numbers in sorted(values.items())}
+    return {round: over_clients(numbers, score.better) for round, numbers in sorted(values.items())}
 
 
-def last(rows: Sequence[EvaluationRow]) -> OverClients | None:
-    """The clients' accuracies at the last evaluation; None if there are none."""
-    return next(reversed(by_round(rows).values()), None)
+def last(rows: Sequence[EvaluationRow], score: RunScore = OF_ACCURACY) -> OverClients | None:
+    """The clients' scores at the last evaluation; None if there are none."""
+    return next(reversed(by_round(rows, score).values()), None)
 
 
 ByDevice = Mapping[str, Mapping[int, OverClients]]
-"""Kind of device -> round -> the accuracies of its clients after it"""
+"""Kind of device -> round -> the scores of its clients after it"""
 
 
-def by_device(rows: Sequence[EvaluationRow], clients: Mapping[str, Sequence[int]]) -> ByDevice:
-    """The clients' accuracies by kind of device; those without any are left out. ``clients``: of each kind."""
+def by_device(
+    rows: Sequence[EvaluationRow], clients: Mapping[str, Sequence[int]], score: RunScore = OF_ACCURACY
+) -> ByDevice:
+    """The clients' scores by kind of device; those without any are left out. ``clients``: of each kind."""
     device_of = {client: device for device, members in clients.items() for client in members}
     own_rows: defaultdict[str, list[EvaluationRow]] = defaultdict(list)
     for row in rows:
         if row.client in device_of:
             own_rows[device_of[row.client]].append(row)
-    return {device: values for device in clients if (values := by_round(own_rows[device]))}
+    return {device: values for device in clients if (values := by_round(own_rows[device], score))}
 
 
 def at_round(devices: ByDevice, round: int | None = None) -> dict[str, OverClients]:
@@ -85,18 +95,21 @@ def at_round(devices: ByDevice, round: int | None = None) -> dict[str, OverClien
     return {device: values[round] for device, values in devices.items() if round in values}
 
 
-def before_and_after(rows: Sequence[EvaluationRow], round: int) -> list[tuple[float, float]]:
-    """(accuracy before the adaptation, after it) of each client with both at the evaluation after a round."""
+def before_and_after(
+    rows: Sequence[EvaluationRow], round: int, score: RunScore = OF_ACCURACY
+) -> list[tuple[float, float]]:
+    """(score before the adaptation, after it) of each client with both at the evaluation after a round."""
     before, after = (
         {row.client: row.value for row in rows if (row.round, row.quantity) == (round, of) and row.value is not None}
-        for of in (BEFORE_ACCURACY, CORRECT)
+        for of in (EvaluatedQuantity(score.metric, kind=BEFORE), EvaluatedQuantity(score.metric))
     )
     return [(value, after[client]) for client, value in before.items() if client in after]
 
 
-def last_of_each(rows: Sequence[EvaluationRow]) -> dict[int, float]:
-    """Client -> its accuracy at the last evaluation over clients."""
-    client_rows = [row for row in rows if row.client != GLOBAL and row.quantity == CORRECT and row.value is not None]
+def last_of_each(rows: Sequence[EvaluationRow], score: RunScore = OF_ACCURACY) -> dict[int, float]:
+    """Client -> its score at the last evaluation over clients."""
+    own = EvaluatedQuantity(score.metric)
+    client_rows = [row for row in rows if row.client != GLOBAL and row.quantity == own and row.value is not None]
     return {
         row.client: row.value for row in client_rows if row.round == client_rows[-1].round and row.value is not None
     }
@@ -129,7 +142,7 @@ def class_accuracy(rows: Sequence[EvaluationRow]) -> dict[int, float]:
 
 
 class DeviceSummary(Struct, frozen=True):
-    """The accuracies of one kind of device, as `OverClients` has them."""
+    """The scores of one kind of device, as `OverClients` has them."""
 
     clients: int
     mean: float
@@ -140,8 +153,8 @@ class DeviceSummary(Struct, frozen=True):
 class ClientSummary(Struct, frozen=True, omit_defaults=True):
     """The last evaluation, for ``run --json``."""
 
-    clients_accuracy: float | None = None
-    """Mean over clients' models, if these were evaluated, as the next three; in [0, 1]"""
+    clients_score: float | None = None
+    """Mean over clients' models, if these were evaluated, as the next three; of accuracies, in [0, 1]"""
     worst_decile: float | None = None
     """Mean of the worst tenth, at least one client"""
     spread: float | None = None
@@ -152,9 +165,11 @@ class ClientSummary(Struct, frozen=True, omit_defaults=True):
     """Of whole models (`whole_by_round`), if there are any"""
 
 
-def summary(rows: Sequence[EvaluationRow], devices: ByDevice = MappingProxyType({})) -> ClientSummary | None:
+def summary(
+    rows: Sequence[EvaluationRow], devices: ByDevice = MappingProxyType({}), score: RunScore = OF_ACCURACY
+) -> ClientSummary | None:
     """The summary of the last evaluation; None without values of clients or whole models."""
-    clients, whole = last(rows), [row for row in rows if _is_whole(row)]
+    clients, whole = last(rows, score), [row for row in rows if _is_whole(row)]
     of_last = {row.quantity.name: row.value for row in whole if row.round == whole[-1].round} if whole else None
     if clients is None:
         return None if of_last is None else ClientSummary(values=of_last)
@@ -168,30 +183,36 @@ def device_summary(devices: Mapping[str, OverClients]) -> dict[str, DeviceSummar
     return kinds or None
 
 
-def by_rate(rows: Sequence[EvaluationRow], rounds: Sequence[RoundRow]) -> dict[float, dict[int, float]]:
-    """Rate of a part of the global model -> round -> accuracy: 1, the whole model, then the others.
+def by_rate(
+    rows: Sequence[EvaluationRow], rounds: Sequence[RoundRow], score: RunScore = OF_ACCURACY
+) -> dict[float, dict[int, float]]:
+    """Rate of a part of the global model -> round -> score: 1, the whole model, then the others.
 
     Empty if no part was evaluated.
     """
     parts: defaultdict[float, dict[int, float]] = defaultdict(dict)
     for row in rows:
-        if row.client == GLOBAL and row.metric == ACCURACY and row.rate is not None and row.value is not None:
+        if row.client == GLOBAL and row.metric == score.metric and row.rate is not None and row.value is not None:
             parts[row.rate][row.round] = row.value
-    return {1.0: of_global(rows, rounds), **parts} if parts else {}
+    return {1.0: of_global(rows, rounds, score), **parts} if parts else {}
 
 
-def of_global(rows: Sequence[EvaluationRow], rounds: Sequence[RoundRow]) -> dict[int, float]:
-    """Round -> accuracy of the global model, if it is evaluated."""
-    of_server = [row for row in rows if row.client == GLOBAL and row.aggregator is None and row.quantity == CORRECT]
-    accuracies = {row.round: row.value for row in of_server if row.value is not None}
-    return accuracies or {row.round: row.accuracy for row in rounds if row.accuracy is not None}
+def of_global(
+    rows: Sequence[EvaluationRow], rounds: Sequence[RoundRow], score: RunScore = OF_ACCURACY
+) -> dict[int, float]:
+    """Round -> score of the global model, if it is evaluated."""
+    own = EvaluatedQuantity(score.metric)
+    of_server = [row for row in rows if row.client == GLOBAL and row.aggregator is None and row.quantity == own]
+    scores = {row.round: row.value for row in of_server if row.value is not None}
+    return scores or {row.round: row.judged for row in rounds if row.judged is not None}
 
 
-def of_aggregators(rows: Sequence[EvaluationRow]) -> dict[int, OverClients]:
-    """Round -> the accuracies of aggregators' own models after it, for rounds in which these were evaluated."""
+def of_aggregators(rows: Sequence[EvaluationRow], score: RunScore = OF_ACCURACY) -> dict[int, OverClients]:
+    """Round -> the scores of aggregators' own models after it, for rounds in which these were evaluated."""
+    quantity = EvaluatedQuantity(score.metric)
     values: defaultdict[int, list[float]] = defaultdict(list)
     for row in rows:
-        if row.aggregator is not None and row.quantity == CORRECT and row.value is not None:
+        if row.aggregator is not None and row.quantity == quantity and row.value is not None:
             values[row.round].append(row.value)
     return {round: over_clients(numbers) for round, numbers in values.items()}
 
@@ -224,7 +245,7 @@ class BestRound:
     rounds: int
     """Rounds until its evaluation"""
     selected_by: SelectedBy
-    """``validation``: the mean accuracy on clients' validation examples; ``accuracy``: the round's own"""
+    """``validation``: the mean score on clients' validation examples; ``accuracy``, ``score``: the round's own"""
     accuracy: float | None
     """The round's own; None if only validation examples were evaluated"""
     score: float | None
@@ -232,38 +253,39 @@ class BestRound:
     virtual_seconds: float
     bytes: int
     """Down and up until its end, real"""
-    validation_accuracy: float | None
+    validation_score: float | None
     """Mean over clients, as all below; None if it was not measured"""
-    clients_accuracy: float | None
+    clients_score: float | None
     """On the evaluated split, after an adaptation if there is one"""
-    before_accuracy: float | None
+    before_score: float | None
     worst_decile: float | None
     spread: float | None
-    """Standard deviation of ``clients_accuracy`` over clients"""
+    """Standard deviation of ``clients_score`` over clients"""
 
 
 def best_round(
-    rows: Sequence[RoundRow], values: Sequence[EvaluationRow], completed: int, better: Better = HIGHER
+    rows: Sequence[RoundRow], values: Sequence[EvaluationRow], completed: int, score: RunScore = OF_ACCURACY
 ) -> BestRound | None:
     """The best of these rounds, given in their order; None if none was evaluated.
 
-    ``values``: of their evaluations; ``completed``: rounds, since a last row may be an evaluation after the last round;
-    ``better``: of scores.
+    ``values``: of their evaluations; ``completed``: rounds, since a last row may be an evaluation after the last round.
     """
     rows_of: defaultdict[int, list[EvaluationRow]] = defaultdict(list)
     for value in values:
         rows_of[value.round].append(value)
     validation = {
-        round: mean for round, evaluations in rows_of.items() if (mean := validation_accuracy(evaluations)) is not None
+        round: mean
+        for round, evaluations in rows_of.items()
+        if (mean := validation_score(evaluations, score.metric)) is not None
     }
     scores = {row.round: row.judged for row in rows if row.judged is not None}
     selecting: Mapping[int, float] = validation or scores
     if not selecting:
         return None
-    choose = max if better is HIGHER else min
+    choose = max if score.better is HIGHER else min
     best = choose(sorted(selecting), key=selecting.__getitem__)  # the first of equal ones
     row, point = next(pair for pair in zip(rows, progress.accumulated(rows), strict=True) if pair[0].round == best)
-    after, before = (by_round(rows_of[best], of).get(best) for of in (CORRECT, BEFORE_ACCURACY))
+    after, before = (by_round(rows_of[best], score, kind).get(best) for kind in (None, BEFORE))
     return BestRound(
         round=best,
         rounds=min(point.rounds, completed),
@@ -272,9 +294,9 @@ def best_round(
         score=row.judged,
         virtual_seconds=point.virtual_seconds,
         bytes=point.nbytes,
-        validation_accuracy=validation.get(best),
-        clients_accuracy=None if after is None else after.mean,
-        before_accuracy=None if before is None else before.mean,
+        validation_score=validation.get(best),
+        clients_score=None if after is None else after.mean,
+        before_score=None if before is None else before.mean,
         worst_decile=None if after is None else after.worst_decile,
         spread=None if after is None else after.spread,
     )

@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 
-from coordinator.records.round_record import validation_accuracy
+from coordinator.records.round_record import validation_score
 from coordinator.records.schema import HostEvent, RoundRow
 from coordinator.records.store import Ledger
 from coordinator.rounds.budget import CONVERGED, EARLY, FLEET_RULES, PRICE, ROUNDS, SECONDS, TARGET, WAN_BYTES, Budget
@@ -165,7 +165,7 @@ def _limit_in_the_past(
     for row in rows:
         selecting = row.judged  # the value that decides on convergence
         if scenario.eval.select is not None:
-            selecting = validation_accuracy(values.get(row.round, ()))
+            selecting = validation_score(values.get(row.round, ()), scenario.train.score)
         rule = budget.reached(row.round + 1, row.judged, selecting)
         if rule is not None:
             limit = dict(leaves(limits(scenario)))[KEY_OF[rule]]

@@ -134,8 +134,9 @@ def summary(
     loaded = setup.loaded
     rows, values, trail, query = recorded.rounds, recorded.evaluations, recorded.trail, recorded.query
     score = score_of(loaded.scenario.train)
-    best = client_values.best_round(rows, values, committed.rounds, score.better)
-    by_device = client_values.by_device(values, began.clients_by_device)
+    best = client_values.best_round(rows, values, committed.rounds, score)
+    by_device = client_values.by_device(values, began.clients_by_device, score)
+    of_clients = client_values.summary(values, by_device, score)
     target = loaded.scenario.stop.goal
     reached = trail.until(target)
     return RunSummary(
@@ -150,10 +151,10 @@ def summary(
         score=trail.final,
         best_score=trail.best,
         baselines={each.name: {"rmse": each.rmse, "mae": each.mae} for each in setup.description.baselines},
-        evaluation=to_builtins(client_values.summary(values, by_device)),
+        evaluation=None if of_clients is None else score.named(to_builtins(of_clients)),
         clients_left_out=evaluated_clients.left_out(setup),
         method_notes=setup.method_notes,
-        best_round=None if best is None else _best(best, by_device),
+        best_round=None if best is None else score.named(_best(best, by_device)),
         virtual_seconds=committed.virtual_seconds,
         bytes_down=sum(row.bytes_down for row in rows),
         bytes_up=sum(row.bytes_up for row in rows),
@@ -165,7 +166,11 @@ def summary(
         wasted_joules=sum(row.wasted_joules for row in rows),
         joules_by_part=visits.energy(query),
         aggregators=aggregators.summary(
-            *(recorded.links, reached, client_values.of_aggregators(values), client_values.of_global(values, rows))
+            recorded.links,
+            reached,
+            client_values.of_aggregators(values, score),
+            client_values.of_global(values, rows, score),
+            score,
         ),
         paid=to_builtins(_paid(recorded, setup.inputs)),
         carbon=None if began.carbon is None else _carbon(began.carbon.intensity, trail),

@@ -106,8 +106,8 @@ class Trail(tuple[ProgressPoint, ...]):
 ROUNDS = f"SELECT {', '.join(RoundRow._fields)} FROM rounds ORDER BY round"
 """Query of a ledger for the fields of `RoundRow`."""
 
-TARGET = "accuracy"
-"""Beside both in the needs of a run: a best accuracy to reach."""
+TARGET = "target"
+"""Beside amounts in the needs of a run: a best score to reach."""
 Spent = Iterable[tuple[int, int, float, int]]
 """(round, client, joules, bytes) of visits"""
 
@@ -198,11 +198,15 @@ def reached(points: Trail, needs: Mapping[str, float], enough: Mapping[str, floa
     if not points:
         return False
     last = points[-1]
-    fields = {kind: "best" if kind == TARGET else BY_KIND[kind].field for kind in (*needs, *enough)}
-    reached = {kind: float(getattr(last, name) or 0.0) for kind, name in fields.items()}
-    if any(reached[kind] >= amount for kind, amount in enough.items()):
+
+    def met(kind: str, amount: float) -> bool:
+        if kind == TARGET:
+            return last.better.reaches(last.best, amount)
+        return float(getattr(last, BY_KIND[kind].field) or 0.0) >= amount
+
+    if any(met(kind, amount) for kind, amount in enough.items()):
         return True
-    return bool(needs) and all(reached[kind] >= need for kind, need in needs.items())
+    return bool(needs) and all(met(kind, need) for kind, need in needs.items())
 
 
 LEVEL = 0.95

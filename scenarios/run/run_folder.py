@@ -312,12 +312,12 @@ class RunFolder:
     @cached_property
     def best_round(self) -> BestRound | None:
         """The best round so far; None before the first evaluation."""
-        return best_round(self.rounds, self.evaluations, self.completed, self.score.better)
+        return best_round(self.rounds, self.evaluations, self.completed, self.score)
 
     @cached_property
     def by_device(self) -> ByDevice:
-        """The accuracies of clients by kind of device; empty unless clients of several were evaluated."""
-        return by_device(self.evaluations, self.environment.clients_by_device)
+        """The scores of clients by kind of device; empty unless clients of several were evaluated."""
+        return by_device(self.evaluations, self.environment.clients_by_device, self.score)
 
     @property
     def completed(self) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.rounds.amounts import BYTES, VIRTUAL_SECONDS, Amount
 from costmodel.files import parse_toml, read_bytes
@@ -89,8 +89,13 @@ class _OfDevice(Record):
     spread: Number
 
 
+def _of_score(name: str) -> Any:
+    """A figure of the score, which runs that are judged by their accuracy name after it."""
+    return Field(None, validation_alias=AliasChoices(f"{name}_score", f"{name}_accuracy"))
+
+
 class _Evaluation(Record):
-    clients_accuracy: Number | None = None
+    clients_score: Number | None = _of_score("clients")
     worst_decile: Number | None = None
     spread: Number | None = None
     by_device: dict[str, _OfDevice] = {}
@@ -102,9 +107,9 @@ class _Best(Record):
     rounds: Count = 0
     selected_by: str = ""
     accuracy: Number | None = None
-    validation_accuracy: Number | None = None
-    clients_accuracy: Number | None = None
-    before_accuracy: Number | None = None
+    validation_score: Number | None = _of_score("validation")
+    clients_score: Number | None = _of_score("clients")
+    before_score: Number | None = _of_score("before")
     worst_decile: Number | None = None
     by_device: dict[str, _OfDevice] = {}
 
@@ -142,6 +147,7 @@ class AggregatorsRecord(Record):
     joules_to_target: Number | None = None
     price_to_target: Number | None = None
     accuracy: _AggregatorAccuracy | None = None
+    score: _AggregatorAccuracy | None = None
     links: list[_Link] = []
 
 

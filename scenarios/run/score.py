@@ -11,6 +11,8 @@ from edge.protocol.config import ACCURACY, TrainConfig
 from edge.protocol.losses import CROSS_ENTROPY, LOSSES
 from edge.training.metrics.registry import METRICS, metric_row
 
+ACRONYMS = ("rmse", "mae", "mase", "auroc", "f1", "r2")
+
 
 @dataclass(frozen=True)
 class RunScore:
@@ -21,13 +23,33 @@ class RunScore:
     is_share: bool = True
     """Whether values are shares, which are written as percentages; else they are in the metric's units"""
 
+    @property
+    def title(self) -> str:
+        """At the beginning of a sentence: "Accuracy", or "RMSE"."""
+        return self.metric.upper() if self.metric in ACRONYMS else self.metric.capitalize()
+
+    @property
+    def over_clients(self) -> str:
+        """How the score of clients' models is made of theirs, in words."""
+        return "mean over clients" if self == OF_ACCURACY else "pooled over clients"
+
+    def named(self, figures: Mapping[str, object]) -> dict[str, object]:
+        """Figures by their keys in results: of accuracies ``clients_score`` is ``clients_accuracy``."""
+        if self != OF_ACCURACY:
+            return dict(figures)
+        return {key.replace("_score", f"_{ACCURACY}"): value for key, value in figures.items()}
+
     def text(self, value: float) -> str:
         """A value: "81.94 %", or "3.912"."""
         return f"{100 * value:.2f} %" if self.is_share else f"{value:.4g}"
 
     def text_of_target(self, target: float) -> str:
         """A target, as it was given: "90 %", or "rmse 4"."""
-        return f"{100 * target:g} %" if self.is_share else f"{self.metric} {target:g}"
+        return f"{100 * target:g} %" if self == OF_ACCURACY else self.words_of_target(target)
+
+    def words_of_target(self, target: float) -> str:
+        """The same with its metric: "accuracy 90 %"."""
+        return f"{self.metric} {100 * target:g} %" if self.is_share else f"{self.metric} {target:g}"
 
 
 OF_ACCURACY = RunScore()

@@ -2,7 +2,7 @@
 
 The twin of a run with codecs is the run that differs in nothing else. A run without codecs, or without its twin, is
 compared with another reference: the run that is named, or the first of FedAvg on the same data. Runs are paired by
-their seeds, and read where both have reached the same accuracy: nothing is trained, and nothing is written.
+their seeds, and read where both have reached the same score: nothing is trained, and nothing is written.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
+from edge.protocol.better import HIGHER
 from scenarios.config.errors import Argument, ReportError, ScenarioError
-from scenarios.experiment.sweep import check_targets
+from scenarios.experiment.sweep import Target, target_of
 from scenarios.report import html, labels, stages, terminal
-from scenarios.report.columns import BYTES, PERCENT, Quantity, cells
+from scenarios.report.columns import BYTES, Quantity, cells
+from scenarios.report.readings import quantity_of
 from scenarios.report.run_reader import RecordedRun, RunGroup, grouped, open_runs, settings_of
 from scenarios.report.stages import StageTotals
 from scenarios.report.tables import Cell, Number, Table, TableColumn, of_texts
 from scenarios.run.plugin_sources import not_imported
-from scenarios.run.progress import Mean, Trail, accumulated, percent
+from scenarios.run.progress import Mean, Trail, accumulated
 from scenarios.run.run_finder import found
-from scenarios.run.score import OF_ACCURACY
+from scenarios.run.score import RunScore, named_score
 from scenarios.studies.replay import prepared
 
 FACTOR = Quantity({"x": 1}, 2)
@@ -43,9 +45,9 @@ class ComparedPair(Struct, frozen=True):
     is_twin: bool
     differing: list[str]
     seeds: list[int]
-    accuracy: float | None
+    score: float | None
     spent: Means
-    """Until the accuracy"""
+    """Until the score"""
     reference_spent: Means
     factors: Means
     """How many times as much the reference needs"""
@@ -78,7 +80,10 @@ class AuditRow(Struct, frozen=True):
 class AuditResult(Struct, frozen=True):
     """The output of ``audit --json``."""
 
-    target_accuracy: float | None
+    metric: str
+    """By which the runs are judged"""
+    target: float | None
+    """Of it"""
     rows: list[AuditRow]
 
 
@@ -137,7 +142,7 @@ class ReferencePair:
     differing: Sequence[str]
     """Keys in which they differ"""
     target: float | None
-    """The accuracy at which they are compared, if it is given"""
+    """The score at which they are compared, if it is given"""
 
     @property
     def seeds(self) -> list[int]:
@@ -147,28 +152,30 @@ class ReferencePair:
         return [run for run in group.runs if run.seed in self.seeds]
 
     @property
-    def accuracy(self) -> float | None:
-        """The target, or else the highest accuracy that all of these runs have reached; None if one has none."""
+    def score(self) -> float | None:
+        """The target, or else the best score that all of these runs have reached; None if one has none."""
         reached = [run.trail.best for run in (*self._runs(self.group), *self._runs(self.reference))]
         known = [each for each in reached if each is not None]
         if self.target is not None:
             return self.target
-        return min(known) if len(known) == len(reached) else None
+        if not known or len(known) < len(reached):
+            return None
+        return min(known) if self.group.first.score.better is HIGHER else max(known)
 
     def spent(self, group: RunGroup) -> Means:
-        """The stages of one of the two groups until the accuracy."""
-        points = [(run, run.trail.until(self.accuracy)) for run in self._runs(group)]
+        """The stages of one of the two groups until the score."""
+        points = [(run, run.trail.until(self.score)) for run in self._runs(group)]
         return means_of([None if point is None else spent_by(run, point.rounds) for run, point in points])
 
     def result(self) -> ComparedPair:
-        """The amounts of both until the accuracy."""
+        """The amounts of both until the score."""
         own, reference = self.spent(self.group), self.spent(self.reference)
         return ComparedPair(
             name=self.reference.label,
             is_twin=self.is_twin,
             differing=list(self.differing),
             seeds=self.seeds,
-            accuracy=self.accuracy,
+            score=self.score,
             spent=own,
             reference_spent=reference,
             factors=factors_of(own, reference),
@@ -183,6 +190,11 @@ class Audit:
     pairs: Mapping[str, ReferencePair]
     """Label of a group -> it and its reference"""
     target: float | None
+
+    @property
+    def score(self) -> RunScore:
+        """The metric by which all of these runs are judged."""
+        return self.groups[0].first.score
 
     def result(self) -> AuditResult:
         """The amounts of all groups, each beside its reference."""
@@ -202,7 +214,7 @@ class Audit:
                     reference=None if pair is None else pair.result(),
                 )
             )
-        return AuditResult(self.target, rows)
+        return AuditResult(self.score.metric, self.target, rows)
 
 
 def _slots(spent: Sequence[StageTotals]) -> list[SlotMeans]:
@@ -215,15 +227,13 @@ def _slots(spent: Sequence[StageTotals]) -> list[SlotMeans]:
 
 
 @not_imported()
-def audit(folders: Sequence[Path], target: float | None = None, twin: str | None = None) -> Audit:
+def audit(folders: Sequence[Path], target: Target | None = None, twin: str | None = None) -> Audit:
     """The audit of these runs, comparisons or sweeps.
 
-    ``target``: the accuracy at which runs are compared; ``twin``: label, method, name or folder of the run that all
-    others are compared with. ScenarioError for what these cannot be. Runs of a folder that have not ended are left out,
-    with a note; ReportError for one that is named, and if there is no other.
+    ``target``: the score at which runs are compared, as of `target_of`; ``twin``: label, method, name or folder of the
+    run that all others are compared with. ScenarioError for what these cannot be. Runs of a folder that have not ended
+    are left out, with a note; ReportError for one that is named, and if there is no other.
     """
-    if target is not None:
-        check_targets([target], "target")
     runs = found(folders)
     runs.print_notes()
     opened = open_runs(runs.folders)
@@ -234,15 +244,18 @@ def audit(folders: Sequence[Path], target: float | None = None, twin: str | None
             raise ReportError(why)
         print(f"fedbr: warning: left out: {why}", file=sys.stderr)
     opened = [run for run in opened if run not in going_on]
-    if other := [run for run in opened if run.score != OF_ACCURACY]:
-        why = f"is judged by {other[0].score.metric}, and audit compares runs at equal accuracy"
-        raise ReportError(f"{other[0].folder}: {why}; fedbr report has its bytes and joules")
+    score = opened[0].score
+    if other := [run for run in opened if run.score != score]:
+        why = f"is judged by {other[0].score.metric}, and {opened[0].label} by {score.metric}"
+        raise ReportError(f"{other[0].folder}: {why}; audit compares runs at equal values of one metric")
     groups = grouped(opened)
-    if target is not None and not any(run.trail.until(target) for run in opened):
-        reached = [(accuracy, run.label) for run in opened if (accuracy := run.trail.best) is not None]
-        most = "; none was evaluated" if not reached else f"; the best is {percent(max(reached)[0])}, {max(reached)[1]}"
-        raise ReportError(Argument("target", f"{target:g}"), f": no run reached this accuracy{most}")
-    return Audit(groups, {pair.group.label: pair for pair in _pairs(groups, target, twin)}, target)
+    goal = None if target is None else target_of(target, score)
+    if goal is not None and not any(run.trail.until(goal) for run in opened):
+        reached = [(value, run.label) for run in opened if (value := run.trail.best) is not None]
+        best = (max if score.better is HIGHER else min)(reached, default=None)
+        most = "; none was evaluated" if best is None else f"; the best is {score.text(best[0])}, {best[1]}"
+        raise ReportError(Argument("target", f"{goal:g}"), f": no run reached this {score.metric}{most}")
+    return Audit(groups, {pair.group.label: pair for pair in _pairs(groups, goal, twin)}, goal)
 
 
 def _pairs(groups: Sequence[RunGroup], target: float | None, twin: str | None) -> Iterator[ReferencePair]:
@@ -253,7 +266,7 @@ def _pairs(groups: Sequence[RunGroup], target: float | None, twin: str | None) -
         if chosen is not None and (other := _other_data(own, settings[chosen])):
             raise ReportError(
                 Argument("twin", repr(twin)),
-                f": {groups[i].label} has other data ({', '.join(other)}), on which an equal accuracy says nothing",
+                f": {groups[i].label} has other data ({', '.join(other)}), on which an equal score says nothing",
             )
         twins = [j for j, each in enumerate(settings) if _is_twin(own, each)]
         averaging = [
@@ -304,7 +317,7 @@ def _other_data(settings: labels.Settings, other: labels.Settings) -> list[str]:
 
 def sentences(result: AuditResult, with_factors: bool) -> list[str]:
     """A sentence per row that says what it lacks to be compared, or ``with_factors`` also the result."""
-    lines = []
+    lines, score = [], named_score(result.metric)
     used = {row.reference.name for row in result.rows if row.reference}
     for row in result.rows:
         pair = row.reference
@@ -316,19 +329,19 @@ def sentences(result: AuditResult, with_factors: bool) -> list[str]:
                 )
             continue
         both = f"{row.name} against {pair.name}, {'its twin without codecs' if pair.is_twin else 'no twin'}"
-        if pair.accuracy is None:
-            lines.append(f"{both}: no common accuracy, since one was not evaluated.")
+        if pair.score is None:
+            lines.append(f"{both}: no common {score.metric}, since one was not evaluated.")
             continue
         known = [(stage, pair.factors[stage.key]) for stage in stages.CHAIN]
         texts = [f"{stage.heading} {_texts(FACTOR, [each])[0]}" for stage, each in known if each.mean is not None]
         if with_factors or not texts:
-            lines.append(f"{both}, at {percent(pair.accuracy)}: {', '.join(texts) or 'one has not reached it'}.")
+            lines.append(f"{both}, at {score.text(pair.score)}: {', '.join(texts) or 'one has not reached it'}.")
     return lines
 
 
 def tables(result: AuditResult) -> list[Table]:
     """The stages of whole runs, the factors at equal accuracy, and what travelled by slot if that is more than one."""
-    rows = result.rows
+    rows, score = result.rows, named_score(result.metric)
     shown = [stage for stage in stages.STAGES if any(row.whole[stage.key].mean for row in rows)]
     texts = [[stage.heading, *_texts(stage.quantity, [row.whole[stage.key] for row in rows])] for stage in shown]
     rules: dict[str, list[str]] = {}
@@ -341,20 +354,20 @@ def tables(result: AuditResult) -> list[Table]:
         columns = [
             TableColumn("", key="run"),
             TableColumn("reference", is_left=True),
-            TableColumn("at", PERCENT, missing="no common accuracy"),
+            TableColumn("at", quantity_of(score), missing=f"no common {score.metric}"),
             *(TableColumn(stage.heading, FACTOR, missing="not reached", key=stage.key) for stage in stages.CHAIN),
         ]
         cells_of: list[list[Cell]] = [
             [
                 row.name,
                 f"{pair.name} (twin)" if pair.is_twin else pair.name,
-                pair.accuracy,
+                pair.score,
                 *(Number.mean(pair.factors[stage.key]) for stage in stages.CHAIN),
             ]
             for row, pair in paired
         ]
-        note = "Amount of the reference over that of the run until both have the accuracy: above 1, the run needs less."
-        found.append(Table("factors at equal accuracy", columns, cells_of, [note]))
+        note = "Amount of the reference over that of the run until both have the score: above 1, the run needs less."
+        found.append(Table(f"factors at equal {score.metric}", columns, cells_of, [note]))
     slots = [(row, slot) for row in rows for slot in row.slots]
     if len({slot.slot for _, slot in slots}) > 1:
         columns = [TableColumn("", key="run"), TableColumn("slot", is_left=True), TableColumn("way", is_left=True)]
@@ -368,10 +381,10 @@ def tables(result: AuditResult) -> list[Table]:
 
 
 def pair_tables(result: AuditResult) -> Iterator[Table]:
-    """All stages of each pair until its accuracy, side by side."""
+    """All stages of each pair until its score, side by side."""
     for row in result.rows:
         pair = row.reference
-        if pair is None or pair.accuracy is None:
+        if pair is None or pair.score is None:
             continue
         texts = [
             [
@@ -381,7 +394,7 @@ def pair_tables(result: AuditResult) -> Iterator[Table]:
             ]
             for stage in stages.STAGES
         ]
-        title = f"until {percent(pair.accuracy)}: {row.name} against {pair.name}"
+        title = f"until {named_score(result.metric).text(pair.score)}: {row.name} against {pair.name}"
         yield of_texts(title, ["", row.name, pair.name, "factor"], texts)
 
 
@@ -416,13 +429,15 @@ def write_page(audited: Audit, result: AuditResult, output: Path) -> Path:
     ]
     if audited.pairs:
         factors = {row.name: {names[key]: row.reference.factors[key] for key in names} for row in rows if row.reference}
-        panels.append(BarPanel("Factor against the reference at equal accuracy", "factor", FACTOR, factors, 1.0))
+        panels.append(
+            BarPanel(f"Factor against the reference at equal {result.metric}", "factor", FACTOR, factors, 1.0)
+        )
     shown = ShownRuns(audited.groups)
     figure = inline("stages", lambda: bars(shown, [row.name for row in rows], panels))
     caption = (
         "Left: what papers count, the vectors as float32 and as they are encoded, messages with their headers, and "
         "frames on the wire with what was wasted. Right: how many times as much the reference needs until both have "
-        "the same accuracy, beyond the dashed line a saving."
+        f"the same {result.metric}, beyond the dashed line a saving."
     )
     answer = html.ExperimentAnswer(
         " ".join(sentences(result, with_factors=True)),

@@ -168,6 +168,8 @@ class MeasuredModels(Struct, frozen=True):
     models: dict[str, ByName]
     """Name of a server's model -> its values"""
     by_client: dict[str, ByName]
+    score: float | None
+    """Of the clients' models, as rounds have it where these are evaluated; None unless they were (``evaluated``)"""
     over_clients: ByName
     wall_seconds: float
 
@@ -247,6 +249,7 @@ class _Measuring:
         if request.clients == "local" and not all(self.examples[client] for client in run.candidates):
             self.split = "train"  # for metrics of examples, local models without such examples
             self.examples = evaluated_examples(run.description, self.split)
+        self.score: float | None = None
         quantities = evaluated_clients.quantities(request.evaluation, run.description, job.train.score)
         self.scope = EvaluationScope(
             "clients",
@@ -292,6 +295,7 @@ class _Measuring:
             split=self.split,
             models={name: _by_name(values.get(GLOBAL, {})) for name, values in by_model.items()},
             by_client={str(client): _by_name(values) for client, values in by_client.items()},
+            score=self.score,
             over_clients=_by_name(over_clients),
             wall_seconds=0.0,
         )
@@ -309,7 +313,9 @@ class _Measuring:
         assert isinstance(run.evaluator, PoolEvaluator)
         scope = replace(self.scope, quantities=None)
         tasks = PoolEvaluator(self.job, scope, run.description, run.server, self.workers, run.states)
-        return _by_client(tasks.evaluate(run.rounds).wait())
+        found = tasks.evaluate(run.rounds).wait()
+        self.score = found.judged
+        return _by_client(found)
 
     def _local(self) -> dict[int, Values]:
         """The local models after each client's next visit, with the draws of that."""

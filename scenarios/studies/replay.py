@@ -33,6 +33,7 @@ from scenarios.run.app_folder import runnable_app
 from scenarios.run.folder_files import DESCRIPTION
 from scenarios.run.progress import accumulated
 from scenarios.run.run_folder import SCENARIO, RunFolder
+from scenarios.run.score import RunScore, score_of
 from scenarios.run.setup import RunInputs, Setup
 from scenarios.studies import app_replay
 from scenarios.studies.replayed_run import OtherVisits, PreparedReplay, RecordedRounds, RetimedRun
@@ -129,7 +130,7 @@ def replay(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False) 
         other_end=new.other_end,
         target_accuracy=target,
         virtual_seconds=[rows[-1].end_s for rows in both],
-        time_to_target_s=[time_to(target, rows) for rows in both],
+        time_to_target_s=[time_to(target, rows, score_of(scenario.train)) for rows in both],
         joules=joules,
         co2e_grams=[
             None if carbon is None else carbon.co2e_grams(spent)
@@ -256,9 +257,9 @@ def _other_members(recorded: Setup, replayed: Setup) -> str:
 # --- side by side -----------------------------------------------------------------------------------------------------
 
 
-def time_to(target: float | None, rows: Sequence[RoundRow]) -> float | None:
-    """Virtual seconds until the accuracy first reached the target; None if it did not."""
-    point = accumulated(rows).until(target)
+def time_to(target: float | None, rows: Sequence[RoundRow], score: RunScore) -> float | None:
+    """Virtual seconds until the score first reached the target; None if it did not."""
+    point = accumulated(rows, better=score.better).until(target)
     return None if point is None else point.virtual_seconds
 
 

@@ -33,6 +33,7 @@ from scenarios.report.drawn_times import MOST_DRAWS, Chance, DrawnTimes, Interva
 from scenarios.report.run_reader import RecordedRun, RunGroup, grouped, open_runs
 from scenarios.report.tables import of_texts
 from scenarios.run import run_finder
+from scenarios.run.score import score_of
 from scenarios.studies.replay import Prepared, prepared, time_to
 from scenarios.studies.replayed_run import OtherVisits
 
@@ -200,7 +201,7 @@ class DrawnRuns:
                 seed=run.seed,
                 rounds=ready.record.completed,
                 noise=times.noise,
-                recorded=Times(time_to(times.target_accuracy, run.rounds), run.rounds[-1].end_s),
+                recorded=Times(time_to(times.target_accuracy, run.rounds, run.score), run.rounds[-1].end_s),
                 time_to_target_s=quantiles(drawn.to_target),
                 virtual_seconds=Quantiles(*drawn.to_end),
                 reached=drawn.reached,
@@ -312,7 +313,7 @@ def drawn(ready: Prepared, draws: Draws, folder: Path) -> DrawnTimes:
                 ) from None
         else:
             ends.append(rows[-1].end_s)
-            reached.append(time_to(target, rows))
+            reached.append(time_to(target, rows, score_of(ready.loaded.scenario.train)))
     return DrawnTimes(
         seed=draws.seed,
         sigmas=dict(draws.sigmas),

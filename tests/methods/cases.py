@@ -176,6 +176,7 @@ CASES = [
     Case("fedmlb+calibrated", {**NO_TERMS, "tau": 0}, {"form": "margin"}),
     Case("fedbr+calibrated", {**AS_FEDAVG, "tau": 0}, weights="uniform"),
     Case("local+fedprox", {"mu": 0}, {"mu": 0.1}, is_fedavg=with_one_client),
+    Case("central", is_fedavg=with_one_client),
     Case("fedper+fedprox", {"layers": 0, "mu": 0}, {"layers": 2, "mu": 0.1}),
     # lam times outer_lr is 1 to the bit.
     Case(
@@ -215,5 +216,5 @@ PLAIN_MESSAGES = (
     *("gradaug", "fedalign", "stochdepth"),
 )
 """Methods whose messages are FedAvg's."""
-KEEPING = ("fedbr", "scaffold", "feddyn", "local", "fedper", "pfedme", "fedfomo", "fedamp", "pfedmb", "moon")
+KEEPING = ("fedbr", "scaffold", "feddyn", "local", "central", "fedper", "pfedme", "fedfomo", "fedamp", "pfedmb", "moon")
 """Parts of methods whose clients keep something."""

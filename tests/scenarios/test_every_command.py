@@ -52,6 +52,7 @@ REPLAYED = (
     ("fedalign", "model.name=resnet18", "model.width=2", FOUR_BITS),
     ("gradaug",),
     ("local", *DEADLINE),
+    ("central",),
     ("fedper", FOUR_BITS, "fleet.tiers.count=2", "eval.adapt.epochs=1"),
     ("pfedme", "codec.up.kind=fp16", "rounds.policy=over_select"),
     ("ifca", "codec.down.kind=fp16", FOUR_BITS),

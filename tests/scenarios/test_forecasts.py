@@ -16,6 +16,10 @@ from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.better import HIGHER
 from scenarios.cli.main import run_command
+from scenarios.config.errors import ReportError, ScenarioError
+from scenarios.config.load import load
+from scenarios.config.overrides import parsed
+from scenarios.experiment.run_set import PlannedRun, RunSet
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies.audit import audit
 from tests import warm
@@ -107,15 +111,164 @@ def test_several_labels_from_python_have_a_target_above(tmp_path: Path) -> None:
     assert len(auroc) == run.summary["rounds"] and all(0.5 < value < 1 for value, _ in auroc)
 
 
-def test_what_is_read_at_accuracies_refuses_other_runs(
+def without(setting: list[str], *keys: str) -> list[str]:
+    """Words, and of those for the same key the last; none for these keys."""
+    by_key = {word.partition("=")[0]: word for word in setting}
+    return [word for key, word in by_key.items() if key not in keys]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *command: str) -> dict[str, Any]:
+    assert run_command([*command, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+TARGETS = ("--target=rmse=3", "--target=rmse=0.1")
+SHORT = ("data.series.window=4", "data.series.season=4", "data.series.test=0.2")
+ALONE = ("--workers=1", "--quiet")
+SMALL = (
+    "rounds.participants=4",
+    "rounds.max=4",
+    'eval.metrics=["mase","mae"]',
+    "train.optimizer_state=reset",
+    "--workers=1",
+)
+
+
+def test_lower_errors_are_better_in_sweeps_comparisons_and_audits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setting = without(words(tmp_path, *SMALL), "method", "train.lr")
+    out = (*ALONE, "--out", str(tmp_path))
+    grid = (
+        "method=fedavg,local",
+        "train.lr=0,0.01",
+        "--seeds=1",
+        "--target=rmse=3",
+        "--target=rmse=0.1",
+        "--at=rounds=2",
+    )
+    swept = printed(capsys, "sweep", "digits", *setting, *grid, *out, "--report", "--run-id=swept")
+    assert swept["metric"] == "rmse" and swept["targets"] == [0.1, 3.0]
+    rows = {row["name"]: row for row in swept["rows"]}
+    lazy, own = rows["method=fedavg train.lr=0"], rows["method=local train.lr=0.01"]
+    assert own["score"]["mean"] < lazy["score"]["mean"] == lazy["best_score"]["mean"]
+    assert "accuracy" not in own
+    reached = {name: [each["reached"] for each in row["to_target"]] for name, row in rows.items()}
+    assert reached == {name: [0, int(name.endswith("0.01"))] for name in rows}
+    assert own["worst_decile"]["mean"] > own["clients_score"]["mean"]  # the largest error is the worst
+    at = swept["at"]["rounds"][0]
+    assert at["amount"] == 2 and set(at["score"]) == set(rows)
+    page = (tmp_path / "digits" / "swept" / "report.html").read_text()
+    best = min(rows.values(), key=lambda row: float(row["score"]["mean"]))
+    answer = page.partition('class="answer">')[2].partition("</p>")[0]
+    assert answer.startswith("4 local lr=0.01 has the lowest virtual time to rmse 3: ")
+    (short,) = [each for each in page.split("<table") if "rmse, last" in each][:1]
+    assert f"{best['score']['mean']:.2f}" in short
+
+    folders = [run["run_dir"] for run in swept["runs"]]
+    audited = printed(capsys, "audit", *folders, "--twin", folders[0])
+    assert (audited["metric"], audited["target"]) == ("rmse", None)
+    scores = {run["run_dir"]: run["best_score"] for run in swept["runs"]}
+    for row in audited["rows"]:
+        if row["reference"] is not None:  # the worse of both is what both have reached
+            assert row["reference"]["score"] == max(scores[row["runs"][0]], scores[folders[0]])
+
+    compared = printed(capsys, "compare", "digits", *setting, "train.lr=0.01", "method=fedavg,central", *out)
+    assert (compared["metric"], compared["target"]) == ("rmse", 0.01)
+    assert set(compared["at_common_seconds"]["score"]) == {"fedavg", "central"}
+    central = next(run for run in compared["runs"] if run["method"] == "central")
+    assert central["bytes_down"] + central["bytes_up"] == 0
+    assert "all data in one place, which is no federated method" in central["method_notes"][0]
+
+
+def test_mase_divides_each_clients_error_by_that_of_the_naive_forecast_in_its_training_part(
+    tmp_path: Path, launcher: WorkerLauncher
+) -> None:
+    made = run_with(
+        tmp_path, launcher, 1, *words(tmp_path, "rounds.max=1", 'eval.metrics=["mase","mae"]'), run_id="scaled"
+    )
+    rows = (tmp_path / "meters.csv").read_text().splitlines()[1:]
+    series = np.array([float(row.split(",")[2]) for row in rows]).reshape(4, 60)
+    # The first 36 hours are training; the first value behind each window of 12 hours and two targets is foreseen.
+    naive = [np.abs(own[12:35] - own[:23]).mean() for own in series]
+    ledger = Path(made["run_dir"]) / "ledger.sqlite"
+    query = "SELECT value FROM evaluations WHERE metric = ? ORDER BY client"
+    mase, mae = ([row[0] for row in read(ledger, query, (metric,))] for metric in ("mase", "mae"))
+    assert mase == pytest.approx([error / own for error, own in zip(mae, naive, strict=True)], rel=1e-4)
+
+
+def test_a_decision_seeks_the_least_cost_to_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    setting = without(words(tmp_path, *SMALL, *SHORT), "method", "train.lr")
+    command = (
+        "decide",
+        "digits",
+        *setting,
+        "train.lr=0,0.03",
+        "method=fedavg",
+        "--out",
+        str(tmp_path),
+        "--seeds=2",
+        *ALONE,
+    )
+    found = printed(capsys, *command, "--target=rmse=4", "--cost=joules_per_device", "--draws=0", "--run-id=d")
+    sought = found["objective"]
+    assert (sought["metric"], sought["target"], sought["text"]) == (
+        *("rmse", 4), "least energy of a device to rmse 4"
+    )  # fmt: skip
+    assert (found["chosen"], found["candidates"][0]["reached"]) == ("train.lr=0.03", 0)
+    assert found["candidates"][1]["score"]["mean"] < found["candidates"][0]["score"]["mean"]
+    recommended = load(str(tmp_path / "digits" / "d" / "recommended.toml")).scenario
+    assert recommended.stop.goal == 4
+    held = RunFolder(Path(found["runs"][0]["run_dir"])).environment.partition
+    # The last fifth of the 43 windows of each client; the 5 before them have values in common with one.
+    assert (held.validation, [sum(examples) for examples in held.histogram]) == ([8] * 4, [30] * 4)
+    assert found["test"]["mean"] is not None
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("sweep", "--target=0.9x"), "--target '0.9x': must be a value of rmse, for example 4.2"),
+        (("sweep", "--target=accuracy=0.9"), "its runs are judged by rmse; write rmse=4.2"),
+        (("decide", "--target=mae=3"), "--target 'mae=3': its runs are judged by rmse; write rmse=4.2"),
+    ],
+)
+def test_a_target_that_runs_do_not_have_is_refused(
+    command: tuple[str, ...], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setting = without(words(tmp_path), "train.lr", "train.loss")
+    more = ("train.lr=0.1,0.2", "train.loss=mse")
+    assert run_command([command[0], "digits", *setting, *more, *command[1:], "--out", str(tmp_path)]) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_an_experiment_has_one_metric(tmp_path: Path) -> None:
+    of_classes, of_numbers = load("digits"), load("digits", parsed(words(tmp_path)))
+    with pytest.raises(ScenarioError, match=r"b: train.loss = 'mse': its runs are judged by rmse, and those of a "):
+        RunSet("sweep", "both", [PlannedRun("a", of_classes, {}), PlannedRun("b", of_numbers, {})])
+
+
+def test_a_listing_has_the_metric_and_the_audit_refuses_two(
     tmp_path: Path, launcher: WorkerLauncher, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = run_with(tmp_path, launcher, 1, *words(tmp_path, "rounds.max=1"), run_id="one")
-    with pytest.raises(Exception, match="is judged by rmse, and audit compares runs at equal accuracy"):
-        audit([Path(made["run_dir"])])
-    several = [word.replace("method=fedper", "method=fedavg,local") for word in words(tmp_path)]
-    assert run_command(["compare", "digits", *several, "--out", str(tmp_path)]) == 2
-    assert "train.loss = 'mse': experiments compare accuracies" in capsys.readouterr().err
     assert run_command(["ls", str(tmp_path), "--json"]) == 0
     (listed,) = [run for run in json.loads(capsys.readouterr().out)["entries"] if run["folder"].endswith("one")]
     assert (listed["accuracy"], listed["metric"], listed["score"]) == (None, "rmse", made["score"])
+    of_classes = run_with(tmp_path, launcher, 1, "rounds.max=1", run_id="classes")
+    with pytest.raises(ReportError, match=r"is judged by accuracy, and .* by rmse; audit compares runs at equal"):
+        audit([Path(made["run_dir"]), Path(of_classes["run_dir"])])
+
+
+def test_the_best_round_on_validation_windows_has_the_lowest_mean_error(
+    tmp_path: Path, launcher: WorkerLauncher
+) -> None:
+    chosen = ("eval.select=validation", "data.validation=0.2", "train.lr=0.2")
+    made = run_with(tmp_path, launcher, 1, *words(tmp_path, *chosen), run_id="chosen")
+    ledger = Path(made["run_dir"]) / "ledger.sqlite"
+    query = "SELECT AVG(value) FROM evaluations WHERE kind = 'validation' AND metric = 'rmse' GROUP BY round"
+    means = [row[0] for row in read(ledger, query)]
+    best = made["best_round"]
+    assert (best["selected_by"], best["round"]) == ("validation", means.index(min(means)))
+    assert best["validation_score"] == pytest.approx(min(means)) and "validation_accuracy" not in best

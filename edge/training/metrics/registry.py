@@ -46,6 +46,8 @@ class MetricRow:
     """Whether its values are shares in [0, 1], which are written as percentages"""
     losses: tuple[str, ...] = ()
     """The losses whose outputs it needs; empty: any"""
+    needs_windows: bool = False
+    """Whether examples have to be windows of a series, with the values before their targets"""
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= MAX_VALUE_NAME // 2 or not self.name.isprintable() or SUBVALUE in self.name:
@@ -89,6 +91,14 @@ METRICS: dict[str, MetricRow] = {
             "edge.training.metrics.regression:AbsoluteError",
             LOWER,
             targets="numbers",
+        ),
+        MetricRow(
+            "mase",
+            "mean absolute error over that of the naive forecast in training",
+            "edge.training.metrics.regression:ScaledError",
+            LOWER,
+            targets="numbers",
+            needs_windows=True,
         ),
         MetricRow(
             "r2",

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from edge.protocol.losses import PinballOptions
 from edge.training.block_model import BlockModel
-from edge.training.criterion import TARGET
+from edge.training.criterion import NAIVE, TARGET
 from edge.training.losses import pinball
 from edge.training.metrics.metric import Metric, Sums
 
@@ -32,6 +32,15 @@ class AbsoluteError(Metric):
         """Σ |e|, and the number of targets."""
         target, foreseen = _targets(net, y, logits)
         return {"": (float((target - foreseen).abs().sum()), target.numel())}
+
+
+class ScaledError(Metric):
+    """MASE: absolute errors over the naive forecast's, in training, of the client that an example is of."""
+
+    def measure(self, net: BlockModel, x: Tensor, y: Tensor, logits: Tensor) -> Sums:
+        """Σ |e|/q, and the number of targets."""
+        target, foreseen = _targets(net, y, logits)
+        return {"": (float(((target - foreseen).abs() / y[:, NAIVE].double()).sum()), target.numel())}
 
 
 class ExplainedVariance(Metric):

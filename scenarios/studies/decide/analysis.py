@@ -28,6 +28,7 @@ from coordinator.workers.task import Stopped
 from costmodel.fleet.devices import Device, Network, basis
 from costmodel.fleet.fleet import DEVICE_FIGURES, Fleet
 from costmodel.fleet.model_demand import figures_of_speed
+from edge.protocol.better import HIGHER
 from edge.protocol.files import write_text
 from scenarios.config.errors import ScenarioError, one_paragraph
 from scenarios.config.load import Loaded
@@ -58,7 +59,6 @@ MAPPED = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Factors on links and devices of the map"""
 BUDGET = "budget"
 """The axis of budgets, all of them at so many times their limits; nothing is replayed for it"""
-ACCURACY = "accuracy"
 FIGURES = {
     "flops_per_second": "flops_per_second",
     "step_seconds": "step_seconds",
@@ -372,9 +372,10 @@ def best_of(
 
 def _at_best(objective: Objective, trails: Mapping[int, Trail], is_open: Set[int]) -> tuple[float, float]:
     """The `halving.place` of a finalist whose open runs went on as well as they could: with the target in the next
-    round for what they have spent, or without a target with all examples right."""
+    round for what they have spent, or without a target with the best score that there can be."""
     values = {seed: objective.value(trail) for seed, trail in trails.items()}
-    best = {seed: 1.0 if objective.target is None else objective.spent(trails[seed][-1]) for seed in is_open}
+    most = 1.0 if objective.score.better is HIGHER else 0.0
+    best = {seed: most if objective.target is None else objective.spent(trails[seed][-1]) for seed in is_open}
     return halving.place(objective, list({**values, **best}.values()))
 
 
@@ -426,15 +427,15 @@ def complete(
 
 
 def on_test(scored: Scored, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> ScoreOnTest:
-    """The mean accuracy over clients on their own test examples, by seed, of the models after these rounds."""
+    """The score of clients' models on their own test examples, by seed, of the models after these rounds: the mean
+    accuracy over clients, or another metric over all their examples together."""
     scores = list[float | None]()
     for loaded, folder, rounds in scored.values():
         if not any(RunFolder(folder).environment.partition.test):
             scores.append(None)  # no client has test examples
             continue
-        asked = measure.plan(loaded, folder, ACCURACY, {}, rounds, "evaluated")
+        asked = measure.plan(loaded, folder, loaded.scenario.train.score, {}, rounds, "evaluated")
         plan = replace(asked, evaluation=replace(asked.evaluation, split="test"))
         measured = measure.measure(plan, folder, host, launcher, stopped, lambda done, tasks: None)
-        values = [value for each in measured.by_client.values() if (value := each.get(ACCURACY)) is not None]
-        scores.append(float(np.mean(values)) if values else None)
+        scores.append(measured.score)
     return ScoreOnTest(list(scored), [each[2] for each in scored.values()], **asdict(Mean.of(scores)))

@@ -10,7 +10,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from edge.protocol.bounds import MOST_NUMBER
+from edge.protocol.messages import ACCURACY
 from scenarios.run.progress import Mean
+from scenarios.run.score import RunScore, named_score
 
 Number = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
 Count = Annotated[int, Meta(ge=0)]
@@ -121,6 +123,12 @@ class Sought(Struct, frozen=True):
     target: float | None
     cost: str
     budgets: dict[str, float]
+    metric: str = ACCURACY
+
+    @property
+    def score(self) -> RunScore:
+        """The metric by which runs are judged."""
+        return named_score(self.metric)
 
 
 class CandidateRow(Struct, frozen=True):
@@ -136,7 +144,8 @@ class CandidateRow(Struct, frozen=True):
     """The last one that it was judged in, from 0; -1: none"""
     seeds: list[int]
     rounds: list[int]
-    accuracy: Mean
+    score: Mean
+    """The last on validation examples within the budgets"""
     reached: int
     """Seeds with the target within the budgets"""
     value: Mean
@@ -170,7 +179,7 @@ class Nearest(Struct, frozen=True):
     """The candidate that gets nearest, where none reaches the target, or is evaluated, within the budgets."""
 
     name: str | None
-    accuracy: float | None
+    score: float | None
     budgets_needed: dict[str, dict[str, float]]
     """Candidate -> name of an amount -> as much as it would need"""
 

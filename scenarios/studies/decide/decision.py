@@ -21,13 +21,14 @@ import msgspec
 from coordinator.rounds.amounts import BY_NAME, BYTES, CO2E, ENERGY, PRICE, ROUNDS, VIRTUAL_SECONDS, WAN_BYTES, of
 from coordinator.rounds.budget import EARLY
 from coordinator.workers.launcher import WorkerLauncher
+from edge.protocol.better import HIGHER, LOWER
 from edge.protocol.files import write_text
 from scenarios.config import fleet_files
 from scenarios.config.errors import ScenarioError, one_paragraph
 from scenarios.config.load import Loaded
 from scenarios.config.overrides import KeyValues, shown, words
 from scenarios.config.quantities import scenario_text
-from scenarios.config.tables import set_value
+from scenarios.config.tables import TomlValue, set_value
 from scenarios.experiment import at_amounts, statistics
 from scenarios.experiment.experiment import Experiment, ExperimentPage, ExperimentRow, Result, Stopped
 from scenarios.experiment.grid import Grid, cell_name, folder_name, label
@@ -36,6 +37,7 @@ from scenarios.experiment.run_set import BUDGETS, PlannedRun, RunSet, folder_of
 from scenarios.run.host import Host
 from scenarios.run.progress import TARGET, Mean, ProgressPoint, Trail
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.score import OF_ACCURACY
 from scenarios.run.setup import RunInputs, on_device
 from scenarios.studies.decide import analysis, analysis_file, evidence, halving, pages, variations
 from scenarios.studies.decide.analysis import Finalist
@@ -356,7 +358,9 @@ class Decision(Experiment):
         answer = DecisionAnswer(
             scenario=self.scenario,
             overrides=words({**self.overrides, **self.held_out}),
-            objective=Sought(objective.text, objective.target, objective.cost, dict(objective.budgets)),
+            objective=Sought(
+                objective.text, objective.target, objective.cost, dict(objective.budgets), objective.metric
+            ),
             seeds=list(self.seeds),
             candidates=[self._row(standing) for standing in walk.standings.values()],
             runs_of={
@@ -436,7 +440,7 @@ class Decision(Experiment):
             rung=standing.rung,
             seeds=list(standing.trails),
             rounds=[point.rounds for point in last],
-            accuracy=Mean.of(known),
+            score=Mean.of(known),
             reached=sum(objective.reached(trail) is not None for trail in standing.trails.values()),
             value=Mean.of([objective.value(trail) for trail in standing.trails.values()]),
             spent={
@@ -484,12 +488,13 @@ class Decision(Experiment):
         """Without a candidate that reaches the target, or is evaluated, within the budgets: who gets nearest, None if
         nobody is evaluated, and what each would need."""
         best: dict[str, float] = {}
+        better = self.objective.score.better
         needed: dict[str, dict[str, float]] = {}
         for name, standing in walk.standings.items():
             kept = [self.objective.kept(trail) for trail in standing.trails.values()]
-            tops = [max((point.score or 0.0 for point in trail), default=0.0) for trail in kept]
-            if any(point.score is not None for trail in kept for point in trail):
-                best[name] = sum(tops) / len(tops)
+            tops = [trail.best for trail in kept if trail.best is not None]
+            if tops:
+                best[name] = sum(tops) / (len(kept) if better is HIGHER else len(tops))
             unlimited = replace(self.objective, budgets={})
             points = [_enough_for(unlimited, trail) for trail in standing.trails.values()]
             if points and all(point is not None for point in points):
@@ -497,7 +502,7 @@ class Decision(Experiment):
                     budget: max(AMOUNTS[budget].spent(point) for point in points if point is not None)
                     for budget in self.objective.budgets
                 }
-        nearest = max(best, key=lambda name: best[name], default=None)
+        nearest = (max if better is HIGHER else min)(best, key=lambda name: best[name], default=None)
         return Nearest(nearest, best.get(nearest or ""), needed)
 
     def _effort(self, done: Result, walk: Walk) -> Effort:
@@ -547,13 +552,22 @@ class Decision(Experiment):
         """The scenario of a candidate as its user would run it: with the target and the budgets, on all examples."""
         limits = self._limits(candidate).items()
         budgets = {BY_NAME[name].budget: limit for name, limit in limits if BY_NAME[name].budget}
-        target = {} if self.objective.target is None else {"stop.target_accuracy": self.objective.target}
-        settings = {**candidate.row.settings, **target}
+        settings = {**candidate.row.settings, **self._goal()}
         loaded = self.grid.load(settings)
         scenario = fleet_files.absolute(loaded.scenario)
         for key, limit in budgets.items():
             set_value(scenario, key, limit)
         return f"# {self.objective.text}: {label(candidate.row.settings)}\n\n{scenario_text(scenario)}"
+
+    def _goal(self) -> dict[str, TomlValue]:
+        """The keys of a scenario's target."""
+        score, target = self.objective.score, self.objective.target
+        if target is None:
+            return {}
+        if score == OF_ACCURACY:
+            return {"stop.target_accuracy": target}
+        way = "below" if score.better is LOWER else "above"
+        return {"stop.target": {"metric": score.metric, way: target}}
 
     def page(self, result: Result) -> ExperimentPage:
         return pages.page(f"{self.run_set.name}: decision", pages.read(result))

@@ -13,6 +13,7 @@ from scenarios.config.overrides import KeyValues
 from scenarios.run import aggregators
 from scenarios.run.progress import Trail, accumulated, with_devices
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.score import score_of
 from scenarios.studies.decide import variations
 from scenarios.studies.replay import Prepared, prepared
 
@@ -69,4 +70,5 @@ def played(ready: Prepared, fleet: Fleet | None = None) -> Trail:
     above = aggregators.of_messages(new.messages_done) if new.loaded.scenario.fleet.tiers.count else None
     spent = ((visit.round, visit.client, visit.joules, visit.bytes_down + visit.bytes_up) for visit in new.visits_done)
     prices = new.loaded.scenario.fleet.price
-    return with_devices(accumulated(new.rounds_done, above, prices, new.carbon), spent)
+    better = score_of(new.loaded.scenario.train).better
+    return with_devices(accumulated(new.rounds_done, above, prices, new.carbon, better), spent)

@@ -2,7 +2,7 @@
 
 Jamieson and Talwalkar, AISTATS 2016. The resource is rounds, and at the end seeds; runs are paired by seed. Candidates
 differ in what a round costs, so that neither equal rounds nor equal costs alone compare them fairly: one is ahead of
-another if it has needed less for the accuracy that both have reached, and has the better accuracy for the cost that
+another if it has needed less for the score that both have reached, and has the better score for the cost that
 both have spent. If these contradict each other, the pair is open.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 
+from edge.protocol.better import HIGHER, LOWER
 from scenarios.run.progress import ProgressPoint, Trail
 from scenarios.studies.decide.objective import Objective
 
@@ -56,11 +57,20 @@ def ahead(objective: Objective, one: Trail, other: Trail) -> int:
     reached = [objective.reached(trail) for trail in (one, other)]
     if reached[0] is not None and reached[1] is not None:
         return _sign(objective.spent(reached[1]) - objective.spent(reached[0]))
-    level = min(trail.best or 0.0 for trail in trails)
+    better = objective.score.better
+    level = (min if better is HIGHER else max)(_best(objective, trail) for trail in trails)
     until = [_spent(objective, trail.until(level)) for trail in trails]
     common = min(objective.spent(trail[-1]) if trail else 0.0 for trail in trails)
-    at = [Trail(point for point in trail if objective.spent(point) <= common).best or 0.0 for trail in trails]
-    return _sign(_sign(until[1] - until[0]) + _sign(at[0] - at[1]))
+    at = [_best(objective, Trail(point for point in trail if objective.spent(point) <= common)) for trail in trails]
+    lead = better.prefers(at[0], at[1]) - better.prefers(at[1], at[0])
+    return _sign(_sign(until[1] - until[0]) + lead)
+
+
+def _best(objective: Objective, trail: Trail) -> float:
+    """The best score; without any, what every score is at least as good as: 0 of accuracies."""
+    if trail.best is not None:
+        return trail.best
+    return 0.0 if objective.score.better is HIGHER else math.inf
 
 
 def _sign(value: float) -> int:
@@ -73,15 +83,20 @@ def _spent(objective: Objective, point: ProgressPoint | None) -> float:
 
 def order(objective: Objective, found: Mapping[str, BySeed]) -> list[str]:
     """The candidates, the best first: by the pairs in which they are ahead minus those in which they are behind, over
-    all seeds that both have; then by their best accuracy, and by their place."""
+    all seeds that both have; then by their best score, and by their place."""
     points = dict.fromkeys(found, 0)
     for one, other in combinations(found, 2):
         for seed in found[one].keys() & found[other].keys():
             lead = ahead(objective, found[one][seed], found[other][seed])
             points[one] += lead
             points[other] -= lead
-    best = {name: sum(objective.kept(trail).best or 0.0 for trail in own.values()) for name, own in found.items()}
-    return sorted(found, key=lambda name: (-points[name], -best[name]))
+    return sorted(found, key=lambda name: (-points[name], _worse_first(objective, found[name])))
+
+
+def _worse_first(objective: Objective, own: BySeed) -> float:
+    """The lower, the better: the best scores of a candidate's runs within the budgets, turned where more is better."""
+    total = sum(_best(objective, objective.kept(trail)) for trail in own.values())
+    return -total if objective.score.better is HIGHER else total
 
 
 def cannot_win(objective: Objective, found: Mapping[str, BySeed]) -> dict[str, str]:
@@ -107,11 +122,11 @@ def cannot_win(objective: Objective, found: Mapping[str, BySeed]) -> dict[str, s
 
 
 def final_order(objective: Objective, found: Mapping[str, BySeed]) -> list[str]:
-    """The finalists, the best first: most seeds with a value, then its mean; without any, their best accuracy."""
+    """The finalists, the best first: most seeds with a value, then its mean; without any, their best score."""
 
     def key(name: str) -> tuple[float, float, float]:
-        best = sum(objective.kept(trail).best or 0.0 for trail in found[name].values())
-        return *place(objective, [objective.value(trail) for trail in found[name].values()]), -best
+        values = [objective.value(trail) for trail in found[name].values()]
+        return *place(objective, values), _worse_first(objective, found[name])
 
     return sorted(found, key=key)
 
@@ -120,4 +135,4 @@ def place(objective: Objective, values: Sequence[float | None]) -> tuple[float, 
     """The lower, the better: minus the seeds that have a value, and their mean, turned where more is better."""
     known = [value for value in values if value is not None]
     mean = sum(known) / len(known) if known else math.inf
-    return -len(known), mean if objective.target is not None else -mean
+    return -len(known), mean if objective.better is LOWER else -mean

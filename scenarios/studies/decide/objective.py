@@ -1,4 +1,4 @@
-"""What a decision looks for: the cheapest way to a target accuracy, or the best accuracy within budgets.
+"""What a decision looks for: the cheapest way to a target score, or the best score within budgets.
 
 These are the *cost to target* and the *quality under budget* of EdgeFlowerTune (arXiv 2605.08636). With both a target
 and budgets, the target counts where it is reached within them.
@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 from coordinator.rounds.amounts import BY_NAME, NOMINAL_BYTES, VIRTUAL_SECONDS
 from costmodel import units
+from edge.protocol.better import HIGHER, LOWER, Better
+from edge.protocol.messages import ACCURACY
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
-from scenarios.config.schema import fraction
+from scenarios.experiment.sweep import Target, target_of
 from scenarios.run.progress import Limits, ProgressPoint, Trail
+from scenarios.run.score import OF_ACCURACY, RunScore, named_score
 
 BUDGET = 'bytes="2 GB"'
 AMOUNTS = {name: amount for name, amount in BY_NAME.items() if amount is not NOMINAL_BYTES}
@@ -26,11 +29,18 @@ class Objective:
     """How runs are judged."""
 
     target: float | None
-    """Accuracy on validation examples, in (0, 1]; None: the best accuracy within the budgets is sought"""
+    """Score on validation examples; None: the best score within the budgets is sought"""
     cost: str
     """That is to be low, the name of an amount; without a target it is the axis of figures alone"""
     budgets: Mapping[str, float]
     """Name of an amount -> its limit in SI units"""
+    metric: str = ACCURACY
+    """By which runs are judged"""
+
+    @property
+    def score(self) -> RunScore:
+        """The metric by which runs are judged."""
+        return named_score(self.metric)
 
     @property
     def limits(self) -> Limits:
@@ -57,7 +67,7 @@ class Objective:
         return max(AMOUNTS[name].spent(point) / limit for name, limit in self.budgets.items())
 
     def value(self, trail: Trail) -> float | None:
-        """The cost until the target, None if that was not reached; or the last accuracy within the budgets."""
+        """The cost until the target, None if that was not reached; or the last score within the budgets."""
         if self.target is not None:
             point = self.reached(trail)
             return None if point is None else self.spent(point)
@@ -67,7 +77,12 @@ class Objective:
         """Whether the first of two values is better; no value is the worst."""
         if one is None or other is None:
             return one is not None
-        return one > other if self.target is None else one < other
+        return self.better.prefers(one, other)
+
+    @property
+    def better(self) -> Better:
+        """Of values: of the cost, or without a target of scores."""
+        return LOWER if self.target is not None else self.score.better
 
     @property
     def text(self) -> str:
@@ -75,8 +90,9 @@ class Objective:
         budgets = ", ".join(f"{AMOUNTS[name].heading} {shown(name, limit)}" for name, limit in self.budgets.items())
         within = f" within {budgets}" if budgets else ""
         if self.target is None:
-            return f"highest accuracy{within}"
-        return f"least {AMOUNTS[self.cost].heading} to {100 * self.target:g} %{within}"
+            best = "highest" if self.score.better is HIGHER else "lowest"
+            return f"{best} {self.metric}{within}"
+        return f"least {AMOUNTS[self.cost].heading} to {self.score.text_of_target(self.target)}{within}"
 
 
 def shown(name: str, amount: float) -> str:
@@ -87,20 +103,14 @@ def shown(name: str, amount: float) -> str:
     return cells(quantity(AMOUNTS[name]), [amount], missing="-")[0]
 
 
-def objective_of(target: float | str | None, cost: str | None, budgets: Mapping[str, units.Quantity]) -> Objective:
-    """What is asked for; ScenarioError for anything that cannot be. The target may be written in percent.
+def objective_of(
+    target: Target | None, cost: str | None, budgets: Mapping[str, units.Quantity], score: RunScore = OF_ACCURACY
+) -> Objective:
+    """What is asked for of runs that are judged by this metric; ScenarioError for anything that cannot be.
 
-    The cost is by default that of the first budget, or else virtual time.
+    The target is as of `target_of`; the cost is by default that of the first budget, or else virtual time.
     """
-    if isinstance(target, str):
-        try:
-            target = float(str(fraction(target)))
-        except ValueError:
-            why = ": must be an accuracy such as 0.9 or '90 %'"
-            raise ScenarioError(Argument("target", repr(target)), why) from None
-    if target is not None and not 0 < target <= 1:
-        why = ": must be an accuracy above 0 and at most 1, for example 0.9"
-        raise ScenarioError(Argument("target", f"{target:g}"), why)
+    goal = None if target is None else target_of(target, score)
     if target is None and not budgets:
         raise ScenarioError(
             "name ", Argument("target", "0.9"), ", ", Argument("budgets", BUDGET, "budget"), ", or both: what decides?"
@@ -122,7 +132,7 @@ def objective_of(target: float | str | None, cost: str | None, budgets: Mapping[
         raise ScenarioError(
             Argument("cost", repr(chosen)), f": unknown amount {chosen!r}, {nearest(chosen, list(AMOUNTS))}"
         )
-    return Objective(target, chosen, limits)
+    return Objective(goal, chosen, limits, score.metric)
 
 
 def budgets_of(asked: Mapping[str, units.Quantity] | Sequence[str]) -> Mapping[str, units.Quantity]:

@@ -10,18 +10,19 @@ import msgspec
 
 from coordinator.rounds.amounts import BY_NAME as AMOUNTS
 from coordinator.rounds.amounts import BYTES, ENERGY, VIRTUAL_SECONDS
+from edge.protocol.better import HIGHER
 from scenarios.experiment import sweep_tables
 from scenarios.experiment.experiment import ExperimentPage, Result
 from scenarios.experiment.run_set import missing_note
 from scenarios.report import run_reader, tables, terminal
-from scenarios.report.columns import COUNT, PERCENT, POINTS, Column
-from scenarios.report.readings import quantity
+from scenarios.report.columns import COUNT, PERCENT, Column
+from scenarios.report.readings import SCORE, differences_of, quantity, quantity_of
 from scenarios.report.tables import Cell, Number, Table, TableColumn
 from scenarios.studies.decide.answer import CandidateRow, Change, DecisionAnswer, Nearest, Point, Sought
 from scenarios.studies.decide.objective import shown as amount_text
 
 READ_AS = (
-    "accuracy: mean over clients on their validation examples, when last evaluated within the budgets; ± half of the "
+    "{}: {} on their validation examples, when last evaluated within the budgets; ± half of the "
     "95 % interval over the seeds that a candidate was judged by"
 )
 TESTED = (
@@ -53,13 +54,14 @@ def lead(answer: DecisionAnswer) -> str:
     if answer.nearest is not None:
         return _nearest(answer.nearest, objective, labels)
     if objective.target is None:
-        text = f"Run {label}: {_percent(mean)} on validation examples within the budgets"
+        text = f"Run {label}: {_score(objective, mean)} on validation examples within the budgets"
     else:
         cost = amount_text(objective.cost, mean) if mean is not None else "-"
         name = AMOUNTS[objective.cost].heading
-        text = f"Run {label}: it reaches {100 * objective.target:g} % for {cost} ({name}, mean of {seeds} seeds)"
+        target = objective.score.text_of_target(objective.target)
+        text = f"Run {label}: it reaches {target} for {cost} ({name}, mean of {seeds} seeds)"
         if chosen.reached < seeds:
-            text = f"Run {label}: it reaches {100 * objective.target:g} % with {chosen.reached} of {seeds} seeds"
+            text = f"Run {label}: it reaches {target} with {chosen.reached} of {seeds} seeds"
     sentences = [text]
     if (chance := answer.probability) is not None:
         than, by_seed = labels[chance.than], chance.by_seed
@@ -92,16 +94,19 @@ def _nearest(nearest: Nearest, objective: Sought, labels: Mapping[str, str]) -> 
     if nearest.name is None:
         text = f"No candidate is evaluated {limits}"
     else:
-        text = f"No candidate reaches {100 * (objective.target or 0):g} % {limits}; {labels[nearest.name]} gets "
-        text += f"nearest, with {_percent(nearest.accuracy)} at its best"
+        target = objective.score.text_of_target(objective.target or 0.0)
+        text = f"No candidate reaches {target} {limits}; {labels[nearest.name]} gets "
+        text += f"nearest, with {_score(objective, nearest.score)} at its best"
     for name, budgets in nearest.budgets_needed.items():
         amounts = ", ".join(f"{AMOUNTS[key].heading} {amount_text(key, amount)}" for key, amount in budgets.items())
         text += f"; {labels[name]} would need {amounts}"
     return text + "."
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
+def _score(objective: Sought, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{100 * value:.1f} %" if objective.score.is_share else objective.score.text(value)
 
 
 def all_tables(answer: DecisionAnswer) -> list[Table]:
@@ -118,11 +123,11 @@ def _candidates(answer: DecisionAnswer) -> Iterator[Table]:
         TableColumn("state"),
         TableColumn("rounds", COUNT, missing="-", dispensable=1),
         TableColumn("seeds", COUNT, missing="-", dispensable=2),
-        TableColumn("accuracy", PERCENT, missing="-"),
+        TableColumn(objective.metric, quantity_of(objective.score), missing="-"),
     ]
     if objective.target is not None:
         columns.append(TableColumn("reached", missing="-"))
-        column = f"{AMOUNTS[objective.cost].heading} to {100 * objective.target:g} %"
+        column = f"{AMOUNTS[objective.cost].heading} to {objective.score.text_of_target(objective.target)}"
         columns.append(TableColumn(column, quantity(AMOUNTS[objective.cost]), missing="-"))
     columns += [
         TableColumn(f"{AMOUNTS[name].heading} spent", quantity(AMOUNTS[name]), missing="-", dispensable=3)
@@ -136,7 +141,7 @@ def _candidates(answer: DecisionAnswer) -> Iterator[Table]:
         if nearest is not None and row.name == nearest.name:
             state = "nearest"
         cells: list[Cell] = [labels[row.name], state, max(row.rounds, default=None), len(row.seeds) or None]
-        cells.append(Number.mean(row.accuracy))
+        cells.append(Number.mean(row.score))
         if objective.target is not None:
             has_value = any(value is not None for value in row.value.values)
             cells.append(f"{row.reached} of {len(row.seeds)}" if row.seeds else "-")
@@ -144,17 +149,19 @@ def _candidates(answer: DecisionAnswer) -> Iterator[Table]:
         cells += [Number.mean(row.spent[name]) if name in row.spent else Number(None) for name in costs]
         rows.append([*cells, row.why])
     missing = missing_note(answer.missing or [])
-    yield Table(f"candidates: {objective.text}", columns, rows, [READ_AS, *missing])
+    read = READ_AS.format(objective.metric, objective.score.over_clients)
+    yield Table(f"candidates: {objective.text}", columns, rows, [read, *missing])
 
 
 def _finalists(answer: DecisionAnswer) -> Iterator[Table]:
     labels, objective = numbered(answer), answer.objective
     if answer.chosen is None or not answer.tests:
         return
-    held = POINTS if objective.target is None else quantity(AMOUNTS[objective.cost])
+    is_score = objective.target is None
+    held = differences_of(objective.score) if is_score else quantity(AMOUNTS[objective.cost]).of_differences
     columns = [
         TableColumn(f"against {labels[answer.chosen]}"),
-        TableColumn("difference", held.of_differences, missing="-"),
+        TableColumn("difference", held, missing="-"),
         TableColumn("seeds", COUNT),
         TableColumn("p"),
         TableColumn("p, corrected"),
@@ -265,7 +272,9 @@ def _facts_of_chosen(answer: DecisionAnswer) -> dict[str, str]:
     facts = dict[str, str]()
     test = answer.test
     if answer.chosen is not None and test is not None and test.mean is not None:
-        score = replace(Column.of(PERCENT, []), decimals=1).text(test.mean, test.half_width)
+        held = answer.objective.score
+        column = replace(Column.of(PERCENT, []), decimals=1) if held.is_share else Column.of(SCORE, [test.mean])
+        score = column.text(test.mean, test.half_width)
         who = numbered(answer)[answer.chosen] if answer.nearest is not None else "chosen candidate"
         facts[f"{who} on test examples, looked at once"] = score
     by_basis = answer.seconds_by_basis or {}
@@ -277,19 +286,19 @@ def _facts_of_chosen(answer: DecisionAnswer) -> dict[str, str]:
 
 
 def figures(answer: DecisionAnswer, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
-    """(name, HTML, caption): cost against accuracy of the candidates, and the map of answers on changed fleets."""
+    """(name, HTML, caption): cost against score of the candidates, and the map of answers on changed fleets."""
     yield from _cost_figure(answer, groups)
     yield from _flips_figure(answer, groups)
 
 
 def _cost_figure(answer: DecisionAnswer, groups: Sequence[run_reader.RunGroup]) -> Iterator[tuple[str, str, str]]:
-    """Nothing unless two candidates have a cost and an accuracy."""
+    """Nothing unless two candidates have a cost and a score."""
     objective, labels = answer.objective, numbered(answer)
     points: dict[str, tuple[float, float]] = {}
     for row in answer.candidates:
         cost = row.spent.get(objective.cost)
-        if cost is not None and cost.mean is not None and row.accuracy.mean is not None:
-            points[labels[row.name]] = cost.mean, row.accuracy.mean
+        if cost is not None and cost.mean is not None and row.score.mean is not None:
+            points[labels[row.name]] = cost.mean, row.score.mean
     if len(points) < 2:
         return
     from scenarios.report.html_figures import inline  # matplotlib takes half a second
@@ -299,7 +308,8 @@ def _cost_figure(answer: DecisionAnswer, groups: Sequence[run_reader.RunGroup]) 
     chosen = None if answer.nearest is not None else labels.get(answer.chosen or "")
     name, limit = AMOUNTS[objective.cost], objective.budgets.get(objective.cost)
     drawn = CostMap(
-        "Cost and accuracy of all candidates",
+        f"Cost and {objective.metric} of all candidates",
+        objective.score,
         f"{name.heading} spent",
         quantity(name),
         points,
@@ -307,7 +317,8 @@ def _cost_figure(answer: DecisionAnswer, groups: Sequence[run_reader.RunGroup]) 
         limit,
         objective.target,
     )
-    caption = "Each candidate by the mean over its seeds, as far as it was trained: high and left is better."
+    way = "high" if objective.score.better is HIGHER else "low"
+    caption = f"Each candidate by the mean over its seeds, as far as it was trained: {way} and left is better."
     caption += f" {saving}" if (saving := against_fedavg(answer)) else ""
     yield "candidates", inline("candidates", lambda: cost_map(ShownRuns(groups), drawn)), caption
 
@@ -327,7 +338,7 @@ def against_fedavg(answer: DecisionAnswer) -> str:
         return ""
     labels, heading = numbered(answer), AMOUNTS[objective.cost].heading
     return (
-        f"{labels[chosen.name]} reaches {100 * objective.target:g} % with {percent} % less than "
+        f"{labels[chosen.name]} reaches {objective.score.text_of_target(objective.target)} with {percent} % less than "
         f"{labels[plain.name]} ({heading}, means over seeds)."
     )
 

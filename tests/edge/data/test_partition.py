@@ -369,6 +369,19 @@ def test_of_windows_that_overlap_a_stretch_of_each_class_is_held_out_and_its_nei
     assert {tuple(part[few[part] == 0].tolist()) for part in train} == {(2,), (0, 2), (0,)}
 
 
+def test_of_series_the_last_windows_of_each_are_held_out_and_those_that_share_values_with_them_left_out() -> None:
+    series = np.array([0] * 10 + [1] * 5)
+    parts = [np.arange(10), np.arange(10, 15)]
+    kept, held = partition.hold_out_last(parts, 0.2, series, 2)
+    assert [each.tolist() for each in kept] == [[0, 1, 2, 3, 4, 5], [10, 11]]
+    assert [each.tolist() for each in held] == [[8, 9], [14]]
+    (kept_by_one,), (held_by_one,) = partition.hold_out_last([np.arange(15)], 0.2, series, 2)
+    assert (kept_by_one.tolist(), held_by_one.tolist()) == ([0, 1, 2, 3, 4, 5, 10, 11], [8, 9, 14])
+    problem = "client 1 has 5 training windows, of which the last 2 are held out, and all others have values in common"
+    with pytest.raises(PartitionError, match=problem):
+        partition.hold_out_last(parts, 0.4, series, 3)
+
+
 def test_a_data_set_of_overlapping_windows_is_held_out_in_stretches_unless_a_scenario_says_otherwise() -> None:
     y, ids = np.repeat([0, 1], 10), np.zeros(20, np.int64)
     split = Split(np.zeros((20, 6, 128), np.float32), y, ids)

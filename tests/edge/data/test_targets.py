@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edge.data.arrays import dataset
-from edge.data.registry import DataError, Split, arrays_name
+from edge.data.registry import DataError, RealTargets, Split, arrays_name
 from edge.data.registry import dataset as named
 from edge.data.targets import fitted_scale, unscaled
 from scenarios.config.load import ScenarioError, load
@@ -17,6 +18,7 @@ from scenarios.config.overrides import parsed
 X = np.arange(40, dtype=np.float32).reshape(20, 2)
 Y = np.linspace(-1.5, 8.0, 20)
 WHO = np.repeat([0, 1], 10)
+CARS = dataset(X, Y, kind="features").row
 
 
 def test_fractions_or_several_numbers_are_real_targets() -> None:
@@ -32,15 +34,30 @@ def test_fractions_or_several_numbers_are_real_targets() -> None:
 def test_a_clients_targets_have_its_own_scale_and_those_of_nobody_that_of_all() -> None:
     y = np.array([[1.0], [3.0], [10.0], [30.0]], np.float32)
     train = Split(np.zeros((4, 1), np.float32), y, np.array([0, 0, 2, 2]))
-    scale = fitted_scale("cars", train, ("a", "b", "c"))
+    scale = fitted_scale(CARS, train, ("a", "b", "c"))
     test = Split(np.zeros((3, 1), np.float32), np.array([[5.0], [5.0], [5.0]], np.float32), np.array([0, 1, 2]))
     rows = scale.of(test, np.arange(3))
     assert rows[:, 0, 0].tolist() == [5.0, 5.0, 5.0]
     assert rows[:, 1, 0].tolist() == [2.0, 11.0, 20.0]
     assert rows[:, 2, 0].tolist() == pytest.approx([1.0, np.std([1, 3, 10, 30]), 10.0])
-    without = fitted_scale("cars", Split(train.x, y), ())
-    assert without.of(test, np.arange(1))[0].ravel().tolist() == pytest.approx([5.0, 11.0, np.std([1, 3, 10, 30])])
-    assert unscaled(1).of(test, np.arange(1))[0].ravel().tolist() == [5.0, 0.0, 1.0]
+    without = fitted_scale(CARS, Split(train.x, y), ())
+    assert without.of(test, np.arange(1))[0, :3].ravel().tolist() == pytest.approx([5.0, 11.0, np.std([1, 3, 10, 30])])
+    assert unscaled(1).of(test, np.arange(1))[0, :3].ravel().tolist() == [5.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(("season", "errors"), [(0, [1.0, 4.0, 2.5]), (3, [3.0, 6.0, 4.5])])
+def test_the_naive_forecast_errs_on_each_clients_training_windows(season: int, errors: list[float]) -> None:
+    """Windows 1 2 3 | 4 and 5 4 5 | 6 of one client, and 9 9 8 | 4 and 4 8 16 | 12 of another: the last value errs by
+    1, 1, 4 and 4, and the value three steps before by 3, 1, 5 and 8. Only their next value counts, of two."""
+    x = np.array([[1, 2, 3], [5, 4, 5], [9, 9, 8], [4, 8, 16]], np.float32)
+    y = np.array([[4, 0], [6, 1], [4, 2], [12, 3]], np.float32)
+    if season:
+        y[1, 0], y[2, 0] = 8.0, 5.0
+    row = replace(CARS, shape=(3,), stored=(3,), targets=RealTargets(2, 3, season))
+    scale = fitted_scale(row, Split(x, y, np.array([0, 0, 1, 1])), ("south", "north"))
+    assert scale.naive.tolist() == errors
+    test = Split(x[:1], y[:1], np.array([1]))
+    assert scale.of(test, np.arange(1))[0, 3].tolist() == 2 * [errors[1]]
 
 
 def test_a_client_whose_targets_never_change_is_named() -> None:
@@ -48,7 +65,7 @@ def test_a_client_whose_targets_never_change_is_named() -> None:
         np.zeros((4, 1), np.float32), np.array([[1.0], [3.0], [7.0], [7.0]], np.float32), np.array([0, 0, 1, 1])
     )
     with pytest.raises(DataError, match="the training targets of client north are 7; leave what is constant"):
-        fitted_scale("cars", train, ("south", "north"))
+        fitted_scale(CARS, train, ("south", "north"))
 
 
 def test_a_target_that_is_no_number_is_named() -> None:

@@ -23,11 +23,14 @@ from edge.training.metrics.registry import METRICS
 from edge.training.metrics.scores import ScoreHistogram
 from tests.toy import batch, tower
 
+NAIVE = 2.5
+"""Error of the naive forecast in training"""
+
 
 def targets(y: list[list[float]], mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Real targets as batches have them."""
     units = torch.tensor(y)
-    return torch.stack((units, torch.full_like(units, mean), torch.full_like(units, std)), dim=1)
+    return torch.stack((units, *(torch.full_like(units, number) for number in (mean, std, NAIVE))), dim=1)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +116,11 @@ def measured(train: TrainConfig, *names: str) -> tuple[dict[str, float], np.ndar
 
 
 def test_errors_of_forecasts_are_pooled_over_batches() -> None:
-    values, y, _, foreseen = measured(TrainConfig(loss="huber"), "mae", "r2")
+    values, y, _, foreseen = measured(TrainConfig(loss="huber"), "mae", "r2", "mase")
     assert values["rmse"] == pytest.approx(theirs.mean_squared_error(y, foreseen) ** 0.5)
     assert values["mae"] == pytest.approx(theirs.mean_absolute_error(y, foreseen))
     assert values["r2"] == pytest.approx(theirs.r2_score(y.ravel(), foreseen.ravel()), rel=1e-4)
+    assert values["mase"] == pytest.approx(values["mae"] / NAIVE)
 
 
 def test_quantiles_have_a_loss_in_units_and_cover_targets() -> None:

@@ -72,7 +72,7 @@ def test_the_rows_of_every_plug_in_point_are_listed_and_the_help_names_each_list
         assert all(row["name"] and row["title"] for row in listing.rows(point.topic))
     names = [row["name"] for row in listing.rows("metrics")]
     assert names == [
-        *("accuracy", "loss", "class-accuracy", "rmse", "mae", "r2", "pinball", "coverage", "f1"),
+        *("accuracy", "loss", "class-accuracy", "rmse", "mae", "mase", "r2", "pinball", "coverage", "f1"),
         *("auroc", "perplexity", "hessian", "loss-surface"),
     ]
     assert named("methods", "scaffold")["joins"] is not None, "corrections are among the methods"

@@ -17,6 +17,7 @@ from scenarios.experiment.grid import grid_of
 from scenarios.experiment.run_set import is_interrupted
 from scenarios.experiment.sweep import Sweep, plan
 from scenarios.report.tables import Table
+from scenarios.run.score import OF_ACCURACY
 from tests.scenarios.in_this_process import SMALL
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import changed
@@ -70,16 +71,16 @@ def chosen(planned: Sweep, failed: dict[str, str], runs: list[dict[str, Any]]) -
 
 
 def tables_of(result: dict[str, Any]) -> list[Table]:
-    return judged.tables(convert(result, judged.JudgedSettings), [], "diverged" in result)
+    return judged.tables(convert(result, judged.JudgedSettings), OF_ACCURACY, [], "diverged" in result)
 
 
 def test_a_value_that_diverges_is_a_result_and_never_the_chosen_one() -> None:
     planned = tuned("method=fedavg", "train.lr=0.1,10,100", seeds=2)
-    best = {"accuracy": 0.75, "rounds": 3}
+    best = {"score": 0.75, "rounds": 3}
     ended = [
         {"name": "fedavg-lr-0.1-seed0", "best_round": best},
         {"name": "fedavg-lr-0.1-seed1", "best_round": best},
-        {"name": "fedavg-lr-10-seed1", "best_round": {"accuracy": 1.0, "rounds": 4}},
+        {"name": "fedavg-lr-10-seed1", "best_round": {"score": 1.0, "rounds": 4}},
     ]
     why = "update rejected: client 2, round 1: loss = nan (training diverged?)"
     names = ("fedavg-lr-10-seed0", "fedavg-lr-100-seed0", "fedavg-lr-100-seed1")

@@ -77,7 +77,7 @@ FILES = (
     ("seeds = 0", "seeds = 0: must be an integer above 0"),
     ("parallel = true", "parallel = true: must be an integer above 0"),
     ("targets = 0.9", "targets = 0.9: must be a list"),
-    ('targets = ["a"]', 'targets = ["a"]: must be a list of accuracies, such as [0.9]'),
+    ('targets = ["a"]', 'targets = ["a"]: must be a list of scores, such as [0.9] or ["rmse=4"]'),
     ("rows = [1]", 'rows = [1]: must be a list of tables, such as [{ method = "fedavg" }]'),
     ("judge = 1", "judge = 1: must be text"),
     ("grid = 1", "grid = 1: must be a table"),

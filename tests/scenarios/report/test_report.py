@@ -25,6 +25,7 @@ from scenarios.report.run_reader import BlockTraffic, open_runs
 from scenarios.run.run_finder import found
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.run_records import SummaryRecord
+from scenarios.run.score import OF_ACCURACY
 from tests.brief import brief_figures, drawn_figures
 
 BLOCKS = [
@@ -323,7 +324,7 @@ def test_the_best_validation_round_is_in_the_report_and_in_the_final_table(tmp_p
     best = RunFolder(with_all).best_round
     assert best is not None
     ended = SummaryRecord.model_validate({"rounds": 2, "stopped_by": "rounds", "best_round": vars(best)})
-    assert dict(terminal.best_round_rows([ended, ended.model_copy(update={"best_round": None})])) == {
+    assert dict(terminal.best_round_rows([ended, ended.model_copy(update={"best_round": None})], OF_ACCURACY)) == {
         "best validation round": ["2", "-"],
         "accuracy then, validation": ["62.50 %", "-"],
         "accuracy then, clients": ["75.00 %", "-"],

@@ -52,9 +52,9 @@ def test_the_first_of_equally_good_rounds_on_validation_examples_is_the_best() -
         score=0.75,
         virtual_seconds=20.0,
         bytes=8_000_000,
-        validation_accuracy=0.625,
-        clients_accuracy=0.75,
-        before_accuracy=0.625,
+        validation_score=0.625,
+        clients_score=0.75,
+        before_score=0.625,
         worst_decile=0.5,
         spread=0.25,
     )

@@ -112,7 +112,7 @@ def test_a_run_with_codecs_is_compared_with_its_twin_at_the_best_accuracy_of_bot
     assert other is not None
     assert pair is not None
     assert not other.is_twin  # that is the FedAvg of another step size
-    assert (pair.is_twin, pair.seeds, pair.accuracy) == (True, [0], 0.7)
+    assert (pair.is_twin, pair.seeds, pair.score) == (True, [0], 0.7)
     assert set(pair.differing) == {"codec.up", "codec.down"}
     # 70 %: 4 rounds with codecs, 3 without, in bytes 4 * 800, 4 * 200, 4 * 300 against 3 * 800, 3 * 800, 3 * 900
     factors = values(pair.factors, *keys[:4], "virtual_seconds", "joules")
@@ -125,7 +125,7 @@ def test_pairs_are_made_seed_by_seed_and_factors_have_intervals(tmp_path: Path) 
         made(tmp_path / f"plain-{seed}", (0.2, 0.5), seed=seed)
     made(tmp_path / "plain-2", (0.2, 0.6), seed=2)
     pair = next(row.reference for row in audit([tmp_path]).result().rows if row.reference)
-    assert (pair.seeds, pair.accuracy) == ([0, 1], 0.5)
+    assert (pair.seeds, pair.score) == ([0, 1], 0.5)
     factor = pair.factors["encoded_bytes"]
     assert factor.values == [4.0, 2.0]
     # of two values, 12.706 * sqrt(2) / sqrt(2)
