@@ -6,8 +6,8 @@ methods that make no server step of their own. An optimizer of your own needs no
 ``my_package.my_optimizer:ROW``.
 
 ``fedavgm``: Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-Classification, 2019, https://arxiv.org/abs/1909.06335. ``fedadam`` and ``fedyogi``: Reddi et al., Adaptive Federated
-Optimization, ICLR 2021, https://arxiv.org/abs/2003.00295, Algorithm 2.
+Classification, 2019, https://arxiv.org/abs/1909.06335. ``fedadagrad``, ``fedadam`` and ``fedyogi``: Reddi et al.,
+Adaptive Federated Optimization, ICLR 2021, https://arxiv.org/abs/2003.00295, Algorithm 2.
 """
 
 from __future__ import annotations
@@ -93,10 +93,21 @@ class AdaptiveOptions(PluginOptions):
     """Parameters whose changes are smaller than this take small steps; v starts at tau²."""
 
 
-class Adam(ServerOptimizer):
-    """FedADAM: a step size per parameter."""
+class AdagradOptions(PluginOptions):
+    """θ ← θ + lr·m/(√v + tau), with m ← beta1·m + (1 − beta1)·Δ and v ← v + Δ²; m starts at 0 and v at tau²."""
 
-    def __init__(self, options: AdaptiveOptions) -> None:
+    lr: float = Field(default=0.01, gt=0, title="η_g")
+    """About the largest change of a parameter in the first round."""
+    beta1: float = Field(default=0.0, ge=0, lt=1, title="β1")
+    """Decay of m; 0 is Δ alone, as in the paper's experiments."""
+    tau: float = Field(default=0.001, gt=0, title="τ")
+    """Parameters whose changes are smaller than this take small steps; v starts at tau²."""
+
+
+class Adaptive(ServerOptimizer):
+    """A step size per parameter: Algorithm 2 but for v, which subclasses give in `second_moment`."""
+
+    def __init__(self, options: AdaptiveOptions | AdagradOptions) -> None:
         self.options = options
         self.m: dict[str, Floats] = {}
         self.v: dict[str, Floats] = {}
@@ -113,8 +124,7 @@ class Adam(ServerOptimizer):
 
     def second_moment(self, v: Floats, square: Floats) -> Floats:
         """The next v, from the last one and Δ²."""
-        beta2 = self.options.beta2
-        return np.float32(beta2) * v + np.float32(1 - beta2) * square
+        raise NotImplementedError
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """m and v, by key."""
@@ -129,13 +139,33 @@ class Adam(ServerOptimizer):
                     moment[key.removeprefix(name)] = np.asarray(vector, dtype=np.float32)
 
 
+class Adagrad(Adaptive):
+    """FedAdagrad: v is the sum of all Δ²."""
+
+    def second_moment(self, v: Floats, square: Floats) -> Floats:
+        """v + Δ²."""
+        return v + square
+
+
+class Adam(Adaptive):
+    """FedADAM: v is a moving average of Δ²."""
+
+    def __init__(self, options: AdaptiveOptions) -> None:
+        super().__init__(options)
+        self.beta2 = options.beta2
+
+    def second_moment(self, v: Floats, square: Floats) -> Floats:
+        """beta2·v + (1 − beta2)·Δ²."""
+        return np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square
+
+
 class Yogi(Adam):
     """FedYogi: FedADAM with a v that changes by at most (1 − beta2)·Δ², so that it decays slowly after a large Δ."""
 
     def second_moment(self, v: Floats, square: Floats) -> Floats:
-        """The next v, from the last one and Δ²."""
+        """v − (1 − beta2)·Δ²·sign(v − Δ²)."""
         change: Floats = square * np.sign(v - square)
-        return v - np.float32(1 - self.options.beta2) * change
+        return v - np.float32(1 - self.beta2) * change
 
 
 @dataclass(frozen=True)
@@ -166,6 +196,9 @@ SERVER_OPTIMIZERS: dict[str, ServerOptimizerRow] = {
             MomentumOptions,
             "momentum = 0 and lr = 1",
             Momentum,
+        ),
+        ServerOptimizerRow(
+            "fedadagrad", "Adagrad on the server", "Reddi et al., ICLR 2021", AdagradOptions, "none", Adagrad
         ),
         ServerOptimizerRow(
             "fedadam",

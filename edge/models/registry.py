@@ -172,6 +172,7 @@ _LENET = "conv1 conv2 fc1 fc2 head"
 _DIGITS = "conv1 conv2 conv3 head"
 _FOUR = "conv1 conv2 conv3 conv4 head"
 _MNIST_LENET = "conv1 conv2 fc1 head"
+_AUTOENCODER = "encoder1 encoder2 encoder3 encoder4 decoder1 decoder2 decoder3 decoder4"
 _PAIRS = "pair1 pair2 pair3 fc1 fc2 head"
 _RESNET = "stem stage1 stage2 stage3 stage4 head"
 _RESNET_56 = "stem stage1 stage2 stage3 head"
@@ -227,6 +228,16 @@ _ROWS = (
         "hierfavg-lenet", "HierFAVG's LeNet for MNIST", 32, None, 4, _MNIST_LENET, norm="none", **_UNMEASURED_AND_FIXED
     ),
     _row("hierfavg-cnn", "HierFAVG's CNN for CIFAR-10", 32, None, 6, _PAIRS, norm="batch", **_UNMEASURED_AND_FIXED),
+    _row(
+        "emnist-autoencoder",
+        "Bottleneck autoencoder for EMNIST",
+        32,
+        1000,
+        8,
+        _AUTOENCODER,
+        norm=None,
+        **_UNMEASURED_AND_FIXED,
+    ),
     _row("resnet18", "ResNet-18", 32, 64, 10, _RESNET, width_multiple=2, defaults=_TO_64),
     _row("resnet18-imagenet", "ResNet-18 for 224x224", 224, 64, 10, _RESNET, norm="batch", **_UNMEASURED),
     _row("resnet56", "ResNet-56 of bottlenecks", 32, 16, 20, _RESNET_56, norm="batch", **_UNMEASURED),

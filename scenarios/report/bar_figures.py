@@ -79,8 +79,8 @@ def to_target(shown: ShownRuns) -> Figure | None:
     for place, (group, count) in enumerate(zip(groups, reached, strict=True)):
         colour = shown.styles[group.label]["color"]
         if count < len(group.runs):
-            best = [accuracy for run in group.runs if (accuracy := run.best()) is not None]
-            text = "not reached" + (f", best {100 * max(best):.1f} %" if best else "")
+            best = [run.trail.best for run in group.runs if run.trail.best is not None]
+            text = "not reached" + (f", best {_short(shown, best)}" if best else "")
             text = f"reached by {count} of {len(group.runs)} seeds" if count else text
             for axes in panels:
                 axes.text(0.015, place, text, transform=axes.get_yaxis_transform(), va="center", color=MUTED)
@@ -94,8 +94,14 @@ def to_target(shown: ShownRuns) -> Figure | None:
     title = "Bytes to the target" + (": real, and nominal (pale)" if has_nominal else "")
     panels[1].set(title=title, xlabel=f"bytes down and up ({real.unit})")
     for axes in panels:
-        axes.set_xlim(0, 1.25 * axes.dataLim.x1 if axes.patches else 1)
+        axes.set_xlim(0, plot_style.room(axes))
     return figure
+
+
+def _short(shown: ShownRuns, scores: Sequence[float]) -> str:
+    """The best of these scores, a share with one decimal."""
+    best = shown.score.better.best(scores)
+    return f"{100 * best:.1f} %" if shown.score.is_share else shown.score.text(best)
 
 
 def _bar(axes: Axes, place: float, height: float, colour: str, found: Mean, column: Column) -> None:

@@ -293,6 +293,12 @@ def make_compact(figure: Figure, pixels: float) -> None:
     figure.set_size_inches(pixels / PIXELS_PER_INCH, height / PIXELS_PER_INCH)
 
 
+def room(axes: Axes) -> float:
+    """The end of an axis of bars, with room for their numbers; 1 where all bars are 0."""
+    longest = float(axes.dataLim.x1) if axes.patches else 0.0
+    return 1.25 * longest or 1.0
+
+
 def wide_title(title: str, columns: int) -> str:
     """The title of a panel of a wide figure with so many to a row, a long one broken into lines."""
     return textwrap.fill(title, WIDE_TITLE_LETTERS // columns)

@@ -249,6 +249,6 @@ def bars(shown: ShownRuns, rows: Sequence[str], panels: Sequence[BarPanel]) -> F
             axes.axvline(panel.mark / column.scale, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
         unit = f" ({column.unit})" if column.unit and panel.mark is None else ""
         axes.set(title=plot_style.wide_title(panel.title, min(2, len(panels))), xlabel=f"{panel.label}{unit}")
-        axes.set_xlim(0, 1.25 * axes.dataLim.x1 if axes.patches else 1)
+        axes.set_xlim(0, plot_style.room(axes))
     plot_style.legend(figure, grid[0])
     return figure

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from coordinator.rounds import amounts
 from costmodel.network.tcp import wire_bits
 from edge.protocol.better import LOWER
-from edge.protocol.payload import ITEM_NBYTES
+from edge.protocol.payload import ITEM_NBYTES, MODEL, STEPS
 from scenarios.config.tables import TomlValue
 from scenarios.report import labels
 from scenarios.report.columns import BYTES, JOULES, SECONDS
@@ -67,6 +67,9 @@ class StageTotals:
     """Virtual seconds by which the run would be shorter if codecs took the devices no time; None if it is unknown"""
     encoding_joules: float | None = 0.0
     """The same of the joules"""
+    whole_moments_bytes: int | None = None
+    """The float32 payload if second moments travelled whole, as FedAdamW's published code sends them, and not as the
+    mean of each block, as its paper says (``train.optimizer_state = "mean"``); None in other runs"""
 
     @property
     def payload_bytes(self) -> int:
@@ -83,6 +86,7 @@ class StageTotals:
 
 
 NOMINAL: Reading[StageTotals] = of_field("nominal_bytes", "nominal bytes", BYTES, LOWER)
+WHOLE_MOMENTS: Reading[StageTotals] = of_field("whole_moments_bytes", "  with whole second moments", BYTES, LOWER)
 PAYLOAD: Reading[StageTotals] = of_field("payload_bytes", "float32 payload", BYTES, LOWER)
 ENCODED: Reading[StageTotals] = of_field("encoded_bytes", "encoded payload", BYTES, LOWER)
 MESSAGES: Reading[StageTotals] = of_field("message_bytes", "with headers", BYTES, LOWER)
@@ -91,7 +95,7 @@ WIRE: Reading[StageTotals] = of_field("wire_bytes", "on the wire", BYTES, LOWER)
 TIME: Reading[StageTotals] = of_field(amounts.VIRTUAL_SECONDS.field, amounts.VIRTUAL_SECONDS.heading, SECONDS, LOWER)
 ENERGY: Reading[StageTotals] = of_field(amounts.ENERGY.field, amounts.ENERGY.heading, JOULES, LOWER)
 STAGES: Sequence[Reading[StageTotals]] = (
-    *(NOMINAL, PAYLOAD, ENCODED, MESSAGES, WASTED, WIRE, TIME),
+    *(NOMINAL, PAYLOAD, WHOLE_MOMENTS, ENCODED, MESSAGES, WASTED, WIRE, TIME),
     of_field("encoding_seconds", "  encoding", SECONDS, LOWER),
     of_field("visit_seconds", "time of visits", SECONDS, LOWER),
     of_field("computing_seconds", "  computing", SECONDS, LOWER),
@@ -109,14 +113,17 @@ OF_BYTES = (NOMINAL, PAYLOAD, ENCODED, MESSAGES, WIRE)
 def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
     """The amounts that the run had spent when so many of its rounds had ended, by default all. ReportError."""
     rows = run.rounds[:rounds]
-    vectors = defaultdict[str, list[tuple[str, SlotBytes]]](list)
-    sizes = run.description.layout.sizes if codecs(run.settings) else {}
+    vectors, whole = defaultdict[str, list[tuple[str, SlotBytes]]](list), defaultdict[str, int](int)
+    sends_means = (run.scenario.get("train") or {}).get("optimizer_state") == "mean"
+    sizes = run.description.layout.sizes if sends_means or codecs(run.settings) else {}
     for row in run.query("SELECT payload, slot, key, nbytes FROM payload_shapes"):
         size = sizes.get(row["key"])  # vectors that no block names travel as they are
-        raw = row["nbytes"] if size is None else ITEM_NBYTES * size
+        is_mean = sends_means and row["slot"] not in (MODEL, STEPS) and row["nbytes"] == ITEM_NBYTES
+        raw = row["nbytes"] if size is None or is_mean else ITEM_NBYTES * size
         vectors[row["payload"]].append((row["slot"], SlotBytes(raw, row["nbytes"])))
+        whole[row["payload"]] += raw if size is None else ITEM_NBYTES * size
     by_slot = defaultdict[tuple[str, str], SlotBytes](SlotBytes)
-    message_bytes = wasted_bytes = 0
+    message_bytes = wasted_bytes = whole_moments = 0
     computing, contention, parts = 0.0, 0.0, dict.fromkeys(("idle", "compute", "receive", "send"), 0.0)
     for row in run.query(
         "SELECT down_payload, up_payload, COUNT(*) AS visits, SUM(bytes_down + bytes_up) AS nbytes, "
@@ -133,6 +140,7 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
             continue
         message_bytes += row["nbytes"]
         for direction in ("down", "up"):
+            whole_moments += row["visits"] * whole[row[f"{direction}_payload"]]
             for slot, one in vectors[row[f"{direction}_payload"]]:
                 times = row["visits"]
                 by_slot[slot, direction] += SlotBytes(times * one.raw, times * one.encoded)
@@ -147,6 +155,7 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
         contention,
         sum(row.joules for row in rows),
         **parts,
+        whole_moments_bytes=whole_moments if sends_means else None,
     )
 
 

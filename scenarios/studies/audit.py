@@ -33,6 +33,10 @@ from scenarios.studies.replay import prepared
 
 FACTOR = Quantity({"x": 1}, 2)
 REFERENCE_METHOD = "fedavg"
+MOMENTS = (
+    "Second moments: the paper of FedAdamW (arXiv:2510.27486) sends the mean of each block, as these runs do, and its "
+    "published code the whole of them."
+)
 Means = Mapping[str, Mean]
 """Key of a stage -> its mean over seeds"""
 
@@ -348,6 +352,8 @@ def tables(result: AuditResult) -> list[Table]:
     for row in rows:
         rules.setdefault(row.nominal_rule, []).append(row.name)
     notes = [f"Nominal: {rule} ({'; '.join(names)})." for rule, names in rules.items()]
+    if any(stage is stages.WHOLE_MOMENTS for stage in shown):
+        notes.append(MOMENTS)
     found = [of_texts("whole runs", ["", *(row.name for row in rows)], texts, notes)]
     paired = [(row, row.reference) for row in rows if row.reference]
     if paired:

@@ -69,13 +69,15 @@ def in_the_first_visit(case: Case, once: Played) -> None:
 
 
 def in_the_mean(case: Case, once: Played) -> None:
-    """The first round's mean is FedAvg's, and is taken as by hand from m = 0 and v = tau² (FedADAM, FedYogi)."""
-    lr, beta1, beta2, tau = 0.05, 0.9, 0.99, 0.001
+    """The first round's mean is FedAvg's, and is taken as by hand from m = 0 and v = tau² (FedAdagrad, FedADAM and
+    FedYogi)."""
+    lr, beta1, beta2, tau = 0.05, 0.0 if case.server == "fedadagrad" else 0.9, 0.99, 0.001
     assert case.server_real == {"lr": lr}
     first, fedavg = case.play_real(once, rounds=1), case.play_fedavg(once, rounds=1)
     change = (fedavg.model - fedavg.start).astype(np.float64)
     grows = change**2 > tau**2
     v = {
+        "fedadagrad": tau**2 + change**2,
         "fedadam": beta2 * tau**2 + (1 - beta2) * change**2,
         "fedyogi": tau**2 + (1 - beta2) * np.where(grows, change**2, -(change**2)),
     }[case.server]
@@ -195,6 +197,7 @@ CASES = [
     Case("feddyn", is_fedavg=in_the_first_step),
     Case("fedmlb+fedprox+feddyn", {**NO_TERMS, "mu": 0}, {"mu": 0.01}, is_fedavg=in_the_first_step),
     Case("fedavg", server="fedavgm", server_neutral={"momentum": 0}),
+    Case("fedavg", server="fedadagrad", server_real={"lr": 0.05}, is_fedavg=in_the_mean),
     Case("fedavg", server="fedadam", server_real={"lr": 0.05}, is_fedavg=in_the_mean),
     Case("fedavg", server="fedyogi", server_real={"lr": 0.05}, is_fedavg=in_the_mean),
     Case(

@@ -68,7 +68,15 @@ def test_adam_remembers_both_moments() -> None:
     assert {name: float(array[0]) for name, array in one.state().items()} == {"m/w": 1.25, "v/w": 3.0}
 
 
-# --- fedyogi ----------------------------------------------------------------------------------------------------------
+# --- fedadagrad and fedyogi -------------------------------------------------------------------------------------------
+
+
+def test_adagrads_second_moment_only_grows() -> None:
+    one = optimiser("fedadagrad", lr=1.0, tau=1.0)
+    # v = 1 + 9, then 10 + 4; m is the change alone.
+    assert step(one, [0.0], [3.0]) == pytest.approx([3 / (10**0.5 + 1)])
+    assert step(one, [0.0], [2.0]) == pytest.approx([2 / (14**0.5 + 1)])
+    assert float(one.state()["v/w"][0]) == 14.0
 
 
 def test_yogis_second_moment_grows_and_shrinks_by_a_share_of_the_square() -> None:
@@ -82,7 +90,7 @@ def test_yogis_second_moment_grows_and_shrinks_by_a_share_of_the_square() -> Non
 # --- in a server ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi"])
+@pytest.mark.parametrize("name", ["fedavgm", "fedadagrad", "fedadam", "fedyogi"])
 def test_parameters_step_and_buffers_are_averaged(name: str) -> None:
     layout, rule = Layout((BlockShape("w", 1, 1),)), optimiser(name, lr=0.5)
     server = ServerStrategy(small_context(layout, Options(), [1, 3], optimiser=rule))
@@ -90,7 +98,8 @@ def test_parameters_step_and_buffers_are_averaged(name: str) -> None:
         server.accumulate(Update(client, 0, {}, {MODEL: {"w": vector(number), "w.buffers": vector(number)}}))
     server.step()
     assert server.model["w.buffers"].data.tolist() == [7.0]
-    moved = {"fedavgm": 3.5, "fedadam": 0.5 * 0.7 / (0.49**0.5 + 0.001), "fedyogi": 0.5 * 0.7 / (0.49**0.5 + 0.001)}
+    moved = {"fedavgm": 3.5, "fedadagrad": 0.5 * 7 / (7 + 0.001), "fedadam": 0.5 * 0.7 / (0.49**0.5 + 0.001)}
+    moved |= {"fedyogi": moved["fedadam"]}
     assert server.model["w"].data.tolist() == pytest.approx([moved[name]], rel=1e-4)
 
 
@@ -114,6 +123,7 @@ def test_they_step_where_updates_come_one_by_one(policy: str, tmp_path: Path) ->
         ("plain", {"lr": 1}),
         ("fedavgm", {"momentum": 1}),
         ("fedyogi", {"momentum": 0.4}),
+        ("fedadagrad", {"beta2": 0.9}),
     ],
 )
 def test_what_makes_no_sense_is_refused(name: str, options: dict[str, float]) -> None:

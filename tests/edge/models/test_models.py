@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from edge.models import resnet18
+from edge.models.emnist_autoencoder import stages
 from edge.models.layers import residual_units, take_places_first
 from edge.models.registry import MODELS, model
 from edge.protocol.config import ModelConfig
@@ -113,6 +116,26 @@ def test_the_digits_cnn_by_hand() -> None:
     assert sum(parameters("digits-cnn", 10, 1)) == 15_338
     expected = [64 * 16 * 9, 64 * 32 * 144, 16 * 32 * 288, 1_280]
     assert [row[FORWARD] for row in macs("digits-cnn", 10, (1, 8, 8))] == expected
+
+
+def test_the_autoencoder_has_the_layers_of_its_authors_and_a_border_that_is_always_white() -> None:
+    sizes = [784, 1000, 500, 250, 30, 250, 500, 1000, 784]
+    found = [inputs * outputs + outputs for inputs, outputs in pairwise(sizes)]
+    assert parameters("emnist-autoencoder", 1024, 1) == found
+    assert sum(found) == 2_837_314
+    forward = [inputs * outputs for inputs, outputs in pairwise(sizes)]
+    assert [row[FORWARD] for row in macs("emnist-autoencoder", 1024, (1, 32, 32))] == forward
+    assert sum(forward) == 2_833_000
+
+    net = nn.Sequential(*(module for _, modules in stages(1024, 1, 100) for module in modules))
+    images = torch.rand(3, 1, 32, 32)
+    given = net(images).view(3, 32, 32)
+    other = net(F.pad(images[..., 2:-2, 2:-2], (2, 2, 2, 2), value=0.3)).view(3, 32, 32)
+    assert torch.equal(given, other)  # of what is in the border nothing is seen
+    border = torch.ones(32, 32, dtype=torch.bool)
+    border[2:-2, 2:-2] = False
+    assert torch.equal(given[:, border], torch.ones(3, 240))
+    assert given[:, ~border].min() > 0 and given[:, ~border].max() < 1
 
 
 def test_hierfavgs_networks_have_the_weights_of_the_paper() -> None:

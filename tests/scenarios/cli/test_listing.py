@@ -37,7 +37,7 @@ def test_methods_server_optimisers_and_partitions_are_listed_with_their_options(
         "default": 3,
         "meaning": "The whole model is downloaded every period + 1 rounds; 0: in every round.",
     }
-    assert [row["name"] for row in listing.rows("servers")] == ["plain", "fedavgm", "fedadam", "fedyogi"]
+    assert [row["name"] for row in listing.rows("servers")] == ["plain", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
     assert [row["name"] for row in listing.rows("selections")] == ["uniform", "power-of-choice", "oort"]
     assert [row["name"] for row in listing.rows("schedules")] == ["exponential", "constant", "cosine", "step"]
     assert [row["name"] for row in listing.rows("policies")] == [

@@ -22,7 +22,7 @@ from scenarios.cli import main
 from scenarios.report import stages
 from scenarios.report.run_reader import open_runs
 from scenarios.run.setup import RUN_ID_BYTES
-from scenarios.studies.audit import Means, audit
+from scenarios.studies.audit import Means, audit, tables
 from tests.edge.protocol.mutations import DESCRIPTION
 from tests.ledgers import visit_row
 from tests.scenarios.in_this_process import pool_in_this_process, run
@@ -49,6 +49,20 @@ def test_fedavg_sends_what_its_paper_counts_and_headers(tmp_path: Path) -> None:
     assert spent.joules == pytest.approx(spent.compute + spent.receive + spent.send + spent.idle)
     after_one = stages.totals(opened, 1)
     assert (after_one.nominal_bytes, after_one.virtual_seconds) == (4 * MODEL, opened.rounds[0].end_s)
+
+
+def test_means_of_second_moments_stand_beside_what_fedadamws_code_sends(tmp_path: Path) -> None:
+    adamw = ("train.optimizer=adamw", "train.lr=0.001", "train.optimizer_state=mean")
+    folder = run(tmp_path, *PAIR, "rounds.max=3", *adamw)
+    (opened,) = open_runs([folder])
+    spent, messages = stages.totals(opened), 3 * 2 * 2
+    # Four blocks: one number of v for each, and the number of steps behind it.
+    assert spent.payload_bytes == spent.encoded_bytes == messages * (MODEL + 4 * 4 + 4 * 4)
+    assert spent.whole_moments_bytes == messages * (MODEL + MODEL + 4 * 4)
+    (table, *_) = tables(audit([folder]).result())
+    assert "  with whole second moments" in [row[0] for row in table.texts]
+    assert any("its published code the whole of them" in note for note in table.notes)
+    assert stages.totals(open_runs([run(tmp_path / "sgd", *PAIR, "rounds.max=1")])[0]).whole_moments_bytes is None
 
 
 # --- pairs, of runs that are made by hand -----------------------------------------------------------------------------
