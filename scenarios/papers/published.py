@@ -31,6 +31,7 @@ EIGENVALUE, TRACE = "top Hessian eigenvalue", "Hessian trace"
 HESSIAN_NORM, HESSIAN_DIRECTION = "difference of clients' Hessian norms", "cosine of clients' Hessians"
 HESSIANS = (EIGENVALUE, TRACE, HESSIAN_NORM, HESSIAN_DIRECTION)
 HIGHEST = "highest accuracy"
+SQUARED_ERROR = "mean squared error of pixels in the last 100 rounds"
 UPLOADED, UPLOADED_MESSAGES = "uploaded vectors", "uploaded messages, with headers"
 FACTOR = "uploads as float32 numbers over uploaded vectors"
 HELD_WEIGHTS, HELD_NBYTES = "parameters of a client's model", "bytes of a client's model"
@@ -69,6 +70,18 @@ def hessian(name: str, folder: Path) -> float | None:
 def highest_accuracy(folder: Path) -> float | None:
     """The best of a run's evaluations."""
     return RunFolder(folder).trail.best
+
+
+LAST = 100
+BORDERED = 32 * 32 / (28 * 28)
+"""Pixels with the border that `edge.models.emnist_autoencoder` gives back without an error, over those without"""
+
+
+def squared_error(folder: Path) -> float | None:
+    """The mean over the evaluations of the last `LAST` rounds of a run that is judged by its RMSE."""
+    points = RunFolder(folder).trail
+    last = [point.score for point in points if point.score is not None and point.rounds > points[-1].rounds - LAST]
+    return BORDERED * sum(score**2 for score in last) / len(last) if last else None
 
 
 UPLOADS = """
@@ -115,6 +128,7 @@ TABLE_AMOUNTS: Mapping[str, TableAmount] = {
     TRACE: TableAmount("H_T", partial(hessian, "trace")),
     HESSIAN_NORM: TableAmount("H_N", partial(hessian, "H_N")),
     HESSIAN_DIRECTION: TableAmount("H_D", partial(hessian, "H_D")),
+    SQUARED_ERROR: TableAmount("MSE x 1000", squared_error, unit=1e-3),
     HIGHEST: TableAmount("highest %", highest_accuracy, unit=0.01),
     UPLOADED: TableAmount("MB up", partial(uploads, "vectors"), unit=1e6),
     UPLOADED_MESSAGES: TableAmount("MB up with headers", partial(uploads, "messages"), unit=1e6),
@@ -144,6 +158,7 @@ PRINTED_AMOUNTS = {
     "params(M)": (STORED_WEIGHTS, 1e6),
     "seconds": (WALL_SECONDS, 1.0),
     "highest": (HIGHEST, 0.01),
+    "MSE(x1000)": (SQUARED_ERROR, 1e-3),
     "uploaded(MB)": (UPLOADED, 1e6),
     "factor": (FACTOR, 1.0),
     "weights(K)": (HELD_WEIGHTS, 1e3),

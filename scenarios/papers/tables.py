@@ -14,7 +14,7 @@ from scenarios.config.errors import ScenarioError
 from scenarios.config.overrides import words
 from scenarios.experiment.experiment import Result
 from scenarios.experiment.run_set import missing_note
-from scenarios.papers import dadaquant, depthfl, fedalign, fedbr, fedmlb, heterofl, hierfavg, pfedmb
+from scenarios.papers import adaptive, dadaquant, depthfl, fedalign, fedbr, fedmlb, heterofl, hierfavg, pfedmb
 from scenarios.papers.cells import MARKS, CellSelection, PublishedCell, ReproducedCell, changed, described
 from scenarios.papers.published import TABLE_AMOUNTS
 from scenarios.papers.spec import (
@@ -42,6 +42,7 @@ FIGURES: dict[str, PaperFigure] = {
     **heterofl.FIGURES,
     **depthfl.FIGURES,
     **hierfavg.FIGURES,
+    **adaptive.FIGURES,
 }
 UNKNOWN = "setting unknown"
 INTERVALS = "ours: mean ± half of the 95 % interval over seeds; ± of printed values is as the paper has it"
