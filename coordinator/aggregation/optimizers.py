@@ -93,7 +93,7 @@ class AdaptiveOptions(PluginOptions):
     """Parameters whose changes are smaller than this take small steps; v starts at tau²."""
 
 
-class AdagradOptions(PluginOptions):
+class FedAdagradOptions(PluginOptions):
     """θ ← θ + lr·m/(√v + tau), with m ← beta1·m + (1 − beta1)·Δ and v ← v + Δ²; m starts at 0 and v at tau²."""
 
     lr: float = Field(default=0.01, gt=0, title="η_g")
@@ -107,7 +107,7 @@ class AdagradOptions(PluginOptions):
 class Adaptive(ServerOptimizer):
     """A step size per parameter: Algorithm 2 but for v, which subclasses give in `second_moment`."""
 
-    def __init__(self, options: AdaptiveOptions | AdagradOptions) -> None:
+    def __init__(self, options: AdaptiveOptions | FedAdagradOptions) -> None:
         self.options = options
         self.m: dict[str, Floats] = {}
         self.v: dict[str, Floats] = {}
@@ -198,7 +198,7 @@ SERVER_OPTIMIZERS: dict[str, ServerOptimizerRow] = {
             Momentum,
         ),
         ServerOptimizerRow(
-            "fedadagrad", "Adagrad on the server", "Reddi et al., ICLR 2021", AdagradOptions, "none", Adagrad
+            "fedadagrad", "Adagrad on the server", "Reddi et al., ICLR 2021", FedAdagradOptions, "none", Adagrad
         ),
         ServerOptimizerRow(
             "fedadam",

@@ -99,6 +99,8 @@ _ROWS = (
     # Statistics of the 14,708 training examples of LEAF's 5 % sample by writer, before padding.
     Profile("femnist", (0.9612,), (0.1656,)),
     Profile("plain", kind=None),
+    # Ink is 1 and paper 0, where images have dark ink on white: 1 - x.
+    Profile("inverted", (1.0,), (-1.0,)),
     Profile("standardise", kind="features", standardise=True),
     Profile("standardise-client", kind="features", standardise=True, by_client=True),
 )

@@ -172,7 +172,7 @@ _LENET = "conv1 conv2 fc1 fc2 head"
 _DIGITS = "conv1 conv2 conv3 head"
 _FOUR = "conv1 conv2 conv3 conv4 head"
 _MNIST_LENET = "conv1 conv2 fc1 head"
-_AUTOENCODER = "encoder1 encoder2 encoder3 encoder4 decoder1 decoder2 decoder3 decoder4"
+_AUTOENCODER = "encoder1 encoder2 encoder3 encoder4 decoder1 decoder2 decoder3 head"
 _PAIRS = "pair1 pair2 pair3 fc1 fc2 head"
 _RESNET = "stem stage1 stage2 stage3 stage4 head"
 _RESNET_56 = "stem stage1 stage2 stage3 head"
@@ -220,6 +220,16 @@ def _flat(
     return ModelRow(name, title, "conv", _own(name), (), width, True, tuple(blocks.split()), units, **more)
 
 
+_AE = _row(
+    "emnist-autoencoder",
+    "Bottleneck autoencoder for EMNIST",
+    32,
+    1000,
+    8,
+    _AUTOENCODER,
+    norm=None,
+    **_UNMEASURED_AND_FIXED,
+)
 _ROWS = (
     _row("cnn", "LeNet-like CNN of pFedMB", 32, None, 5, _LENET, flexible=False, norm="none"),
     _row("digits-cnn", "CNN for 8x8", 8, 16, 4, _DIGITS, flexible=False, norm="none"),
@@ -228,15 +238,12 @@ _ROWS = (
         "hierfavg-lenet", "HierFAVG's LeNet for MNIST", 32, None, 4, _MNIST_LENET, norm="none", **_UNMEASURED_AND_FIXED
     ),
     _row("hierfavg-cnn", "HierFAVG's CNN for CIFAR-10", 32, None, 6, _PAIRS, norm="batch", **_UNMEASURED_AND_FIXED),
-    _row(
-        "emnist-autoencoder",
-        "Bottleneck autoencoder for EMNIST",
-        32,
-        1000,
-        8,
-        _AUTOENCODER,
-        norm=None,
-        **_UNMEASURED_AND_FIXED,
+    _AE,
+    replace(
+        _AE,
+        name="emnist-autoencoder-wide",
+        title="The same with an initialisation four times as wide",
+        stages="edge.models.emnist_autoencoder:wide_stages",
     ),
     _row("resnet18", "ResNet-18", 32, 64, 10, _RESNET, width_multiple=2, defaults=_TO_64),
     _row("resnet18-imagenet", "ResNet-18 for 224x224", 224, 64, 10, _RESNET, norm="batch", **_UNMEASURED),

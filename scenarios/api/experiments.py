@@ -97,18 +97,21 @@ class RunCollection(RunFigures, Sequence[Run]):
 
 def _each_run(runs: RunCollection) -> Table:
     """The readings of runs that have no table over seeds."""
-    from scenarios.report.columns import BYTES, PERCENT, SECONDS
+    from scenarios.report.columns import BYTES, SECONDS
+    from scenarios.report.readings import quantity_of
     from scenarios.report.tables import Table, TableColumn
+    from scenarios.report.terminal import judged_by
+    from scenarios.run.run_records import SummaryRecord
 
-    columns = [TableColumn("run"), TableColumn("accuracy", PERCENT), TableColumn("best", PERCENT)]
+    score = judged_by([SummaryRecord.model_validate(run.summary) for run in runs])
+    held = quantity_of(score)
+    columns = [TableColumn("run"), TableColumn(score.metric, held), TableColumn("best", held)]
     columns += [TableColumn("virtual time", SECONDS), TableColumn("bytes", BYTES)]
     rows = []
     for run in runs:
         found = run.summary
         nbytes = found["bytes_down"] + found["bytes_up"]
-        rows.append(
-            [run.folder.name, found["accuracy"], found["best_accuracy"], found["virtual_seconds"], float(nbytes)]
-        )
+        rows.append([run.folder.name, found["score"], found["best_score"], found["virtual_seconds"], float(nbytes)])
     return Table(str(runs.folder), columns, rows)
 
 

@@ -34,7 +34,8 @@ from scenarios.run.run_summary import RunSummary
 from scenarios.run.session import Session
 
 CSV = "rounds.csv"
-COLUMNS = ("round", "seconds", "bytes_down", "bytes_up", "accuracy")
+COLUMNS = ("round", "seconds", "bytes_down", "bytes_up")
+"""Of `CSV`, and then the metric by which the run is judged"""
 
 
 def server_app(scenario: Path) -> ServerApp:
@@ -108,7 +109,7 @@ def serve(loaded: Loaded, grid: Grid, config: Mapping[str, Any]) -> RunSummary:
         return runner.run(loaded, replace(host, devices=devices), launcher, stopped, stop_at_target=True)
 
     result = session.call([loaded], work)
-    tell(f"{result['run_dir']}: {result['rounds']} rounds, accuracy {result['accuracy']}")
+    tell(f"{result['run_dir']}: {result['rounds']} rounds, {result['metric']} {result['score']}")
     return result
 
 
@@ -117,15 +118,15 @@ class RoundsFile(RunObserver):
 
     def on_start(self, folder: Path, loaded: Loaded) -> None:
         """The head."""
-        self._path = folder / CSV
-        self._write(COLUMNS)
+        self._path, self._metric = folder / CSV, loaded.scenario.train.score
+        self._write((*COLUMNS, self._metric))
 
     def on_round(self, progress: RoundFinished) -> None:
-        """One row; the accuracy is empty if the round was not evaluated."""
+        """One row; the score, such as the accuracy, is empty if the round was not evaluated."""
         row = progress.row
-        accuracy = "" if row.accuracy is None else row.accuracy
-        self._write((row.round + 1, row.end_s - row.start_s, row.bytes_down, row.bytes_up, accuracy))
-        tell(f"round {row.round + 1}: {row.end_s - row.start_s:.3f} s, accuracy {accuracy}")
+        score = "" if row.judged is None else row.judged
+        self._write((row.round + 1, row.end_s - row.start_s, row.bytes_down, row.bytes_up, score))
+        tell(f"round {row.round + 1}: {row.end_s - row.start_s:.3f} s, {self._metric} {score}")
 
     def _write(self, values: tuple[object, ...]) -> None:
         with self._path.open("a", newline="") as file:

@@ -112,7 +112,7 @@ with the address of the server in `~/.flwr/config.toml`:
     flwr run . devices --stream$run_config
 
 The server writes a run folder below `out`, for `fedbr report` and the other commands, with `rounds.csv`: seconds,
-bytes and accuracy of each round.
+bytes and score of each round.
 ''',
 }  # fmt: skip
 """File -> its text"""

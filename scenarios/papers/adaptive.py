@@ -22,27 +22,45 @@ from scenarios.papers.spec import (
 )
 
 SOURCE = "Reddi et al., Adaptive Federated Optimization, ICLR 2021, Table 1"
-SCENARIO = "emnist-autoencoder"
+SCENARIO = "femnist-writers"
 TABLE = "emnist-ae"
-ROUNDS = {PAPER: 3000, SMALL: 1000, TINY: 150}
+ROUNDS = {PAPER: 3000, SMALL: 1000, TINY: 250}
 """Scale -> rounds; the last hundred are read"""
 OF_WRITERS = {PAPER: 3400, SMALL: 105, TINY: 105}
 LEAF = "images of LEAF, which are those of NIST, too"
+WIDTHS = {PAPER: 1000, SMALL: 1000, TINY: 400}
+COMMON = TablePart(
+    {
+        "data.augment": "inverted",
+        "train.loss": "reconstruction",
+        "train.batch": 20,
+        "train.local_epochs": 1,
+        "rounds.participants": 10,
+        "stop.target": {"metric": "rmse", "below": 0.001},
+    }
+)
+WIDER = "an initialisation four times as wide, since the paper's has not left the mean image in so few rounds"
 
 
 def _setting(scale: str) -> PaperSetting:
     rounds, writers = ROUNDS[scale], OF_WRITERS[scale]
-    smaller = f"; {rounds} rounds in place of 3,000; {writers} writers in place of 3,400" if scale != PAPER else ""
-    part = TablePart({"rounds.max": rounds, "eval.every": 10, "data.clients": writers}, f"{LEAF}{smaller}")
+    width, model = WIDTHS[scale], "emnist-autoencoder" if scale == PAPER else "emnist-autoencoder-wide"
+    changed = [LEAF]
+    if scale != PAPER:
+        changed += [f"{rounds} rounds in place of 3,000", f"{writers} writers in place of 3,400", WIDER]
+    if width != WIDTHS[PAPER]:
+        changed.append(f"first layers of {width} units in place of 1,000")
+    keys: KeyValues = {"rounds.max": rounds, "eval.every": 10, "data.clients": writers}
+    part = TablePart({**keys, "model.name": model, "model.width": width}, "; ".join(changed))
     limits = {} if scale == PAPER else {SQUARED_ERROR: PaperLimit(float(rounds), "")}
-    return setting_of(SCENARIO, [part], limits)
+    return setting_of(SCENARIO, [COMMON, part], limits)
 
 
 def _row(server: str, client: float, rate: float, note: str = "") -> PaperRow:
     """``client``, ``rate``: local and server step size as powers of ten."""
     own: KeyValues = {"train.lr": 10**client}
     if server != "plain":
-        own = {**own, "server": server, "server_options.lr": 10**rate, "server_options.tau": 1e-3}
+        own = {**own, "server": server, "server_options.lr": round(10**rate, 4), "server_options.tau": 1e-3}
     return PaperRow("fedavg", own, note=note)
 
 
@@ -55,7 +73,9 @@ ROWS = {
 NOTES = (
     "Errors are squared ones of pixels in [0, 1], times 1000, the mean of the evaluations of the last 100 rounds. The "
     "paper's values were read second-hand.",
-    "The order and the gap between FedAvg and the two best are what a smaller scale can show, and not the values.",
+    "With the paper's initialisation all rows give back the mean image (an error of about 17.4) for thousands of local "
+    "steps; the paper's gap is that adaptive steps leave it sooner. With a wider one all learn from the first rounds, "
+    "and the gap closes.",
 )
 FIGURES = {
     f"adaptive:{TABLE}": PaperFigure(

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from edge.models import resnet18
-from edge.models.emnist_autoencoder import stages
+from edge.models.emnist_autoencoder import stages, wide_stages
 from edge.models.layers import residual_units, take_places_first
 from edge.models.registry import MODELS, model
 from edge.protocol.config import ModelConfig
@@ -118,7 +118,7 @@ def test_the_digits_cnn_by_hand() -> None:
     assert [row[FORWARD] for row in macs("digits-cnn", 10, (1, 8, 8))] == expected
 
 
-def test_the_autoencoder_has_the_layers_of_its_authors_and_a_border_that_is_always_white() -> None:
+def test_the_autoencoder_has_the_layers_of_its_authors_and_a_border_that_is_always_empty() -> None:
     sizes = [784, 1000, 500, 250, 30, 250, 500, 1000, 784]
     found = [inputs * outputs + outputs for inputs, outputs in pairwise(sizes)]
     assert parameters("emnist-autoencoder", 1024, 1) == found
@@ -134,8 +134,11 @@ def test_the_autoencoder_has_the_layers_of_its_authors_and_a_border_that_is_alwa
     assert torch.equal(given, other)  # of what is in the border nothing is seen
     border = torch.ones(32, 32, dtype=torch.bool)
     border[2:-2, 2:-2] = False
-    assert torch.equal(given[:, border], torch.ones(3, 240))
+    assert torch.equal(given[:, border], torch.zeros(3, 240))
     assert given[:, ~border].min() > 0 and given[:, ~border].max() < 1
+    (_, [first]), *_ = wide_stages(1024, 1, 1000)
+    scatter = float(next(first.parameters()).detach().std())
+    assert scatter == pytest.approx(4 * (2 / (784 + 1000)) ** 0.5, rel=0.01)
 
 
 def test_hierfavgs_networks_have_the_weights_of_the_paper() -> None:

@@ -15,6 +15,7 @@ from scenarios.experiment.grid import Grid
 from scenarios.papers import dadaquant, depthfl, heterofl, published, reproduce, tables
 from scenarios.papers.spec import SCALES
 from scenarios.run.run_folder import resolved_keys
+from tests.ledgers import made_run
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 COUNTED = heterofl.FIGURES["heterofl:2"]
@@ -128,6 +129,22 @@ def test_the_papers_scale_is_the_papers_protocol(
     own = tables.FIGURES[name].settings[setting]["paper"]
     keys = resolved_keys(load(own.scenario, own.overrides, method).scenario)
     assert {key: keys[key] for key in protocol} == protocol
+
+
+def test_the_error_of_an_autoencoder_is_that_of_its_last_hundred_rounds_without_the_border(tmp_path: Path) -> None:
+    made_run(tmp_path / "run", [0.9, *[None] * 98, 0.4, 0.2], 'method = "fedavg"\n[train]\nloss = "reconstruction"\n')
+    # 101 rounds: those of rounds 100 and 101 count, and of 1024 pixels 784 have an error.
+    error = published.squared_error(tmp_path / "run")
+    assert error == pytest.approx((0.4**2 + 0.2**2) / 2 * 1024 / 784)
+    figure = tables.FIGURES["adaptive:emnist-ae"]
+    assert {row: value for panel in figure.panels for row, value in panel.published.items()} == {
+        "FedAvg": 6.47e-3, "FedAdagrad": 4.2e-3, "FedAdam": 1.01e-3, "FedYogi": 0.98e-3
+    }  # fmt: skip
+    paper = figure.settings["emnist-ae"]["paper"]
+    scenario = load(paper.scenario, paper.overrides).scenario
+    assert (scenario.model.name, scenario.model.width, scenario.data.clients) == ("emnist-autoencoder", 1000, 3400)
+    assert (scenario.rounds.participants, scenario.rounds.max, scenario.train.batch) == (10, 3000, 20)
+    assert figure.rows["FedYogi"].overrides["server_options.lr"] == 0.0316
 
 
 @pytest.mark.parametrize("scale", SCALES)
