@@ -84,7 +84,7 @@ class Experiment:
     seeds: tuple[int, ...]
     run_set: RunSet
     targets: tuple[float, ...] = ()
-    """Scores whose costs are reported, the smallest first"""
+    """Scores whose costs are reported, the easiest first"""
 
     @property
     def score(self) -> RunScore:

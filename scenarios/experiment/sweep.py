@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from msgspec import to_builtins
 
-from edge.protocol.better import HIGHER
+from edge.protocol.better import HIGHER, LOWER
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.load import Loaded
 from scenarios.config.overrides import shown, words
@@ -122,7 +122,7 @@ class Sweep(Experiment):
             "axes": {axis.key: [shown(value) for value in axis.values] for axis in self.axes},
             "seeds": list(self.seeds),
             "targets": list(self.targets),
-            **({} if score == OF_ACCURACY else {"metric": score.metric}),
+            **({} if score == OF_ACCURACY else score.record),
             "rows": [row.plain(score) for row in rows],
             "tests": to_builtins(tests),
             **({"at": self._at(done["runs"])} if self.at else {}),
@@ -319,8 +319,8 @@ def default_run_id(grid: Grid, scenarios: Sequence[Loaded], judge: str = judged.
 
 
 def check_targets(targets: Sequence[Target], score: RunScore, name: str = "targets") -> tuple[float, ...]:
-    """The targets, each once and the smallest first; ScenarioError as of `target_of`. ``name``: in Python."""
-    return tuple(sorted({target_of(target, score, name) for target in targets}))
+    """The targets, each once and the easiest first; ScenarioError as of `target_of`. ``name``: in Python."""
+    return tuple(sorted({target_of(target, score, name) for target in targets}, reverse=score.better is LOWER))
 
 
 def target_of(target: Target, score: RunScore, name: str = "target") -> float:

@@ -13,7 +13,6 @@ from msgspec.structs import asdict
 from coordinator.rounds.amounts import BYTES, CO2E, ENERGY, ROUNDS, VIRTUAL_SECONDS, Amount
 from coordinator.rounds.budget import EARLY
 from costmodel.fleet.carbon import LEFT_OUT
-from edge.protocol.messages import ACCURACY
 from edge.protocol.plugins import display_name
 from scenarios.experiment import at_amounts, judged, statistics
 from scenarios.experiment.at_amounts import AmountReading
@@ -24,7 +23,7 @@ from scenarios.report import readings, result_tables
 from scenarios.report.columns import COUNT
 from scenarios.report.tables import Cell, Number, Table, TableColumn
 from scenarios.run.progress import Mean
-from scenarios.run.score import OF_ACCURACY, RunScore, named_score
+from scenarios.run.score import OF_ACCURACY, RunScore, score_in
 
 MOST_PAIRS = 20
 """Pairs of a table; of more, those with the smallest p are shown."""
@@ -103,7 +102,7 @@ class SweepResult:
     axes: Mapping[str, Sequence[str]]
     seeds: Sequence[int]
     targets: Sequence[float]
-    """Of the score"""
+    """Of the score, the easiest first"""
     score: RunScore
     """The metric by which its runs are judged"""
     rows: Sequence[SweepRow]
@@ -126,7 +125,7 @@ class SweepResult:
 
 def read(result: Result) -> SweepResult:
     """The result of `Sweep.result`, or of a part of its keys."""
-    score = named_score(result.get("metric", ACCURACY))
+    score = score_in(result)
     return SweepResult(
         scenario=result.get("scenario", ""),
         overrides=result.get("overrides", []),
@@ -204,12 +203,12 @@ def _co2e_note(result: SweepResult) -> list[str]:
 
 
 def answer(result: SweepResult) -> list[str]:
-    """The answer to what the sweep was asked, in sentences: who needs the least time and bytes until the highest
+    """The answer to what the sweep was asked, in sentences: who needs the least time and bytes until the hardest
     target; without a target, or where no row reaches it with all of its seeds, who has the best score."""
     rows = dict(zip(labels(result.rows), result.rows, strict=True))
     names = {row.name: label for label, row in rows.items()}
     tests = {(group.measure, group.target): group.pairs for group in result.tests}
-    target = max(result.targets, default=None)
+    target = result.targets[-1] if result.targets else None
 
     def sentence(reading: readings.Reading[Any], means: Mapping[str, Mean], key: str, at: float | None) -> str:
         p_values = {(names[pair.a], names[pair.b]): pair.p_holm for pair in tests[key, at]}
@@ -234,13 +233,13 @@ def answer(result: SweepResult) -> list[str]:
 def short(result: SweepResult, baseline: str | None = None) -> list[Table]:
     """The tables of the terminal: the tests of the last score and of what was asked, and every note once.
 
-    Whole runs are there where no row reaches the highest target with any seed.
+    Whole runs are there where no row reaches the hardest target with any seed.
     """
     shown, noted = [*_chosen(result), *_at(result), *_in_common(result), *_of_rows(result)], set[str]()
     shown += [*_of_clients(result), *_of_devices(result)]
-    highest = max(result.targets, default=None)
-    asked = [(readings.of_score(result.score)[0].key, None), *((amount.key, highest) for amount in ASKED)]
-    if highest is None or not any(row.statistics.to_target[-1].reached for row in result.rows):
+    hardest = result.targets[-1] if result.targets else None
+    asked = [(readings.of_score(result.score)[0].key, None), *((amount.key, hardest) for amount in ASKED)]
+    if hardest is None or not any(row.statistics.to_target[-1].reached for row in result.rows):
         shown.append(_totals(result))
     shown += [_tests(result, group, baseline) for group in _tested(result) if (group.measure, group.target) in asked]
     for index, table in enumerate(shown):

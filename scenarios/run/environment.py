@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -101,6 +101,14 @@ class CarbonRecord(Record):
         return Intensity(self.grams_per_kwh, self.zone, self.year, self.source, self.counts)
 
 
+class ScoreRecord(Record):
+    """The metric by which a run is judged, where that or the loss is the user's own."""
+
+    metric: str
+    better: Literal["higher", "lower"]
+    is_share: bool = False
+
+
 class Environment(Record):
     """The environment of a run. A key that does not concern a run is left out of its file."""
 
@@ -133,6 +141,7 @@ class Environment(Record):
     """The lowest first"""
     stops_at_target: bool = True
     asynchronous: bool = False
+    score: ScoreRecord | None = None
     files: dict[str, str] = {}
     """Key -> SHA-256 of each file that the fleet reads"""
     carbon: CarbonRecord | None = None

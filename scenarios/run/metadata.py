@@ -20,6 +20,7 @@ from costmodel.fleet import carbon
 from costmodel.fleet.carbon import LEFT_OUT, Intensity
 from costmodel.fleet.recorded_clients import gateway_of
 from edge.protocol.home import abbreviated
+from edge.protocol.losses import LOSSES
 from edge.runtime.numerics import processor
 from scenarios.config.validation import evaluated
 from scenarios.run import aggregators, client_values, evaluated_clients, own_method, progress, visits
@@ -30,6 +31,7 @@ from scenarios.run.environment import (
     DataSetRecord,
     Environment,
     PartitionRecord,
+    ScoreRecord,
     StepRecord,
     TierRecord,
     computing_parts,
@@ -73,6 +75,7 @@ def environment(
         ],
         "carbon": intensity and CarbonRecord(**asdict(intensity)),
         **own_method.record(loaded.method),
+        "score": None if loaded.scenario.train.loss in LOSSES else ScoreRecord(**vars(score_of(loaded.scenario.train))),
         "sources": dict(sources),
     }
     return Environment(

@@ -53,7 +53,7 @@ class ProgressPoint:
     score: float | None
     """The value by which the run is judged, such as its accuracy; None where the round was not evaluated"""
     best: float
-    """The best of them so far; before the first evaluation `Better.worst`, and 0 of accuracies"""
+    """The best of them so far; before the first evaluation `Better.worst`"""
     joules: float = 0.0
     """Of clients"""
     wan_nbytes: int | None = None
@@ -165,9 +165,7 @@ def after(
     if prices is not None:
         spent += prices.of(row.bytes_down + row.bytes_up, row.joules)
     has_price = above is not None or (prices is not None and prices.are_known)
-    nbytes, nominal, best = (
-        (last.nbytes, last.nominal_nbytes, last.best) if last else (0, 0.0, 0.0 if better is HIGHER else better.worst)
-    )
+    nbytes, nominal, best = (last.nbytes, last.nominal_nbytes, last.best) if last else (0, 0.0, better.worst)
     joules = (last.joules if last else 0.0) + row.joules
     return ProgressPoint(
         row.round + 1,

@@ -29,6 +29,7 @@ from coordinator.records.schema import (
 from coordinator.records.store import has_rounds, read
 from costmodel.config import Prices
 from costmodel.fleet.carbon import Intensity
+from edge.protocol.better import LOWER
 from edge.protocol.config import ModelProfile
 from edge.protocol.files import opened
 from edge.protocol.serialization import unpack_description
@@ -43,7 +44,7 @@ from scenarios.run import folder_files, plugin_sources, progress, run_records
 from scenarios.run.aggregators import LinkTotals, by_link, by_round
 from scenarios.run.client_values import BestRound, ByDevice, best_round, by_device
 from scenarios.run.environment import Environment
-from scenarios.run.score import RunScore, recorded_score
+from scenarios.run.score import RunScore, recorded_score, score_in
 
 MOST_DESCRIPTION_NBYTES = 8 * run_records.MOST_NBYTES
 """8 bytes for each class of each client, for which an environment has at least one"""
@@ -278,7 +279,11 @@ class RunFolder:
     @property
     def score(self) -> RunScore:
         """The metric by which the run is judged."""
-        return recorded_score(self.scenario)
+        known = recorded_score(self.scenario)
+        if known is not None:
+            return known
+        own = self.environment.score
+        return RunScore("score", LOWER, False) if own is None else score_in(own.model_dump())
 
     @property
     def target(self) -> float | None:

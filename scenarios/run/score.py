@@ -33,6 +33,12 @@ class RunScore:
         """How the score of clients' models is made of theirs, in words."""
         return "mean over clients" if self == OF_ACCURACY else "pooled over clients"
 
+    @property
+    def record(self) -> dict[str, object]:
+        """For JSON: its name; of one that does not ship, its direction, too."""
+        is_known = self == named_score(self.metric)
+        return {"metric": self.metric} | ({} if is_known else {"better": str(self.better), "is_share": self.is_share})
+
     def named(self, figures: Mapping[str, object]) -> dict[str, object]:
         """Figures by their keys in results: of accuracies ``clients_score`` is ``clients_accuracy``."""
         if self != OF_ACCURACY:
@@ -61,16 +67,22 @@ def score_of(train: TrainConfig) -> RunScore:
     return RunScore(row.name, Better(row.better), row.is_share)
 
 
+def score_in(recorded: Mapping[str, object]) -> RunScore:
+    """That of a result, as `RunScore.record` gives it; of accuracies, it may be left out."""
+    metric = str(recorded.get("metric", ACCURACY))
+    if "better" not in recorded:
+        return named_score(metric)
+    return RunScore(metric, Better(str(recorded["better"])), bool(recorded.get("is_share")))
+
+
 def named_score(metric: str) -> RunScore:
     """That of a recorded metric; of one that does not ship, its name alone."""
     row = METRICS.get(metric)
     return RunScore(metric, LOWER, False) if row is None else RunScore(row.name, Better(row.better), row.is_share)
 
 
-def recorded_score(scenario: Mapping[str, Any]) -> RunScore:
-    """That of a recorded run, from the tables of its scenario, which execute no code: of a loss of a user's own, only
-    that lower values are better."""
+def recorded_score(scenario: Mapping[str, Any]) -> RunScore | None:
+    """That of a recorded run, from the tables of its scenario, which execute no code; None for a loss of a user's own,
+    of which the environment says it."""
     loss = str((scenario.get("train") or {}).get("loss", CROSS_ENTROPY))
-    if loss not in LOSSES:
-        return RunScore("score", LOWER, False)
-    return named_score(LOSSES[loss].score)
+    return named_score(LOSSES[loss].score) if loss in LOSSES else None

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
-from edge.protocol.better import HIGHER
+from edge.protocol.better import HIGHER, Better
 from scenarios.config.errors import Argument, ReportError, ScenarioError
 from scenarios.experiment.sweep import Target, target_of
 from scenarios.report import html, labels, stages, terminal
@@ -28,7 +28,7 @@ from scenarios.report.tables import Cell, Number, Table, TableColumn, of_texts
 from scenarios.run.plugin_sources import not_imported
 from scenarios.run.progress import Mean, Trail, accumulated
 from scenarios.run.run_finder import found
-from scenarios.run.score import RunScore, named_score
+from scenarios.run.score import RunScore
 from scenarios.studies.replay import prepared
 
 FACTOR = Quantity({"x": 1}, 2)
@@ -86,9 +86,16 @@ class AuditResult(Struct, frozen=True):
 
     metric: str
     """By which the runs are judged"""
+    better: Better
+    is_share: bool
     target: float | None
     """Of it"""
     rows: list[AuditRow]
+
+    @property
+    def score(self) -> RunScore:
+        """The metric by which the runs are judged."""
+        return RunScore(self.metric, self.better, self.is_share)
 
 
 def spent_by(run: RecordedRun, rounds: int | None = None) -> StageTotals:
@@ -218,7 +225,7 @@ class Audit:
                     reference=None if pair is None else pair.result(),
                 )
             )
-        return AuditResult(self.score.metric, self.target, rows)
+        return AuditResult(**vars(self.score), target=self.target, rows=rows)
 
 
 def _slots(spent: Sequence[StageTotals]) -> list[SlotMeans]:
@@ -321,7 +328,7 @@ def _other_data(settings: labels.Settings, other: labels.Settings) -> list[str]:
 
 def sentences(result: AuditResult, with_factors: bool) -> list[str]:
     """A sentence per row that says what it lacks to be compared, or ``with_factors`` also the result."""
-    lines, score = [], named_score(result.metric)
+    lines, score = [], result.score
     used = {row.reference.name for row in result.rows if row.reference}
     for row in result.rows:
         pair = row.reference
@@ -345,7 +352,7 @@ def sentences(result: AuditResult, with_factors: bool) -> list[str]:
 
 def tables(result: AuditResult) -> list[Table]:
     """The stages of whole runs, the factors at equal accuracy, and what travelled by slot if that is more than one."""
-    rows, score = result.rows, named_score(result.metric)
+    rows, score = result.rows, result.score
     shown = [stage for stage in stages.STAGES if any(row.whole[stage.key].mean for row in rows)]
     texts = [[stage.heading, *_texts(stage.quantity, [row.whole[stage.key] for row in rows])] for stage in shown]
     rules: dict[str, list[str]] = {}
@@ -400,7 +407,7 @@ def pair_tables(result: AuditResult) -> Iterator[Table]:
             ]
             for stage in stages.STAGES
         ]
-        title = f"until {named_score(result.metric).text(pair.score)}: {row.name} against {pair.name}"
+        title = f"until {result.score.text(pair.score)}: {row.name} against {pair.name}"
         yield of_texts(title, ["", row.name, pair.name, "factor"], texts)
 
 

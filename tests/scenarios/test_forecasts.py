@@ -21,6 +21,7 @@ from scenarios.config.load import load
 from scenarios.config.overrides import parsed
 from scenarios.experiment.run_set import PlannedRun, RunSet
 from scenarios.run.run_folder import RunFolder
+from scenarios.run.score import RunScore
 from scenarios.studies.audit import audit
 from tests import warm
 from tests.scenarios.runs import QUICK, resumed, run_with
@@ -149,20 +150,22 @@ def test_lower_errors_are_better_in_sweeps_comparisons_and_audits(
         "--at=rounds=2",
     )
     swept = printed(capsys, "sweep", "digits", *setting, *grid, *out, "--report", "--run-id=swept")
-    assert swept["metric"] == "rmse" and swept["targets"] == [0.1, 3.0]
+    assert swept["metric"] == "rmse" and swept["targets"] == [3.0, 0.1]
     rows = {row["name"]: row for row in swept["rows"]}
     lazy, own = rows["method=fedavg train.lr=0"], rows["method=local train.lr=0.01"]
     assert own["score"]["mean"] < lazy["score"]["mean"] == lazy["best_score"]["mean"]
     assert "accuracy" not in own
     reached = {name: [each["reached"] for each in row["to_target"]] for name, row in rows.items()}
-    assert reached == {name: [0, int(name.endswith("0.01"))] for name in rows}
+    assert reached == {name: [int(name.endswith("0.01")), 0] for name in rows}
     assert own["worst_decile"]["mean"] > own["clients_score"]["mean"]  # the largest error is the worst
     at = swept["at"]["rounds"][0]
     assert at["amount"] == 2 and set(at["score"]) == set(rows)
     page = (tmp_path / "digits" / "swept" / "report.html").read_text()
     best = min(rows.values(), key=lambda row: float(row["score"]["mean"]))
     answer = page.partition('class="answer">')[2].partition("</p>")[0]
-    assert answer.startswith("4 local lr=0.01 has the lowest virtual time to rmse 3: ")
+    assert answer.startswith(
+        "No row reaches rmse 0.1 with all of its seeds. 2 fedavg lr=0.01 has the lowest final rmse"
+    )
     (short,) = [each for each in page.split("<table") if "rmse, last" in each][:1]
     assert f"{best['score']['mean']:.2f}" in short
 
@@ -241,6 +244,20 @@ def test_a_target_that_runs_do_not_have_is_refused(
     more = ("train.lr=0.1,0.2", "train.loss=mse")
     assert run_command([command[0], "digits", *setting, *more, *command[1:], "--out", str(tmp_path)]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_a_loss_of_ones_own_may_be_judged_by_a_metric_that_is_to_be_high(
+    tmp_path: Path, launcher: WorkerLauncher, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ("train.loss=tests.plugins.expectile:ROW", 'stop.target={metric="r2",above=0.99}', "train.lr=0.05")
+    made = run_with(tmp_path, launcher, 1, *words(tmp_path, *own), run_id="own")
+    folder = RunFolder(Path(made["run_dir"]))
+    assert folder.score == RunScore("r2", HIGHER, False)
+    scores = [row[0] for row in read(folder.ledger, "SELECT score FROM rounds ORDER BY round")]
+    assert (made["metric"], made["best_score"], folder.trail.best) == ("r2", max(scores), max(scores))
+    assert made["best_round"]["score"] == max(scores) > 0
+    audited = printed(capsys, "audit", made["run_dir"])
+    assert (audited["metric"], audited["better"], audited["is_share"]) == ("r2", "higher", False)
 
 
 def test_an_experiment_has_one_metric(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from coordinator.workers.task import Stopped
 from costmodel.fleet.devices import Device, Network, basis
 from costmodel.fleet.fleet import DEVICE_FIGURES, Fleet
 from costmodel.fleet.model_demand import figures_of_speed
-from edge.protocol.better import HIGHER
 from edge.protocol.files import write_text
 from scenarios.config.errors import ScenarioError, one_paragraph
 from scenarios.config.load import Loaded
@@ -374,7 +373,7 @@ def _at_best(objective: Objective, trails: Mapping[int, Trail], is_open: Set[int
     """The `halving.place` of a finalist whose open runs went on as well as they could: with the target in the next
     round for what they have spent, or without a target with the best score that there can be."""
     values = {seed: objective.value(trail) for seed, trail in trails.items()}
-    most = 1.0 if objective.score.better is HIGHER else 0.0
+    most = 1.0 if objective.score.is_share else -objective.score.better.worst
     best = {seed: most if objective.target is None else objective.spent(trails[seed][-1]) for seed in is_open}
     return halving.place(objective, list({**values, **best}.values()))
 

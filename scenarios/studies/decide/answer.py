@@ -9,10 +9,11 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from edge.protocol.better import HIGHER, Better
 from edge.protocol.bounds import MOST_NUMBER
 from edge.protocol.messages import ACCURACY
 from scenarios.run.progress import Mean
-from scenarios.run.score import RunScore, named_score
+from scenarios.run.score import RunScore
 
 Number = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
 Count = Annotated[int, Meta(ge=0)]
@@ -124,11 +125,14 @@ class Sought(Struct, frozen=True):
     cost: str
     budgets: dict[str, float]
     metric: str = ACCURACY
+    better: Better = HIGHER
+    """Of the metric"""
+    is_share: bool = True
 
     @property
     def score(self) -> RunScore:
         """The metric by which runs are judged."""
-        return named_score(self.metric)
+        return RunScore(self.metric, self.better, self.is_share)
 
 
 class CandidateRow(Struct, frozen=True):

@@ -359,7 +359,11 @@ class Decision(Experiment):
             scenario=self.scenario,
             overrides=words({**self.overrides, **self.held_out}),
             objective=Sought(
-                objective.text, objective.target, objective.cost, dict(objective.budgets), objective.metric
+                objective.text,
+                objective.target,
+                objective.cost,
+                dict(objective.budgets),
+                **vars(objective.score),
             ),
             seeds=list(self.seeds),
             candidates=[self._row(standing) for standing in walk.standings.values()],

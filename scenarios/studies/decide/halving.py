@@ -67,10 +67,8 @@ def ahead(objective: Objective, one: Trail, other: Trail) -> int:
 
 
 def _best(objective: Objective, trail: Trail) -> float:
-    """The best score; without any, what every score is at least as good as: 0 of accuracies."""
-    if trail.best is not None:
-        return trail.best
-    return 0.0 if objective.score.better is HIGHER else math.inf
+    """The best score; without any, the worst that there can be."""
+    return objective.score.better.worst if trail.best is None else trail.best
 
 
 def _sign(value: float) -> int:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from coordinator.rounds.amounts import BY_NAME, NOMINAL_BYTES, VIRTUAL_SECONDS
 from costmodel import units
 from edge.protocol.better import HIGHER, LOWER, Better
-from edge.protocol.messages import ACCURACY
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.experiment.sweep import Target, target_of
 from scenarios.run.progress import Limits, ProgressPoint, Trail
-from scenarios.run.score import OF_ACCURACY, RunScore, named_score
+from scenarios.run.score import OF_ACCURACY, RunScore
 
 BUDGET = 'bytes="2 GB"'
 AMOUNTS = {name: amount for name, amount in BY_NAME.items() if amount is not NOMINAL_BYTES}
@@ -34,13 +33,8 @@ class Objective:
     """That is to be low, the name of an amount; without a target it is the axis of figures alone"""
     budgets: Mapping[str, float]
     """Name of an amount -> its limit in SI units"""
-    metric: str = ACCURACY
-    """By which runs are judged"""
-
-    @property
-    def score(self) -> RunScore:
-        """The metric by which runs are judged."""
-        return named_score(self.metric)
+    score: RunScore = OF_ACCURACY
+    """The metric by which runs are judged"""
 
     @property
     def limits(self) -> Limits:
@@ -91,7 +85,7 @@ class Objective:
         within = f" within {budgets}" if budgets else ""
         if self.target is None:
             best = "highest" if self.score.better is HIGHER else "lowest"
-            return f"{best} {self.metric}{within}"
+            return f"{best} {self.score.metric}{within}"
         return f"least {AMOUNTS[self.cost].heading} to {self.score.text_of_target(self.target)}{within}"
 
 
@@ -132,7 +126,7 @@ def objective_of(
         raise ScenarioError(
             Argument("cost", repr(chosen)), f": unknown amount {chosen!r}, {nearest(chosen, list(AMOUNTS))}"
         )
-    return Objective(goal, chosen, limits, score.metric)
+    return Objective(goal, chosen, limits, score)
 
 
 def budgets_of(asked: Mapping[str, units.Quantity] | Sequence[str]) -> Mapping[str, units.Quantity]:
