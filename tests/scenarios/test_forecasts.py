@@ -23,6 +23,7 @@ from scenarios.experiment.run_set import PlannedRun, RunSet
 from scenarios.run.run_folder import RunFolder
 from scenarios.run.score import RunScore
 from scenarios.studies.audit import audit
+from scenarios.studies.forecast.pace import read_rounds
 from tests import warm
 from tests.scenarios.runs import QUICK, resumed, run_with
 
@@ -249,13 +250,14 @@ def test_a_target_that_runs_do_not_have_is_refused(
 def test_a_loss_of_ones_own_may_be_judged_by_a_metric_that_is_to_be_high(
     tmp_path: Path, launcher: WorkerLauncher, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = ("train.loss=tests.plugins.expectile:ROW", 'stop.target={metric="r2",above=0.99}', "train.lr=0.05")
+    own = ("train.loss=tests.plugins.expectile:ROW", 'stop.target={metric="r2",above=0.99999}', "train.lr=0.05")
     made = run_with(tmp_path, launcher, 1, *words(tmp_path, *own), run_id="own")
     folder = RunFolder(Path(made["run_dir"]))
     assert folder.score == RunScore("r2", HIGHER, False)
     scores = [row[0] for row in read(folder.ledger, "SELECT score FROM rounds ORDER BY round")]
     assert (made["metric"], made["best_score"], folder.trail.best) == ("r2", max(scores), max(scores))
     assert made["best_round"]["score"] == max(scores) > 0
+    assert [each.is_evaluated for each in read_rounds(folder.folder)] == [True] * 3  # which --estimate measures by
     audited = printed(capsys, "audit", made["run_dir"])
     assert (audited["metric"], audited["better"], audited["is_share"]) == ("r2", "higher", False)
 

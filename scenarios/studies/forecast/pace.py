@@ -54,8 +54,9 @@ def read_rounds(folder: Path, with_flops: bool = False) -> list[MeasuredRound]:
     for visit in run.query("SELECT round, kind, flops FROM visits") if with_flops else ():
         if visit["kind"] in TRAINED:
             flops[visit["round"]].append(visit["flops"])
-    rows = run.query("SELECT round, wall_s, accuracy FROM rounds JOIN host_rounds USING (round) ORDER BY round")
-    return [MeasuredRound(row["wall_s"], row["accuracy"] is not None, flops[row["round"]]) for row in rows]
+    query = "SELECT round, wall_s, COALESCE(score, accuracy) AS judged FROM rounds JOIN host_rounds USING (round)"
+    rows = run.query(f"{query} ORDER BY round")
+    return [MeasuredRound(row["wall_s"], row["judged"] is not None, flops[row["round"]]) for row in rows]
 
 
 def seconds_per_round(rounds: Sequence[MeasuredRound]) -> float | None:
