@@ -27,6 +27,7 @@ from scenarios.run import client_values, visits
 from scenarios.run.plugin_sources import not_imported
 from scenarios.run.progress import Limits, percent
 from scenarios.run.run_finder import FoundRuns, found
+from scenarios.run.score import sentence
 
 MAX_EVENTS = 200
 MOST_CRITICAL, MOST_CRITICAL_BESIDE_OTHERS = 5, 3
@@ -183,6 +184,7 @@ def render(template: str, filters: Mapping[str, Callable[..., Any]] | None = Non
     )
     # The text of a cell may be broken between a mean and its interval alone.
     templates.filters["breakable"] = lambda text: text.replace(" ", NO_BREAK).replace(f"{NO_BREAK}±", " ±")
+    templates.filters["sentence"] = sentence
     templates.filters |= filters or {}
     return templates.get_template(template).render(**values)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,13 @@ from edge.protocol.losses import CROSS_ENTROPY, LOSSES
 from edge.training.metrics.registry import METRICS, metric_row
 
 ACRONYMS = ("rmse", "mae", "mase", "auroc", "f1", "r2")
+
+
+def sentence(text: str) -> str:
+    """A text as sentences and headings begin: "RMSE of clients", "Accuracy of clients"."""
+    word = re.match(r"\w*", text)
+    first = "" if word is None else word[0]
+    return first.upper() + text[len(first) :] if first in ACRONYMS else text[:1].upper() + text[1:]
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,7 @@ class RunScore:
     @property
     def title(self) -> str:
         """At the beginning of a sentence: "Accuracy", or "RMSE"."""
-        return self.metric.upper() if self.metric in ACRONYMS else self.metric.capitalize()
+        return sentence(self.metric)
 
     @property
     def over_clients(self) -> str:

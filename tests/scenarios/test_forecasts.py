@@ -169,6 +169,7 @@ def test_lower_errors_are_better_in_sweeps_comparisons_and_audits(
     )
     (short,) = [each for each in page.split("<table") if "rmse, last" in each][:1]
     assert f"{best['score']['mean']:.2f}" in short
+    assert "<h3>RMSE</h3>" in page and "<h3>RMSE of clients</h3>" in page
 
     folders = [run["run_dir"] for run in swept["runs"]]
     audited = printed(capsys, "audit", *folders, "--twin", folders[0])
