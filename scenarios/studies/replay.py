@@ -33,7 +33,7 @@ from scenarios.run.app_folder import runnable_app
 from scenarios.run.folder_files import DESCRIPTION
 from scenarios.run.progress import accumulated
 from scenarios.run.run_folder import SCENARIO, RunFolder
-from scenarios.run.score import RunScore, score_of
+from scenarios.run.score import RunScore, named_score, score_of
 from scenarios.run.setup import RunInputs, Setup
 from scenarios.studies import app_replay
 from scenarios.studies.replayed_run import OtherVisits, PreparedReplay, RecordedRounds, RetimedRun
@@ -41,6 +41,7 @@ from scenarios.studies.replayed_run import OtherVisits, PreparedReplay, Recorded
 TABLES = ("fleet", "budget")
 KEYS = (
     "stop.target_accuracy",
+    "stop.target",
     "rounds.policy",
     "rounds.over_select",
     "rounds.deadline",
@@ -85,7 +86,10 @@ class ReplayResult(Struct, frozen=True):
     rounds: int
     other_end: str | None
     """Why one is longer than the other"""
+    metric: str
+    """By which the run is judged"""
     target_accuracy: float | None
+    """Of that metric"""
     virtual_seconds: list[float]
     time_to_target_s: list[float | None]
     joules: list[float]
@@ -128,6 +132,7 @@ def replay(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False) 
         overrides=words(overrides),
         rounds=new.rounds,
         other_end=new.other_end,
+        metric=scenario.train.score,
         target_accuracy=target,
         virtual_seconds=[rows[-1].end_s for rows in both],
         time_to_target_s=[time_to(target, rows, score_of(scenario.train)) for rows in both],
@@ -275,7 +280,8 @@ def show(result: ReplayResult, stream: IO[str] | None = None) -> None:
 
     add(VIRTUAL_SECONDS.heading, result.virtual_seconds, SECONDS)
     if result.target_accuracy is not None:
-        add(f"{VIRTUAL_SECONDS.heading} to {100 * result.target_accuracy:g} %", result.time_to_target_s, SECONDS)
+        target = named_score(result.metric).text_of_target(result.target_accuracy)
+        add(f"{VIRTUAL_SECONDS.heading} to {target}", result.time_to_target_s, SECONDS)
     add("energy", result.joules, JOULES)
     if any(grams is not None for grams in result.co2e_grams):
         table.add_row(CO2E.heading, *cells(GRAMS, result.co2e_grams, missing="-"))

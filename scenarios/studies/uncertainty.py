@@ -385,10 +385,10 @@ def throughput_sigma(device: Device, families: Sequence[str], by_basis: Mapping[
 def show(found: DrawnRuns, kept: Sequence[Path]) -> None:
     """Print a row per time, with a column per group, and a row per pair of them; ``kept``: files of the draws."""
     labels = [group.label for group, _ in found.groups]
-    times, draws = [each for _, each in found.groups], found.draws.count
+    times, draws, score = [each for _, each in found.groups], found.draws.count, found.runs[0].score
     rows = [["virtual time", *drawn_times.median_texts(times, "virtual_seconds")]]
     if found.target is not None:
-        rows.append([f"to {100 * found.target:g} %", *drawn_times.median_texts(times, "time_to_target_s")])
+        rows.append([f"to {score.text_of_target(found.target)}", *drawn_times.median_texts(times, "time_to_target_s")])
         rows.append(["reached in", *(f"{100 * each.reached:.0f} % of draws" for each in times)])
     rows.append(["scope", *(scope(len(each.by_seed)) for each in times)])
     notes = [
@@ -415,7 +415,7 @@ def show(found: DrawnRuns, kept: Sequence[Path]) -> None:
         for (i, j), pair in found.chances.items()
     ]
     if pairs and found.target is not None:
-        title = f"which reaches {100 * found.target:g} % first"
+        title = f"which reaches {score.text_of_target(found.target)} first"
         terminal.print_table(of_texts(title, ["", "probability", "scope"], pairs))
     for path in kept:
         terminal.print_path("kept", path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from scenarios.run.run_folder import RunFolder
 from scenarios.run.score import RunScore
 from scenarios.studies.audit import audit
 from scenarios.studies.forecast.pace import read_rounds
+from scenarios.studies.replay import replay, show
 from tests import warm
 from tests.scenarios.runs import QUICK, resumed, run_with
 
@@ -91,6 +93,12 @@ def test_a_target_below_ends_a_run_and_a_forecast_that_loses_to_none_says_so(
 ) -> None:
     easy = run_with(tmp_path, launcher, 1, *words(tmp_path, 'stop.target={metric="rmse",below=1000}'), run_id="easy")
     assert (easy["stopped_by"], easy["rounds"], easy["target"], easy["rounds_to_target"]) == ("target", 1, 1000.0, 1)
+    again = replay(Path(easy["run_dir"]), parsed(["fleet.devices={raspberry-pi-4=1.0}"]))
+    assert (again.metric, again.target_accuracy, [each is not None for each in again.time_to_target_s]) == (
+        *("rmse", 1000.0), [True, True]
+    )  # fmt: skip
+    show(again, stream := StringIO())
+    assert "virtual time to rmse 1000" in stream.getvalue()
     lazy = run_with(tmp_path, launcher, 1, *words(tmp_path, "train.lr=0", "rounds.max=1"), run_id="lazy")
     assert list(lazy["baselines"]) == ["last value", "a season before"]
     losses = [text for text in lazy["warnings"] if text.startswith("the model loses to a forecast that needs none, ")]

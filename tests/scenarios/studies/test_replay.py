@@ -179,8 +179,8 @@ TRAINS = "would change the training"
     [
         (
             "train.lr=0.3",
-            f"command line: train.lr: {TRAINS}; a replay takes fleet, budget and stop.target_accuracy, rounds.policy, "
-            "rounds.over_select, rounds.deadline, rounds.min_fraction, rounds.on_late",
+            f"command line: train.lr: {TRAINS}; a replay takes fleet, budget and stop.target_accuracy, stop.target, "
+            "rounds.policy, rounds.over_select, rounds.deadline, rounds.min_fraction, rounds.on_late",
         ),
         ("seed=1", f"command line: seed: {TRAINS}"),
         ("flet.server.down=1", "command line: unknown key flet, did you mean 'fleet'"),
