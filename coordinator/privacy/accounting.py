@@ -102,7 +102,8 @@ def _log_fixed(noise: float, rate: float, order: int) -> float:
             if order <= EXACT:
                 low, high = 2 * (number // 2), 2 * -(-number // 2)
                 term = min(term, math.log(4) + (_log_difference(noise, low) + _log_difference(noise, high)) / 2)
-        terms.append(term + number * math.log(rate) + _log_choose(order, number))
+        log_choose = math.lgamma(order + 1) - math.lgamma(number + 1) - math.lgamma(order - number + 1)
+        terms.append(term + number * math.log(rate) + log_choose)
     return float(np.logaddexp.reduce(terms))
 
 
@@ -117,10 +118,6 @@ def _log_difference(noise: float, number: int) -> float:
             return number * logs
 
     return _log_expectation(noise, number, log_power)
-
-
-def _log_choose(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def epsilon(curve: Curve, delta: float) -> float:
