@@ -55,6 +55,7 @@ from numpy.typing import NDArray
 from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.submodels import Submodels
 from coordinator.aggregation.weighted_sum import WeightedSum
+from coordinator.privacy.central_noise import CentralNoise
 from coordinator.records.client_vectors import ClientVectors
 from edge.protocol.codecs.update_codec import DownloadFrame
 from edge.protocol.config import TrainConfig
@@ -120,6 +121,10 @@ class ServerContext:
     """Vectors that the server stores per client"""
     submodels: Submodels | None = None
     """The parts of the model that clients hold; None: all hold the whole model"""
+    privacy: CentralNoise | None = None
+    """The noise on sums of clipped updates, where clients have central differential privacy"""
+    weight_cap: int | None = None
+    """``privacy.weight_cap``"""
     members: int | None = None
     """Clients that belong to the aggregator which the server side is for; None: it is for all clients"""
 
@@ -136,6 +141,8 @@ class ServerContext:
     def weight_of(self, client: int) -> float:
         """The aggregation weight of a client's updates, as ``aggregate.weights`` says."""
         samples = int(self.samples[client])
+        if self.weight_cap is not None:
+            return min(samples / self.weight_cap, 1.0)
         if self.weights == "trained":
             return float(self.train.usable(samples))
         return float(samples) if self.weights == "size" else 1.0
@@ -420,6 +427,16 @@ class ServerStrategy(NumberLog):
         """The aggregation weight of an update in the mean of one block of one model: finite, and at least 0."""
         return self.setup.weight_of(reply.client)
 
+    def clipped(self, update: Update, start: Models) -> Update:
+        """An update that counts, as it is summed: clipped where clients have central differential privacy.
+
+        ``start``: the models that its visit started from.
+        """
+        privacy = self.setup.privacy
+        if privacy is None or not update.payload:
+            return update
+        return privacy.clipped(update, self.part_of(start[GLOBAL], update.variant))
+
     @final
     def aggregation_weights(self, clients: Sequence[int]) -> dict[int, float]:
         """client -> aggregation weight in the mean of these clients; the weights add up to 1."""
@@ -432,7 +449,9 @@ class ServerStrategy(NumberLog):
 
         Updates come in client order; in asynchronous policies in order of arrival, perhaps several of one client.
         """
-        submodels = self.setup.submodels
+        submodels, privacy = self.setup.submodels, self.setup.privacy
+        if privacy is not None:
+            privacy.receive(self.setup.weight_of(reply.client))
         for slot, name in self.targets(reply).items():
             for key, vector in reply.payload.get(slot, {}).items():
                 weight = self.weight(reply, name, key)
@@ -451,15 +470,23 @@ class ServerStrategy(NumberLog):
 
     def accumulate_sums(self, totals: Totals, clients: Sequence[int]) -> None:
         """Add the partial sums of these clients' updates in place of these; they include the aggregation weights."""
+        if self.setup.privacy is not None:
+            self.setup.privacy.receive(sum(map(self.setup.weight_of, clients)))
         for key, total in totals.get(MODEL, {}).items():
             self.sums[GLOBAL, key].add(sum_vector(total), 1.0)
 
     def step(self) -> None:
         """Make the next models from the sums; a block without any weight stays as it is."""
         before, after = self.models, {name: dict(model) for name, model in self.models.items()}
+        privacy = self.setup.privacy
+        if privacy is not None:  # blocks get noise whether updates have arrived or not
+            for key in self.setup.up:
+                self.sums.setdefault((GLOBAL, key), WeightedSum())
         for (name, key), total in self.sums.items():
             current = before[name][key].data
             average = total.mean(current)
+            if privacy is not None:
+                average = privacy.mean(key, current, average)
             if average is not None:
                 if not key.endswith(BUFFERS):
                     average = self._optimised(key if name == GLOBAL else f"{name}/{key}", current, average)
@@ -469,6 +496,8 @@ class ServerStrategy(NumberLog):
         self.sums.clear()
         for extension in self.extensions:
             after[GLOBAL] = extension.step(before[GLOBAL], after[GLOBAL])
+        if privacy is not None:
+            privacy.end_step()
         self.models = after
 
     def _optimised(self, key: str, current: Floats, average: Floats) -> Floats:
@@ -544,6 +573,8 @@ class ServerStrategy(NumberLog):
         state = {f"optimiser/{name}": array for name, array in self.optimiser.state().items()}
         for index, extension in enumerate(self.extensions):
             state |= {f"part{index}/{name}": array for name, array in extension.state().items()}
+        if self.setup.privacy is not None:
+            state |= self.setup.privacy.state()
         return state if self.setup.submodels is None else state | self.setup.submodels.state()
 
     def restore(self, models: Models, state: State) -> None:
@@ -556,6 +587,8 @@ class ServerStrategy(NumberLog):
         self.optimiser.restore(under("optimiser/"))
         for index, extension in enumerate(self.extensions):
             extension.restore(under(f"part{index}/"))
+        if self.setup.privacy is not None:
+            self.setup.privacy.restore(state)
         if self.setup.submodels is not None:
             self.setup.submodels.restore(state)
 

@@ -124,13 +124,23 @@ class TieredServer(ServerStrategy):
         super().__init__(setup)
         self.aggregator_of, self._parents, self._codec = aggregator_of, parents, codec
         self._meetings = 0
-        self.top = make(setup)
-        plain = replace(setup, optimiser=ServerOptimizer())
+        # Aggregators add noise to the sums of their own clients; above them there are means of models.
+        self.top = make(replace(setup, privacy=None))
+        plain, privacy = replace(setup, optimiser=ServerOptimizer()), setup.privacy
         counts = [np.bincount(aggregator_of, minlength=parents[0].size)]
         for below, above in pairwise(parents):
             counts.append(np.bincount(below, counts[-1], above.size).astype(np.int64))
         members = [np.maximum(of_tier, 1).tolist() for of_tier in counts]
-        self.aggregators = [make(replace(plain, members=count)) for count in members[0]]
+        self.aggregators = [
+            make(
+                replace(
+                    plain,
+                    members=count,
+                    privacy=None if privacy is None else privacy.at_station(index, count / len(setup.samples)),
+                )
+            )
+            for index, count in enumerate(members[0], 1)
+        ]
         for side in self.aggregators:
             side.models = dict(self.top.models)
         self._lowest = list(map(Aggregator, members[0], self.aggregators))
@@ -190,6 +200,9 @@ class TieredServer(ServerStrategy):
 
     def weight(self, reply: Update, model: str, key: str) -> float:
         return self.of_client(reply.client).weight(reply, model, key)
+
+    def clipped(self, update: Update, start: Models) -> Update:
+        return self.of_client(update.client).clipped(update, start)
 
     def accumulate(self, reply: Update) -> None:
         self.of_client(reply.client).accumulate(reply)

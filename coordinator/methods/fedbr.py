@@ -276,5 +276,13 @@ SPEC = ObjectiveSpec(
         nominal_period=lambda options: options.period,
     ),
     records=Records(table=CHOICES, progress=ProgressColumn("alpha", lambda blocks: range(1, blocks)), figure=FIGURE),
-    refusals=Refusals(asynchronous=refused_without_rounds),
+    refusals=Refusals(
+        asynchronous=refused_without_rounds,
+        privacy=lambda options, train: (
+            "its bandit learns from losses that clients report without noise; choose method_options.alpha = a number "
+            "or random"
+            if options.alpha == "gmbs"
+            else None
+        ),
+    ),
 )

@@ -35,16 +35,23 @@ class FedDynExtension(ServerExtension):
         """Σ θ_i since the last step, unweighted"""
 
     def accumulate(self, reply: Update) -> None:
-        """Add θ_i."""
+        """Add θ_i; with differential privacy h is learned of the noisy mean."""
+        if self.setup.privacy is not None:
+            return
         for key, total in self.sums.items():
             total.add(reply.payload[MODEL][key].data, 1.0)
 
     def step(self, before: Model, after: Model) -> Model:
         """Update h, then set θ = mean − h/α; buffers stay the method's."""
         stepped = dict(after)
+        privacy = self.setup.privacy
         for key, total in self.sums.items():
-            if total.total is not None:
-                moved = total.total - total.weight * before[key].data.astype(np.float64)
+            if privacy is not None or total.total is not None:
+                if privacy is not None:  # of the noisy mean, as of so many clients
+                    moved = privacy.cohort * privacy.changes[key]
+                else:
+                    assert total.total is not None
+                    moved = total.total - total.weight * before[key].data.astype(np.float64)
                 scale = self.options.coefficient / len(self.setup.samples)
                 self.h[key] = (self.h[key] - scale * moved).astype(np.float32)
                 stepped[key] = Vector((after[key].data - self.h[key] / self.options.coefficient).astype(np.float32))
@@ -71,6 +78,7 @@ SPEC = CorrectionSpec(
     client_state=numbers_of_model,
     individual_updates=lambda options: True,
     refusals=Refusals(
+        privacy=lambda options, train: None,
         tiers="the server's gradient is a sum over all clients, of which an aggregator sees its own",
         server_optimizers=("plain",),
         # λ_i refers to the model that a client downloaded, h to the one that the server steps from.

@@ -45,6 +45,7 @@ from coordinator.methods import (
     stochdepth,
 )
 from coordinator.methods.spec import CorrectionSpec, MethodPart, ObjectiveSpec
+from edge.protocol.config import TrainConfig
 from edge.protocol.options.base import Options, joined
 from edge.protocol.payload import Layout
 from edge.protocol.plugins import FLOWER_APP, find
@@ -157,6 +158,23 @@ class Method:
         for correction in self.corrections:
             if correction.individual_updates(options) or _overrides(correction.server, ("accumulate",)):
                 return correction.name
+        return None
+
+    def refuses_privacy(self, options: Options, train: TrainConfig, is_central: bool) -> str | None:
+        """Why clients have no differential privacy with this method, or None; ``is_central``: noise is on sums."""
+        for part in self.parts:
+            reason = part.refusals.privacy
+            if reason is not None and (why := reason(options, train)) is not None:
+                return f"{part.name}: {why}"
+            if reason is None and is_central and part.individual_updates(options):
+                return f"{part.name}: its server side needs single updates, and noise is on their sum alone"
+        if not is_central:
+            return None
+        objective = self.objective
+        if objective.refusals.privacy is None and _overrides(objective.server, ("accumulate", "weight", "targets")):
+            return f"{objective.name}: its server side needs single updates, and noise is on their sum alone"
+        if objective.model.initial_models(options) > 1:
+            return f"{objective.name}: has several models, and noise is on the sum of one"
         return None
 
     def decides_without_updates(self, options: Options) -> bool:

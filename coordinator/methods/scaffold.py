@@ -61,8 +61,11 @@ class ScaffoldExtension(ServerExtension):
         return {} if self.options.lean else {CONTROL: {key: vector.data.size for key, vector in self.c.items()}}
 
     def accumulate(self, reply: Update) -> None:
-        """Add Δc_i, or with ``lean`` θ_i/(Kη)."""
+        """Add Δc_i, or with ``lean`` θ_i/(Kη); with differential privacy, and so with ``lean``, c is learned of the
+        noisy mean."""
         weight, train = 1.0, self.setup.train
+        if self.setup.privacy is not None:
+            return
         if self.options.lean:
             moved = train.step_sum(int(reply.numbers["steps"])) * train.lr_in(reply.round)
             if moved <= 0:  # a visit without steps
@@ -75,6 +78,12 @@ class ScaffoldExtension(ServerExtension):
     def step(self, before: Model, after: Model) -> Model:
         """c ← c + (1/N) Σ Δc_i; the model stays the method's."""
         c = dict(self.c)  # visits under way hold the one before
+        privacy, train = self.setup.privacy, self.setup.train
+        for key in self.sums if privacy is not None else ():
+            assert privacy is not None and train.local_steps is not None
+            moved = train.step_sum(train.local_steps) * train.lr_in(privacy.steps)
+            change = -privacy.cohort * (privacy.changes[key] / moved + self.c[key].data)
+            c[key] = Vector((self.c[key].data + change / self.setup.client_count).astype(np.float32))
         for key, total in self.sums.items():
             if total.total is not None:
                 change = total.total
@@ -114,6 +123,12 @@ SPEC = CorrectionSpec(
     individual_updates=lambda options: True,
     needs_step_sum=True,
     refusals=Refusals(
+        privacy=lambda options, train: (
+            None
+            if options.lean and train.local_steps is not None
+            else "clients send control variates, and noise is on models alone; choose method_options.lean = true and "
+            "train.local_steps, so that the server computes them from the noisy mean"
+        ),
         partial_models=lambda options: (
             "with method_options.lean = true, scaffold's server must know the model that each visit starts from"
             if options.lean

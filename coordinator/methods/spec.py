@@ -15,7 +15,7 @@ from coordinator.aggregation import block_exchange
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
 from coordinator.methods.compute import Compute, ComputeContext, SizeFactors, fedavg_compute
 from coordinator.records.schema import MethodTable
-from edge.protocol.config import ModelProfile
+from edge.protocol.config import ModelProfile, TrainConfig
 from edge.protocol.messages import Choice
 from edge.protocol.options.base import Options
 from edge.protocol.payload import Layout, Shapes
@@ -222,6 +222,9 @@ class Records:
 class Refusals:
     """Scenarios that a method refuses. Functions give the reason as a sentence, or None if they refuse nothing."""
 
+    privacy: Callable[[Any, TrainConfig], str | None] | None = None
+    """(options, local training) -> why the server side would learn more of clients than a noisy mean
+    (``privacy.unit = "client"``); by default single updates, if it needs any (`MethodPart.individual_updates`)"""
     corrections: Mapping[str, str] = field(default_factory=dict)
     """Name of an incompatible correction -> reason"""
     server_optimizers: tuple[str, ...] | None = None

@@ -109,6 +109,8 @@ class RoundRecord:
     """The client of the visit that ended last"""
     bottleneck: Callable[[], str] = lambda: ""
     """Names it when the round's row is made: of asynchronous rounds, the last visit alone decides"""
+    epsilon: float = math.inf
+    """Spent by its end, in runs with differential privacy"""
     cut_by: str = ""
     """The rule whose budget left out or interrupted visits of this round"""
     meets: bool = False
@@ -244,6 +246,7 @@ class RoundRecord:
             model_sha256=model_sha256,
             cut_by=self.cut_by,
             score=None if result.score is None or not is_bounded(result.score) else result.score,
+            epsilon=self.epsilon if math.isfinite(self.epsilon) else None,
         )
 
 

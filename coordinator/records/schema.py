@@ -56,6 +56,8 @@ class RoundRow(NamedTuple):
     """The rule whose budget left out or interrupted visits of this round, the run's last; '' for a whole round"""
     score: float | None = None
     """The value of the metric by which the run is judged, where that is not the accuracy (``train.loss``)"""
+    epsilon: float | None = None
+    """Of differential privacy, spent by the end of this round; None without ``privacy``, or without noise"""
 
     @property
     def judged(self) -> float | None:
@@ -348,7 +350,7 @@ TRANSFERS = """CREATE VIEW transfers AS
 """The bytes of one block in one direction of one visit. Slot '' and key 'header' for the header; slot '' and key 'cut'
 for all bytes of a visit that did not count."""
 
-FORMAT = 8
+FORMAT = 9
 """The format of a ledger, kept as ``user_version``; raised with its tables or with what its chain begins with. Another
 one is refused"""
 CONDITIONS = "conditions"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from costmodel import units
 from edge.protocol.better import LOWER, Better
 
-Scope = Literal["clients", "tiers", "devices"]
+Scope = Literal["clients", "some", "devices"]
 FORMATS = {"s": units.format_seconds, "B": units.format_bytes, "J": units.format_joules, "g": units.format_grams}
 """SI unit -> the text of an amount"""
 
@@ -45,8 +45,8 @@ class Amount:
     budget: str = ""
     """The key of a scenario's budget that limits it; empty: none does"""
     scope: Scope = "clients"
-    """tiers: where aggregators, prices or a carbon intensity are; devices: of the client that has spent the most, which
-    visits tell"""
+    """some: where aggregators, prices, a carbon intensity or differential privacy are; devices: of the client that has
+    spent the most, which visits tell"""
     otherwise: str = ""
     """The field that counts in runs where the amount does not exist; empty: it is 0 there"""
     better: Better = LOWER
@@ -149,7 +149,7 @@ WAN_BYTES = Amount(
     name="wan_bytes",
     kind="wan_bytes",
     budget="budget.wan_bytes",
-    scope="tiers",
+    scope="some",
     otherwise="nbytes",  # without aggregators all bytes go the whole way to the server
 )
 PRICE = Amount(
@@ -163,7 +163,7 @@ PRICE = Amount(
     name="price",
     kind="price",
     budget="budget.price",
-    scope="tiers",
+    scope="some",
 )
 CO2E = Amount(
     key="co2e_grams",
@@ -175,7 +175,20 @@ CO2E = Amount(
     axis="CO2e of the energy of clients",
     name="co2e_grams",
     kind="co2e_grams",
-    scope="tiers",
+    scope="some",
+)
+EPSILON = Amount(
+    key="epsilon",
+    field="epsilon",
+    unit="",
+    parse=float,
+    heading="epsilon",
+    title="Against epsilon",
+    axis="epsilon of differential privacy",
+    name="epsilon",
+    kind="epsilon",
+    budget="budget.epsilon",
+    scope="some",
 )
 DEVICE_ENERGY = Amount(
     key="joules_per_device",
@@ -205,7 +218,7 @@ DEVICE_BYTES = Amount(
 )
 AMOUNTS = (
     *(VIRTUAL_SECONDS, BYTES, NOMINAL_BYTES, ENERGY, ROUNDS),
-    *(WAN_BYTES, PRICE, CO2E, DEVICE_ENERGY, DEVICE_BYTES),
+    *(WAN_BYTES, PRICE, CO2E, EPSILON, DEVICE_ENERGY, DEVICE_BYTES),
 )
 BY_KEY: Mapping[str, Amount] = {amount.key: amount for amount in AMOUNTS}
 BY_KIND: Mapping[str, Amount] = {amount.kind: amount for amount in AMOUNTS}

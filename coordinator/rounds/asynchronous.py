@@ -36,7 +36,7 @@ from coordinator.records.history_replay import InFlight, ReplayedRun, ReplayFini
 from coordinator.records.round_record import NOT_EVALUATED, RoundRecord, outcomes
 from coordinator.records.schema import TRAINED
 from coordinator.rounds import selection
-from coordinator.rounds.budget import CLIENTS, SECONDS
+from coordinator.rounds.budget import CLIENTS, EPSILON, SECONDS
 from coordinator.rounds.ports import PendingEvaluation
 from coordinator.rounds.run import HELD, FederatedRun, History, RunFailed
 from coordinator.rounds.visit import PlannedVisit
@@ -158,6 +158,10 @@ class _AsynchronousRun:
         is_over, begun = run.clock.now >= run.budget.ends_at, list[_VisitInFlight]()
         while len(self.in_flight) < self.rules.participants and self.refused_by is None and not is_over:
             client = run.take(self.idle)
+            if client is not None and not run.allows_privacy([client]):
+                self.refused_by = EPSILON
+                self.idle.put(client)
+                break
             if client is None:
                 if self.idle.next_return < self.retry_at:
                     self.retry_at = self.idle.next_return

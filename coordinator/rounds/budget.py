@@ -32,7 +32,7 @@ Flops = Annotated[float, BeforeValidator(units.flops), Field(gt=0)]
 
 TARGET, CONVERGED, ROUNDS, SECONDS = "target", "converged", "rounds", "virtual_seconds"
 BYTES, BYTES_DOWN, BYTES_UP, FLOPS, JOULES = "bytes", "bytes_down", "bytes_up", "flops", "joules"
-WAN_BYTES, PRICE = "wan_bytes", "price"
+WAN_BYTES, PRICE, EPSILON = "wan_bytes", "price", "epsilon"
 CLIENTS, USER, TIME_LIMIT = "clients", "user", "time_limit"
 EARLY = (USER, TIME_LIMIT)
 """What stops a run before its end: the user, or the end of the piece that was asked for; it can be resumed"""
@@ -94,6 +94,8 @@ class RunLimits(Limits):
     price: Annotated[float | None, Field(gt=0)] = None
     """Of these bytes, in the currency of ``fleet.tiers.price``; without aggregators, of clients' bytes and joules, in
     that of ``fleet.price``."""
+    epsilon: Annotated[float | None, Field(gt=0, le=1e9), Also("privacy_budget", "target_epsilon", "eps")] = None
+    """Of differential privacy (``privacy``): the round that would exceed it is refused."""
     client: Limits = Limits()
     """A client whose budget cannot pay for a visit is not selected."""
 

@@ -97,6 +97,7 @@ class CohortTraining:
         if kind not in TRAINED:
             return
         if not self._in_workers:
+            update = self._server.clipped(update, start())
             self._server.observe(update, start)
             self._server.accumulate(update)
         self._updates.append(replace(update, payload={}) if update.payload else update)

@@ -24,6 +24,7 @@ from coordinator.aggregation.download_codec import DownloadCodec
 from coordinator.aggregation.level_schedule import LevelSchedule
 from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy, payload_shapes
 from coordinator.methods.registry import Method
+from coordinator.privacy.accountant import Accountant, VisitCounts
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import NOT_EVALUATED, EvalResult, RoundRecord, logged_means, validation_score
 from coordinator.records.schema import (
@@ -37,7 +38,7 @@ from coordinator.records.schema import (
     VisitRow,
 )
 from coordinator.records.visit_columns import VisitColumns
-from coordinator.rounds.budget import Budget, Cost
+from coordinator.rounds.budget import EPSILON, Budget, Cost
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.ports import (
     Arrays,
@@ -152,6 +153,8 @@ class FederatedRun:
     """client of the last cohort -> levels of its codec, where these change between visits"""
     refused: Mapping[int, str] = field(default_factory=dict)
     """client -> why it cannot take part, such as too little memory for the model"""
+    privacy: Accountant | None = None
+    """The accountant of runs with differential privacy"""
     tiers: Tiers | None = None
     """The aggregators between clients and server, of runs with any"""
     charged_examples: NDArray[np.int64] | None = None
@@ -187,9 +190,28 @@ class FederatedRun:
         clock, wanted = self.clock, self.rules.cohort
         with self._named_failure(SelectionFailed):
             cohort = self.selection.select(self.rounds, eligible, wanted, clock.now, is_there or clock.is_there)
-        if self.levels is not None:
+        if self.levels is not None and cohort:
             self.cohort_levels = self.levels.of_cohort(self.server.aggregation_weights(cohort))
         return cohort
+
+    @property
+    def hides_cohorts(self) -> bool:
+        """Whether a step of noise is made of an empty cohort, too, so that nobody learns that it was empty."""
+        return self.privacy is not None and self.privacy.config.is_central and self.privacy.sampling == "poisson"
+
+    @property
+    def participation(self) -> VisitCounts:
+        """What clients have done so far, for the accountant."""
+        history = self.selection.history
+        return VisitCounts(self.rounds, history.visits, history.counted, history.steps)
+
+    def allows_privacy(self, cohort: Sequence[int]) -> bool:
+        """Whether ``budget.epsilon`` allows a round of these clients; otherwise notes what it lacks."""
+        accountant = self.privacy
+        if accountant is None or accountant.allows(self.participation, cohort):
+            return True
+        self.budget.lacks(EPSILON, len(cohort), accountant.after_round(self.participation, cohort))
+        return False
 
     def take(self, idle: IdleClients) -> int | None:
         """The client of the next visit of an asynchronous policy; None if none is there. RunFailed as of `select`."""
@@ -399,6 +421,8 @@ class FederatedRun:
         state = selector | held | dict(policy_state or {})
         memory = RunMemory(self.rounds, self.visits, self.evaluated, self.clock.state(), state)
         record.log(None, self.server.take_logged())
+        if self.privacy is not None:
+            record.epsilon = self.privacy.spent(self.participation)
         snapshot = self.recorder.snapshot(record, memory)
         return PendingCommit(record, evaluation, self.rounds, self.clock.now, snapshot, stopped_by)
 

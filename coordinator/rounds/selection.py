@@ -63,15 +63,21 @@ class ClientHistory:
         """Virtual seconds of its last visit whose update counted; NaN: none yet"""
         self.visits = np.zeros(clients, np.int64)
         """Training visits that have ended, also those that did not count"""
+        self.counted = np.zeros(clients, np.int64)
+        """Training visits that counted"""
+        self.steps = np.zeros(clients, np.int64)
+        """Local steps of those"""
 
     def record(self, visits: VisitColumns) -> None:
         """Learn from visits that have ended."""
-        columns = (visits[name] for name in ("client", "kind", "round", "loss"))
-        for client, kind, round, loss, seconds in zip(*columns, visits.seconds, strict=True):
+        columns = (visits[name] for name in ("client", "kind", "round", "loss", "steps"))
+        for client, kind, round, loss, steps, seconds in zip(*columns, visits.seconds, strict=True):
             if kind in (DOWNLOAD_ONLY, *NO_TRAINING):
                 continue
             self.visits[client] += 1
             if kind in TRAINED:
+                self.counted[client] += 1
+                self.steps[client] += steps
                 self.seconds[client] = seconds
                 if loss is not None:
                     self.loss[client], self.loss_round[client] = loss, round
@@ -120,9 +126,13 @@ class ClientSelector:
     Subclasses can customise by overriding
 
     - ``select``: the choice;
+    - ``varies``, if cohorts differ in size;
     - ``state`` and ``restore``, if the choice depends on more than the context;
     - ``check``: refuses numbers of participants that the options contradict.
     """
+
+    varies = False
+    """Whether a cohort may have any number of clients, none too, in place of ``context.count``"""
 
     def select(self, context: SelectionContext) -> Sequence[int]:
         """``context.count`` distinct clients of ``context.candidates``, in any order."""
@@ -213,7 +223,7 @@ class ClientSelection:
                 problem = f"chose client {strangers[0]}, which is no candidate"
             elif len(set(chosen)) < len(chosen):
                 problem = f"chose client {max(chosen, key=chosen.count)} more than once"
-            elif len(chosen) != context.count:
+            elif len(chosen) != context.count and not self.selector.varies:
                 problem = f"chose {len(chosen)} clients instead of {context.count}"
             if problem:
                 raise SelectionFailed(f"rounds.selection = {self.name!r}: {problem}")

@@ -119,7 +119,7 @@ class Stations:
 
     def make_steps(self, record: RoundRecord, ends: Mapping[int, float]) -> RoundEnd:
         """Stations make their steps; what follows. ``ends``: station -> absolute seconds of its step."""
-        return RoundEnd(max(ends.values()))
+        return RoundEnd(max(ends.values(), default=self.visits_clock.now))  # a drawn cohort may be empty
 
     def last(self, record: RoundRecord, ends: Mapping[int, float]) -> int | None:
         """The station that a round waited for last, of those with visits, which made their steps at ``ends``."""

@@ -50,7 +50,7 @@ from coordinator.aggregation.tiers import TieredServer
 from coordinator.records.round_record import RoundRecord
 from coordinator.records.schema import LEFTOVER, TRAINED
 from coordinator.rounds.asynchronous import run_asynchronous
-from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
+from coordinator.rounds.budget import CLIENTS, EPSILON, SECONDS, Cost
 from coordinator.rounds.cohort_training import CohortTraining
 from coordinator.rounds.group import EvaluationGroup, Group
 from coordinator.rounds.policy import RoundPolicy
@@ -173,7 +173,7 @@ class Round:
     def _admitted(self) -> list[PlannedVisit]:
         """The visits within the budgets, in client order, behind those that go on.
 
-        None if nobody can take part, or if budgets leave too few of those that would have counted
+        None if nobody can take part or is drawn, or if budgets leave too few of those that would have counted
         (``rounds.min_fraction``); if that ends the run, ``stopped_by`` says so.
         """
         run, stations, number = self.run, self.stations, self.number
@@ -192,6 +192,11 @@ class Round:
                 break
             self._wait(eligible, free)
         cohort = run.select(free, is_there)
+        if not run.allows_privacy(cohort):
+            self.stopped_by = EPSILON
+            return []
+        if not cohort:
+            return []
         visits = [run.prepare(client, number) for client in cohort]
         visits += [
             run.prepare_download_only(client, number)
@@ -415,7 +420,7 @@ class Round:
             weights = run.server.aggregation_weights([reply.client for reply in replies])
             losses = {reply.client: loss for reply in replies if (loss := reply.loss) is not None}
             run.levels.learn(losses, weights)
-        if replies or self.after.meetings:
+        if self._steps(replies) or self.after.meetings:
             run.step(self._meet)
         self.record.meets = bool(self.after.meetings)
         if replies:
@@ -451,10 +456,14 @@ class Round:
             for meeting in self.after.meetings:
                 meeting(self.run.server)
 
+    def _steps(self, replies: Sequence[Update]) -> bool:
+        """Whether the server makes a step: if an update counts, and where a step of noise must hide that none does."""
+        return bool(replies) or self.run.hides_cohorts
+
     def _has_new_models(self, replies: Sequence[Update]) -> bool:
         """Whether there is something to evaluate."""
         if self.after.is_new is None:
-            return bool(replies)
+            return self._steps(replies)
         # Of stations one by one, the server's model may become new in rounds in which no evaluation is due.
         is_new = self.after.is_new or (self.stations.is_asynchronous and not self.run.evaluated)
         # Those of stations are new after each of their steps, and where they have met what is above them.

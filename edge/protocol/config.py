@@ -520,6 +520,43 @@ class CodecConfig(Section):
 
 
 @dataclass(frozen=True)
+class PrivacyConfig(Section):
+    """Differential privacy of a run: whose data it hides, by how much noise, and where that is added."""
+
+    unit: Annotated[Literal["client", "example"] | None, Also("level", "granularity")] = None
+    """Whose data neighbouring data sets differ in. client: all of a client; its whole update is clipped, and the
+    server's sum, or the update, gets noise. example: one training example; DP-SGD clips the gradient of each example on
+    the device. By default there is no privacy."""
+    noise: Annotated[float, Field(ge=0, le=1e6), Also("noise_multiplier", "sigma", "z")] = 1.0
+    """Noise multiplier z: standard deviation of the noise on a sum, in units of ``clip``; 0: clipping alone, whose
+    epsilon is infinite."""
+    clip: Annotated[float, Field(gt=0, le=1e9), Also("clipping_norm", "max_grad_norm", "l2_norm_clip")] = 1.0
+    """Largest L2 norm S of an update, or of an example's gradient; longer ones are scaled down to it."""
+    where: Literal["server", "client"] = "server"
+    """unit client: server, which adds noise of z S to the sum of a cohort; or client, so that each update has noise of
+    z S before it is encoded, and the server is not trusted (local privacy)."""
+    adaptive_clip: bool = False
+    """unit client, where server: S follows the median norm of updates (Andrew et al., NeurIPS 2021); ``clip`` is the
+    first."""
+    delta: Annotated[float | None, Field(gt=0, lt=1)] = None
+    """Probability with which epsilon may not hold; by default N^-1.1 of the N clients (of the examples of the largest
+    client, where ``unit = "example"``)."""
+    weight_cap: Annotated[int | None, Field(ge=1)] = None
+    """unit client, where server, with ``aggregate.weights = "size"``: an update weighs min(n / cap, 1) for n examples;
+    by default all weigh 1."""
+
+    @property
+    def is_central(self) -> bool:
+        """Whether the server, or an aggregator, adds noise to sums of clients' updates."""
+        return self.unit == "client" and self.where == "server"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether clients add noise to their updates."""
+        return self.unit == "client" and self.where == "client"
+
+
+@dataclass(frozen=True)
 class SubmodelPlan(Section):
     """Everything that a worker must know of sub-models."""
 
@@ -582,6 +619,7 @@ class Job(Section):
     kept_blocks: tuple[str, ...] = ()
     """Keys of the model that a client keeps between its visits."""
     codec: CodecConfig = CodecConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     submodels: SubmodelPlan | None = None
     """Where clients hold parts of the model."""
     reports: tuple[str, ...] = ()

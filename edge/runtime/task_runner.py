@@ -36,6 +36,10 @@ class TaskExecutor(Protocol):
         """The update of the last visit with the vectors that its receiver decodes."""
         ...
 
+    def clipped(self, update: messages.Update) -> messages.Update:
+        """The update of the last visit as it is added up, clipped where the sum will have noise."""
+        ...
+
     def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
         """Score a model on a range of test examples."""
         ...
@@ -75,7 +79,7 @@ class TaskRunner:
         if update.round != self._sums.round:
             self._sums = FixedPointSums(update.round)
         decoded = self._executor.decoded(update) if update.encoded else update
-        added = self._sums.put(decoded, weight)
+        added = self._sums.put(self._executor.clipped(decoded), weight)
         return update if added.payload else added
 
     def _collected(self, round: int) -> messages.PartialSum:

@@ -100,13 +100,15 @@ class AnsweringTrainer(LocalTrainer):
 
     @property
     def _coded(self) -> tuple[Any, ...]:
-        """The parts of the last visit that `decoded` needs."""
-        return (self._visit_codec, self._references, self._sent) if self.job.codec.is_used else ()
+        """The parts of the last visit that `clipped` and `decoded` need."""
+        codec = (self._visit_codec, self._references, self._sent) if self.job.codec.is_used else ()
+        return (self._downloaded, *codec)
 
     @_coded.setter
     def _coded(self, parts: tuple[Any, ...]) -> None:
-        if parts:
-            self._visit_codec, self._references, self._sent = parts
+        self._downloaded, *codec = parts
+        if codec:
+            self._visit_codec, self._references, self._sent = codec
 
     def _objective(self) -> ClientUpdate:
         return AnsweredVisit(super()._objective())

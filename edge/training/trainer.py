@@ -46,6 +46,7 @@ from edge.protocol.payload import (
     vectors,
 )
 from edge.protocol.plugins import definition_place, error_text, is_own
+from edge.protocol.privacy import clipped, with_noise
 from edge.protocol.rng import keyed_generator
 from edge.protocol.submodels import slice_map
 from edge.protocol.variant import Variant
@@ -161,6 +162,8 @@ class LocalTrainer:
         self.unvisited: Payload = {MODEL: net.dump(self.job.kept_blocks)}
         return net
 
+    _downloaded: Mapping[str, Vector]
+    """The model's vectors that the last visit has downloaded"""
     _references: References
     """From the last visit, as are the shapes of its update"""
     _sent: Shapes
@@ -321,6 +324,9 @@ class LocalTrainer:
         for correction in corrections:
             more_up, more_keep, more_numbers = correction.end(net, visit)
             up, keep, numbers = up | more_up, keep | more_keep, numbers | more_numbers
+        self._downloaded = task.payload.get(MODEL, {})
+        if job.privacy.is_local:
+            up = up | {MODEL: self._with_noise(task, up[MODEL])}
         encoded: EncodedVectors = {}
         if job.codec.is_used and not job.is_measured:
             self._sent, self._references = shapes(up), self._known_to_both(objective, task, state)
@@ -353,6 +359,21 @@ class LocalTrainer:
         client, number = update.client, update.round
         more = update.payload, update.encoded, self._references, self._sent
         return replace_fields(update, payload=self._visit_codec.decode(client, number, *more), encoded={})
+
+    def _with_noise(self, task: Train, model: Mapping[str, Vector]) -> dict[str, Vector]:
+        """A visit's model, clipped and with the client's own noise (``privacy.where = "client"``)."""
+        privacy = self.job.privacy
+        within, _ = clipped(model, self._downloaded, privacy.clip)
+        rng = keyed_generator(self.job.seed, "privacy noise", task.round, task.client)
+        return with_noise(within, privacy.noise * privacy.clip, rng)
+
+    def clipped(self, update: Update) -> Update:
+        """The update of the last visit as a worker adds it up: clipped where the sum will have noise."""
+        privacy = self.job.privacy
+        if not privacy.is_central:
+            return update
+        model, _ = clipped(update.payload[MODEL], self._downloaded, privacy.clip)
+        return replace_fields(update, payload=update.payload | {MODEL: model})
 
     def _changed_by_codec(self, client: int, number: int, raw: Payload, frames: EncodedVectors) -> Payload:
         """As of `GradientCorrection.encoded`."""

@@ -34,6 +34,8 @@ class _CommonKeys(TypedDict, total=False):
     """Which part of the model each client holds, for methods with sub-models."""
     aggregate: Any
     """How the server sums updates."""
+    privacy: Any
+    """Differential privacy of a run: whose data it hides, by how much noise, and where that is added."""
     faults: Any
     """How a run treats updates that cannot be used, and clients that no worker can train."""
     rounds: Any

@@ -308,6 +308,7 @@ def _checked(scenario: Scenario, raw: Mapping[str, TomlValue], resolver: _Resolv
     resolver.refuse("submodel", validation.of_submodels(method, scenario))
     resolver.refuse("aggregate.sum", validation.of_sum(method, options, scenario))
     resolver.refuse("codec", validation.of_codec(scenario))
+    resolver.refuse("privacy", validation.of_privacy(method, options, scenario))
     resolver.refuse("train.loss", validation.of_targets(scenario, data))
     resolver.refuse("model.name", validation.of_examples(method, architecture, data))
     resolver.make("model.width", architecture.check_width, scenario.model.width)
@@ -319,6 +320,8 @@ def _checked(scenario: Scenario, raw: Mapping[str, TomlValue], resolver: _Resolv
 
     width, norm = scenario.model.width or architecture.width, scenario.model.norm or architecture.norm
     weights = scenario.aggregate.weights or method.objective.weights
+    if scenario.privacy.is_central and scenario.aggregate.weights is None:
+        weights = "uniform" if scenario.privacy.weight_cap is None else "size"
     chosen = {
         "data": replace(scenario.data, validation_by=scenario.data.validation_by or data.validation_by),
         "model": replace(scenario.model, width=width, norm=norm),

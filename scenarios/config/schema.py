@@ -32,6 +32,7 @@ from edge.protocol.config import (
     DataConfig,
     EvalSplit,
     ModelConfig,
+    PrivacyConfig,
     Section,
     SelectionSplit,
     TrainConfig,
@@ -220,6 +221,7 @@ class Scenario(BaseModel):
     codec: CodecConfig = CodecConfig()
     submodel: SubmodelConfig = SubmodelConfig()
     aggregate: AggregateSection = AggregateSection()
+    privacy: PrivacyConfig = PrivacyConfig()
     faults: UpdateChecks = UpdateChecks()
     rounds: RoundPolicy = RoundPolicy()
     stop: StopSection = StopSection()

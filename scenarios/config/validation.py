@@ -15,7 +15,7 @@ from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.aggregation.server import ServerExtension
 from coordinator.aggregation.submodels import SubmodelConfig
 from coordinator.methods.registry import OBJECTIVES, Method
-from coordinator.methods.spec import CorrectionSpec
+from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec
 from coordinator.rounds.budget import Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
@@ -29,7 +29,7 @@ from edge.models.registry import MODELS, ModelRow
 from edge.protocol.better import LOWER
 from edge.protocol.codecs.registry import make_codec
 from edge.protocol.codecs.update_codec import most_levels
-from edge.protocol.config import TrainConfig
+from edge.protocol.config import PrivacyConfig, TrainConfig
 from edge.protocol.losses import LOSSES
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.optimizers import SGD
@@ -76,7 +76,11 @@ def of_rounds(method: Method, rounds: RoundPolicy) -> Contradictions:
             "over_select or deadline, or on_late = stop",
         )
     try:
-        selector(rounds.selection, rounds.selection_options).check(1 if rounds.is_asynchronous else rounds.cohort)
+        chosen = selector(rounds.selection, rounds.selection_options)
+        chosen.check(1 if rounds.is_asynchronous else rounds.cohort)
+        if chosen.varies and rounds.is_asynchronous:
+            why = f"draws cohorts, and rounds.policy = {rounds.policy} has none"
+            yield "rounds.selection", f'rounds.selection = "{rounds.selection}": {why}; choose "uniform"'
     except ValueError as error:
         yield "rounds.selection_options", f"rounds.selection_options: {error}"
     if not method.objective.traffic.contacts_server and rounds.selection != "uniform":
@@ -489,6 +493,83 @@ def of_sum(method: Method, options: Options, scenario: Scenario) -> Contradictio
     if scenario.rounds.is_asynchronous:
         why = f"rounds.policy = {scenario.rounds.policy} discounts updates one by one"
         yield "aggregate.sum", f'aggregate.sum = "fixed_point": {why}'
+
+
+def of_privacy(method: Method, options: Options, scenario: Scenario) -> Contradictions:
+    """Keys of privacy that have no effect, and what differential privacy is not joined with."""
+    privacy, rounds, aggregate = scenario.privacy, scenario.rounds, scenario.aggregate
+    if privacy.unit is None:
+        key = next((key for key, value in vars(privacy).items() if value != getattr(PrivacyConfig(), key)), None)
+        if key is not None:
+            yield "privacy", f"privacy.{key}: there is no differential privacy; choose privacy.unit = client or example"
+        if scenario.budget.epsilon is not None:
+            why = "there is no differential privacy, which it limits"
+            yield "budget", f"budget.epsilon: {why}; choose privacy.unit = client or example"
+        return
+    unit = f"privacy.unit = {privacy.unit}"
+    if scenario.budget.epsilon is not None and not privacy.noise:
+        yield "budget", "budget.epsilon: privacy.noise = 0, and without noise epsilon is infinite; choose more"
+    if method.app is not None:
+        yield "privacy", f"{unit}: a Flower app trains and adds up by itself; leave privacy out"
+    if not method.objective.traffic.contacts_server:
+        yield "privacy", f"{unit}: {method.name} sends nothing; leave privacy out"
+    central_only = {"adaptive_clip": False, "weight_cap": None}
+    for key, plain in central_only.items():
+        if getattr(privacy, key) != plain and not privacy.is_central:
+            shown = str(getattr(privacy, key)).lower()
+            why = "is of sums at the server; choose privacy.unit = client and privacy.where = server"
+            yield "privacy", f"privacy.{key} = {shown}: {why}, or leave it out"
+    if privacy.unit == "example":
+        yield from _of_examples_privacy(method, scenario)
+        return
+    where = f"privacy.where = {privacy.where}"
+    if (reason := method.refuses_privacy(options, scenario.train, privacy.is_central)) is not None:
+        yield "privacy", f"{unit}: {reason}"
+    if scenario.codec.levels.by_client or scenario.codec.levels.by_round:
+        why = "levels of codecs are learned from losses, which have no noise"
+        yield "privacy", f"{unit}: {why}; leave codec.levels out"
+    if not privacy.is_central:
+        return
+    if rounds.is_asynchronous:
+        why = f"rounds.policy = {rounds.policy}: updates are mixed one by one, and noise is on the sum of a cohort"
+        yield "privacy", f"{where}: {why}; choose privacy.where = client, or sync, over_select or deadline"
+    if method.objective.submodels is not None:
+        why = "clients hold parts of the model, so that each element has a cohort of its own"
+        yield "privacy", f"{where}: {why}; choose privacy.where = client"
+    if aggregate.weights not in (None, "uniform") and not (aggregate.weights == "size" and privacy.weight_cap):
+        why = "one client could weigh any amount; choose uniform, or size with privacy.weight_cap"
+        yield "aggregate.weights", f"aggregate.weights = {aggregate.weights}: {where}: {why}"
+    if aggregate.weights == "uniform" and privacy.weight_cap is not None:
+        why = "aggregate.weights = uniform weighs all alike; choose size, or leave it out"
+        yield "privacy", f"privacy.weight_cap = {privacy.weight_cap}: {why}"
+    if privacy.adaptive_clip and aggregate.sum == "fixed_point":
+        why = "workers add updates up, and do not send how many are below the clip"
+        yield "privacy", f"privacy.adaptive_clip = true: aggregate.sum = fixed_point: {why}; choose client_order"
+    if privacy.adaptive_clip and scenario.fleet.tiers.count:
+        why = "each aggregator (fleet.tiers) would learn a clip of its own from few updates"
+        yield "privacy", f"privacy.adaptive_clip = true: {why}; choose false"
+    if privacy.adaptive_clip and privacy.noise >= rounds.participants / 10:
+        why = f"learning the clip takes part of the noise, and rounds.participants = {rounds.participants} clients"
+        yield "privacy", f"privacy.adaptive_clip = true: {why} are too few for privacy.noise = {privacy.noise:g}"
+
+
+def _of_examples_privacy(method: Method, scenario: Scenario) -> Contradictions:
+    """Methods and training that have no gradient of each example."""
+    train, unit = scenario.train, "privacy.unit = example"
+    if scenario.privacy.where == "client":
+        yield "privacy", f"privacy.where = client: {unit} has noise on the device anyway; leave it out"
+    if method.objective.client != ObjectiveSpec.client:
+        plain = ", ".join(name for name, spec in OBJECTIVES.items() if spec.client == ObjectiveSpec.client)
+        why = f"{method.objective.name} has a client side of its own, whose loss is not of single examples"
+        yield "privacy", f"{unit}: {why}; choose among {plain}"
+    if train.clip:
+        yield "train.clip", f"train.clip = {train.clip:g}: {unit} clips the gradient of each example; leave it out"
+    if train.drop_last or train.partial_work:
+        key = "drop_last" if train.drop_last else "partial_work"
+        yield f"train.{key}", f"train.{key}: {unit} draws each batch anew, of any size; leave it out"
+    if train.graphs or train.precision not in (None, "fp32"):
+        key = "graphs" if train.graphs else "precision"
+        yield f"train.{key}", f"train.{key}: {unit} takes the gradient of each example in fp32; leave it out"
 
 
 def of_codec(scenario: Scenario) -> Contradictions:

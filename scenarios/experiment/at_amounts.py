@@ -12,12 +12,12 @@ from dataclasses import replace
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import asdict
 
-from coordinator.rounds.amounts import BY_NAME, CO2E, PRICE, WAN_BYTES, Amount
-from costmodel.config import FleetConfig
+from coordinator.rounds.amounts import BY_NAME, CO2E, EPSILON, PRICE, WAN_BYTES, Amount
 from costmodel.fleet.carbon import intensity
 from costmodel.units import Quantity
 from edge.protocol.spelling import nearest
 from scenarios.config.errors import Argument, ScenarioError
+from scenarios.config.schema import Scenario
 from scenarios.experiment.experiment import ExperimentRow, Result
 from scenarios.experiment.run_set import missing_note
 from scenarios.report import bands
@@ -83,22 +83,26 @@ MADE_BY = {
     WAN_BYTES: "fleet.tiers",
     PRICE: "fleet.price.gb, fleet.price.kwh or fleet.tiers",
     CO2E: "fleet.carbon.zone or fleet.carbon.grams_per_kwh",
+    EPSILON: "privacy.unit and privacy.noise",
 }
 """Amount that not every run has -> the keys that make it"""
 
 
-def spends(fleet: FleetConfig, amount: Amount) -> bool:
-    """Whether runs on a fleet have such an amount."""
+def spends(scenario: Scenario, amount: Amount) -> bool:
+    """Whether runs of a scenario have such an amount."""
+    fleet = scenario.fleet
+    if amount is EPSILON:
+        return scenario.privacy.unit is not None and scenario.privacy.noise > 0
     if amount is CO2E:
         return intensity(fleet.carbon) is not None
     has_price = amount is PRICE and fleet.price.are_known
-    return amount.scope != "tiers" or fleet.tiers.count > 0 or has_price
+    return amount.scope != "some" or fleet.tiers.count > 0 or has_price
 
 
-def check(at: At, fleets: Sequence[FleetConfig]) -> None:
-    """ScenarioError for an amount that runs on none of these fleets have."""
+def check(at: At, scenarios: Sequence[Scenario]) -> None:
+    """ScenarioError for an amount that runs of none of these scenarios have."""
     for name in at:
-        if not any(spends(fleet, BY_NAME[name]) for fleet in fleets):
+        if not any(spends(scenario, BY_NAME[name]) for scenario in scenarios):
             raise ScenarioError(AT, f": {name}: no run has any; choose {MADE_BY[BY_NAME[name]]}")
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 from scipy.special import nctdtr, ndtri, stdtr
 
 from coordinator.rounds.amounts import BYTES, ENERGY, ROUNDS, VIRTUAL_SECONDS
-from scenarios.report.readings import ACCURACY, BEST, Reading, of_score, of_tiers, total_of, until
+from scenarios.report.readings import ACCURACY, BEST, Reading, of_score, of_some, total_of, until
 from scenarios.run.progress import LEVEL, Mean, PairTest, Trail, t_quantile
 from scenarios.run.score import OF_ACCURACY, RunScore
 
@@ -160,7 +160,7 @@ class RowStatistics(Struct, frozen=True):
     """Of the score, as the next"""
     best: Mean
     spent: dict[str, Mean]
-    """Key of an amount -> total; those of `readings.OF_TIERS` are there if any of these runs has spent them"""
+    """Key of an amount -> total; those of `readings.OF_SOME` are there if any of these runs has spent them"""
     to_target: list[TargetCosts]
 
     def plain(self, score: RunScore = OF_ACCURACY) -> dict[str, object]:
@@ -188,7 +188,7 @@ class RowStatistics(Struct, frozen=True):
 def over_seeds(by_seed: Mapping[int, Trail], targets: Sequence[float]) -> RowStatistics:
     """The statistics of one row: scores, totals, and what was spent until each target."""
     runs = list(by_seed.values())
-    amounts = [*SPENT, *of_tiers(runs)]
+    amounts = [*SPENT, *of_some(runs)]
     return RowStatistics(
         list(by_seed),
         ACCURACY.over_seeds(runs),

@@ -268,7 +268,7 @@ def plan(
         )
     if judge == judged.VALIDATION:
         judged.check(scenarios)
-    at_amounts.check(limits, [loaded.scenario.fleet for loaded in scenarios])
+    at_amounts.check(limits, [loaded.scenario for loaded in scenarios])
     run_set = RunSet(KIND, scenarios[0].name, (), run_id or default_run_id(grid, scenarios, judge))
     goals = check_targets(targets, score_of(scenarios[0].scenario.train)) or default_targets(scenarios[0])
     sweep = Sweep(grid.scenario_name, given, tuple(rows), numbers, run_set, goals, grid.varies)

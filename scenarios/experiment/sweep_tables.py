@@ -162,7 +162,7 @@ def _row(row: Result, score: RunScore) -> SweepRow:
     def means(found: Result, keys: Iterable[str]) -> dict[str, Mean]:
         return {key: convert(found[key], Mean) for key in keys if key in found}
 
-    amounts = (*readings.AMOUNTS, *readings.OF_TIERS)
+    amounts = (*readings.AMOUNTS, *readings.OF_SOME)
     until = [
         TargetCosts(each["target"], each["runs"], each["reached"], means(each, amounts)) for each in row["to_target"]
     ]
@@ -296,9 +296,9 @@ def _chosen(result: SweepResult) -> list[Table]:
 
 
 def spent(result: SweepResult) -> list[Amount]:
-    """The amounts that rows have: those of `SPENT`, and of `readings.OF_TIERS` if any row has tiers."""
+    """The amounts that rows have: those of `SPENT`, and of `readings.OF_SOME` if any row has tiers."""
     above = [
-        amount for key, amount in readings.OF_TIERS.items() if any(key in row.statistics.spent for row in result.rows)
+        amount for key, amount in readings.OF_SOME.items() if any(key in row.statistics.spent for row in result.rows)
     ]
     return [*SPENT, *above]
 
@@ -486,7 +486,7 @@ def runs(given: Result) -> tuple[list[str], list[list[Any]]]:
     result, summaries = read(given), {run["name"]: run for run in given["runs"]}
     keys = list(dict.fromkeys(key for row in result.rows for key in row.settings))
     amounts = [amount.key for amount in spent(result)]
-    above = [key for key in amounts if key in readings.OF_TIERS]
+    above = [key for key in amounts if key in readings.OF_SOME]
     to_target = [f"{key}_to_{target:g}" for target in result.targets for key in amounts]
     of_run = [*(reading.key for reading in readings.of_score(result.score)), *OF_RUN]
     rows = []

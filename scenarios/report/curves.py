@@ -22,7 +22,7 @@ from costmodel.units import JOULES
 from edge.protocol.better import HIGHER, Better
 from scenarios.report import plot_style
 from scenarios.report.plot_style import Doubles, ShownRuns
-from scenarios.report.readings import OF_TIERS, of_tiers, quantity
+from scenarios.report.readings import OF_SOME, of_some, quantity
 from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.report.theme import INK, MUTED, LineStyle
 from scenarios.run.progress import Trail, is_cut_step
@@ -139,7 +139,7 @@ def accuracy(shown: ShownRuns) -> Figure | None:
     """Accuracy against rounds, virtual time and bytes, one line per group; and against what aggregators spent."""
     scored = _scored(shown)
     lines = [_accuracy_line(group, shown.styles[group.label], shown.target) for group in scored]
-    amounts = (ROUNDS, VIRTUAL_SECONDS, BYTES, *of_tiers(run.trail for group in scored for run in group.runs))
+    amounts = (ROUNDS, VIRTUAL_SECONDS, BYTES, *of_some(run.trail for group in scored for run in group.runs))
     return accuracy_panels(shown, lines, amounts, target=shown.target) if lines else None
 
 
@@ -152,7 +152,7 @@ def _accuracy_line(group: RunGroup, style: LineStyle, target: float | None = Non
 
     ``target``: a run that ends with this accuracy keeps its last one.
     """
-    amounts = (VIRTUAL_SECONDS, BYTES, ENERGY, *OF_TIERS.values())
+    amounts = (VIRTUAL_SECONDS, BYTES, ENERGY, *OF_SOME.values())
     if len(group.runs) > 1:
         held = [_has_reached(run, target) for run in group.runs]
         trails = [run.trail for run in group.runs]

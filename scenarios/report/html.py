@@ -248,6 +248,7 @@ def _sections(
         "differences": run_reader.differences(by_group) if len(by_group) > 1 else [],
         "group_labels": [group.label for group in by_group],
         "results": tables.results(opened if has_seeds else shown, target, common, nominal),
+        "privacy": _distinct((run, run.guarantee) for run in opened),
         "carbon": _distinct((run, run.carbon and run.carbon.account) for run in opened),
         "clients": tables.over_clients(shown),
         "best_rounds": tables.best_rounds(shown),

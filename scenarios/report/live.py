@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from coordinator.records.schema import HostEvent
+from coordinator.rounds.amounts import EPSILON
 from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.run import RoundFinished
 from costmodel.units import format_bytes, format_seconds
@@ -301,6 +302,8 @@ def _in_range(values: Sequence[float]) -> list[float]:
 
 def _rounds(run: _RunProgress, width: int) -> Table:
     columns = _named(run)
+    if any(progress.row.epsilon is not None for progress, _ in run.progress):
+        columns.append(EPSILON.heading)
     if run.column and any(progress.chosen for progress, _ in run.progress):
         columns.append(f"{run.column} {run.values[0]:g}..")
     rows = [columns]
@@ -332,6 +335,8 @@ def _cells(run: _RunProgress, progress: RoundFinished, wall_seconds: float) -> l
         row.bottleneck or "-",
         format_seconds(wall_seconds),
     ]
+    if row.epsilon is not None:
+        cells.append(f"{row.epsilon:.4g}")
     return [*cells, counts(progress.chosen, run.values)] if progress.chosen else cells
 
 
@@ -339,7 +344,8 @@ def line(run: _RunProgress) -> str:
     """The last round of a run as one line of text."""
     progress, wall_seconds = run.progress[-1]
     first, *cells = _cells(run, progress, wall_seconds)
-    names = [*_named(run)[1:], run.column]
+    own = [] if progress.row.epsilon is None else [EPSILON.heading]
+    names = [*_named(run)[1:], *own, run.column]
     number, *cut = first.split()
     if number != "end":
         number = " ".join([run.of_rounds(number), *cut])

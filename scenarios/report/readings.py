@@ -65,8 +65,8 @@ def _known(amount: float) -> float | None:
 
 
 AMOUNTS = {amount.key: amount for amount in amounts.of("clients")}
-OF_TIERS = {amount.key: amount for amount in amounts.of("tiers")}
-"""Of messages between aggregators and what is above them, and of runs with prices or a carbon intensity, beside
+OF_SOME = {amount.key: amount for amount in amounts.of("some")}
+"""Of messages between aggregators and what is above them, of prices, of a carbon intensity and of privacy, beside
 `AMOUNTS`: clients' bytes to aggregators are none"""
 
 
@@ -84,10 +84,10 @@ def total_of(amount: Amount) -> Reading[Trail]:
     return Reading(amount.key, amount.heading, quantity(amount), lambda trail: _known(amount.total(trail)))
 
 
-def of_tiers(trails: Iterable[Trail]) -> list[Amount]:
-    """Those of `OF_TIERS` that any of these runs has spent."""
+def of_some(trails: Iterable[Trail]) -> list[Amount]:
+    """Those of `OF_SOME` that any of these runs has spent."""
     every = list(trails)
-    return [amount for amount in OF_TIERS.values() if any(amount.total(trail) > 0 for trail in every)]
+    return [amount for amount in OF_SOME.values() if any(amount.total(trail) > 0 for trail in every)]
 
 
 SCORE = Quantity({"": 1})

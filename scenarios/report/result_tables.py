@@ -53,7 +53,7 @@ def results(runs: Runs, target: float | None, common: Limits, nominal: bool) -> 
         add(reaching, readings.until(amounts.BYTES, target).of(_trail_of), "bytes, real")
         if nominal:
             add(reaching, readings.until(amounts.NOMINAL_BYTES, target).of(_trail_of), "nominal")
-        for amount in readings.of_tiers(run.trail for run in runs):
+        for amount in readings.of_some(run.trail for run in runs):
             add(reaching, readings.until(amount, target).of(_trail_of), amount.heading)
     for amount, limit in common.items():
         add(f"{score.title} at", readings.within(amount, limit, score).of(_trail_of), amount.shown(limit))
@@ -67,7 +67,7 @@ def results(runs: Runs, target: float | None, common: Limits, nominal: bool) -> 
     if any(readings.CO2E.value(run) is not None for run in runs):
         add("CO2e", readings.CO2E, "of the run")
     add("This machine", readings.WALL_SECONDS)
-    above = {readings.until(amount, target or 0.0).key: amount for amount in readings.OF_TIERS.values()}
+    above = {readings.until(amount, target or 0.0).key: amount for amount in readings.OF_SOME.values()}
 
     def cell(reading: Reading[RecordedRun], run: RecordedRun) -> Cell:
         return MISSING if reading.key in above and not _has(above[reading.key], run) else reading.value(run)
@@ -152,14 +152,14 @@ def over_seeds(groups: Sequence[RunGroup], target: float | None) -> Table:
         shown.append(readings.worst_decile(score).of(lambda run: client_values.last(run.evaluations, run.score)))
     if any(run.by_device for group in groups for run in group.runs):
         shown.append(readings.worst_device(score).of(means_of_devices))
-    of_tiers = readings.of_tiers(run.trail for group in groups for run in group.runs)
-    spent = amounts.VIRTUAL_SECONDS, amounts.BYTES, amounts.ENERGY, *of_tiers
+    of_some = readings.of_some(run.trail for group in groups for run in group.runs)
+    spent = amounts.VIRTUAL_SECONDS, amounts.BYTES, amounts.ENERGY, *of_some
     if target is not None:
         shown += [readings.until(amount, target, score).of(_trail_of) for amount in spent]
     shown += [readings.COMPLETED, *(readings.total_of(amount).of(_trail_of) for amount in spent)]
     above = {
         each.key: amount
-        for amount in of_tiers
+        for amount in of_some
         for each in (readings.total_of(amount), readings.until(amount, target or 0.0))
     }
 

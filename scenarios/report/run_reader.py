@@ -147,6 +147,12 @@ class RecordedRun(RunFolder):
         except sqlite3.Error as error:
             raise ReportError(f"{self.ledger} cannot be read: {error}") from error
 
+    @property
+    def guarantee(self) -> str | None:
+        """What its epsilon is about, in words; None without differential privacy, or before it has ended."""
+        spent = (self.summary or {}).get("privacy")
+        return str(spent["guarantee"]) if isinstance(spent, dict) and "guarantee" in spent else None
+
     def stopped_by(self) -> str:
         """Which rule ended the run, in words."""
         if self.summary is None:

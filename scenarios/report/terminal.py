@@ -66,6 +66,8 @@ def print_summary(result: Summary, page: Path | None, stream: IO[str] | None = N
         console.print(f"{name}: {UNKNOWN if value is None else format(value, '.6g')}", markup=False, highlight=False)
     if run.carbon is not None:
         console.print(_intensity(run.carbon).account, style="dim", markup=False, highlight=False)
+    if run.privacy is not None:
+        console.print(f"epsilon: {run.privacy.guarantee}", style="dim", markup=False, highlight=False)
     # The source of the data says if they are lossy or a subset.
     for name, place in (("data", run.data), ("run folder", run.run_dir), ("report", page)):
         if place:
@@ -216,6 +218,7 @@ def _rows(runs: Sequence[SummaryRecord]) -> list[Row]:
         ("energy went into", _listed(energy)),
         *([("price", _listed(map(_paid, runs)))] if any(run.paid for run in runs) else []),
         *([("CO2e", _listed(map(_co2e, runs)))] if any(run.carbon for run in runs) else []),
+        *([("epsilon", [_epsilon(run) for run in runs])] if any(run.privacy for run in runs) else []),
         ("waste", _listed(waste(runs))),
         ("bottleneck", _listed(counted(run.bottlenecks) for run in runs)),
         (
@@ -286,6 +289,19 @@ def _co2e(run: SummaryRecord) -> str:
     own = _intensity(carbon)
     grams, joules = (cells(held, [amount])[0] for held, amount in ((GRAMS, carbon.co2e_grams), (JOULES, carbon.joules)))
     return f"{grams}: {joules} at {own.text}"
+
+
+def _epsilon(run: SummaryRecord) -> str:
+    """ "4.01", and of clients that differ "1.2 to 4.01, median 3.1"."""
+    spent = run.privacy
+    if spent is None:
+        return "-"
+    if spent.epsilon is None:
+        return "infinite"
+    clients = spent.epsilon_of_clients
+    if not clients:
+        return f"{spent.epsilon:.4g}"
+    return f"{clients['lowest']:.3g} to {clients['highest']:.4g}, median {clients['median']:.3g}"
 
 
 def _intensity(carbon: CarbonSummaryRecord) -> Intensity:

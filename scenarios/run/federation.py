@@ -52,7 +52,7 @@ def federated_run(
     run = setup.federated(
         server,
         clock,
-        PoolTrainer(*(job, method, description, server, workers, folder, scenario.faults, states, downloads)),
+        PoolTrainer(*(job, method, description, server, workers, folder, setup.update_checks, states, downloads)),
         PoolEvaluator(job, evaluation_scope(setup), description, server, workers, states),
         store,
         refused=refused,

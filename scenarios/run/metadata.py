@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 from msgspec import Struct, to_builtins
 
+from coordinator.privacy.accountant import VisitCounts
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.amounts import ENERGY
 from coordinator.rounds.run import RunTotals
@@ -177,6 +178,7 @@ def summary(
         ),
         paid=to_builtins(_paid(recorded, setup.inputs)),
         carbon=None if began.carbon is None else _carbon(began.carbon.intensity, trail),
+        privacy=to_builtins(_privacy(recorded, setup, began)),
         wasted_seconds=sum(row.wasted_s for row in rows),
         bottlenecks={name: bottleneck.rounds for name, bottleneck in visits.bottlenecks(query).items()},
         visits=visits.by_kind(query),
@@ -235,6 +237,36 @@ def _paid(recorded: RunFolder, inputs: RunInputs) -> Paid | None:
         plan_used=None if prices.plan is None else month["runs"] * float(nbytes[busiest]) / prices.plan,
         month=month,
     )
+
+
+class PrivacySpent(Struct, frozen=True):
+    """The differential privacy that a run has spent."""
+
+    epsilon: float | None
+    """Of the client with the largest, where clients differ; None without noise"""
+    delta: float
+    guarantee: str
+    """What epsilon is about, in words"""
+    epsilon_of_clients: dict[str, float]
+    """``lowest``, ``median`` and ``highest``; empty where all clients have the same, or it is infinite"""
+
+
+def _privacy(recorded: RunFolder, setup: Setup, began: Environment) -> PrivacySpent | None:
+    """What the run has spent; None without differential privacy."""
+    accountant = setup.accountant([int(client) for client in began.refused_clients])
+    if accountant is None:
+        return None
+    begun, counted, steps = np.zeros((3, len(setup.description.samples)), np.int64)
+    for row in recorded.query(visits.TAKEN_PART):
+        begun[row["client"]], counted[row["client"]], steps[row["client"]] = row["begun"], row["counted"], row["steps"]
+    rows = recorded.rounds
+    done = VisitCounts(len(rows), begun, counted, steps)
+    held = setup.description.samples > 0
+    by_client, epsilon = accountant.by_client(done)[held], rows[-1].epsilon if rows else 0.0
+    differ = not accountant.follows_from_rounds and bool(np.isfinite(by_client).all()) and len(by_client) > 0
+    shares = {"lowest": 0.0, "median": 0.5, "highest": 1.0} if differ else {}
+    spread = {name: float(np.quantile(by_client, share)) for name, share in shares.items()}
+    return PrivacySpent(epsilon, accountant.delta, accountant.guarantee, spread)
 
 
 def _carbon(intensity: Intensity, trail: progress.Trail) -> CarbonSummary:

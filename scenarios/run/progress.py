@@ -63,6 +63,8 @@ class ProgressPoint:
     """Of these bytes, and of clients' bytes and joules; None where neither has a price"""
     co2e_grams: float | None = None
     """Of clients' joules; None without a carbon intensity"""
+    epsilon: float | None = None
+    """Of differential privacy; None without any, or without noise"""
     device_joules: float | None = None
     """Of the client that has spent the most; None, as the next one, where visits were not read"""
     device_nbytes: int | None = None
@@ -179,6 +181,7 @@ def after(
         None if above is None else ((last and last.aggregator_joules) or 0.0) + above.joules,
         ((last and last.price) or 0.0) + spent if has_price else None,
         None if carbon is None else carbon.co2e_grams(joules),
+        row.epsilon,
         better=better,
     )
 

@@ -171,6 +171,13 @@ class CarbonSummaryRecord(Record):
     leaves_out: str
 
 
+class PrivacyRecord(Record):
+    epsilon: Number | None = None
+    delta: Number
+    guarantee: str
+    epsilon_of_clients: dict[str, Number] = {}
+
+
 class SummaryRecord(Record):
     """How a run ended, in its ledger's table ``meta``, and as ``run --json`` prints it."""
 
@@ -199,6 +206,7 @@ class SummaryRecord(Record):
     aggregators: AggregatorsRecord | None = None
     paid: PaidRecord | None = None
     carbon: CarbonSummaryRecord | None = None
+    privacy: PrivacyRecord | None = None
     wasted_bytes: Count = 0
     wasted_joules: Number = 0
     wasted_seconds: Number = 0
@@ -230,7 +238,7 @@ PRINTED = frozenset(SummaryRecord.model_fields) - {
         "method_notes",
         "rounds_to_target",
     ),
-    *("wasted_joules", "wasted_seconds", "visits", "aggregators", "carbon"),
+    *("wasted_joules", "wasted_seconds", "visits", "aggregators", "carbon", "privacy"),
 }
 """Keys without which a summary cannot be printed"""
 

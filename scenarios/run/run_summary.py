@@ -49,6 +49,8 @@ class RunSummary(TypedDict):
     """A `Paid`"""
     carbon: CarbonSummary | None
     """Without a carbon intensity None"""
+    privacy: dict[str, object] | None
+    """A `PrivacySpent`; None without differential privacy"""
     wasted_seconds: float
     bottlenecks: dict[str, int]
     visits: dict[str, int]

@@ -9,7 +9,7 @@ aggregators, the client selection) is made anew by each call, in its state befor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
@@ -25,13 +25,16 @@ from coordinator.aggregation.optimizers import server_optimizer
 from coordinator.aggregation.server import GLOBAL, ServerContext, ServerStrategy
 from coordinator.aggregation.submodels import Submodels
 from coordinator.aggregation.tiers import TieredServer
+from coordinator.aggregation.update_checks import UpdateChecks
 from coordinator.methods import fedbr
 from coordinator.methods.compute import ComputeContext
+from coordinator.privacy.accountant import Accountant
+from coordinator.privacy.central_noise import CentralNoise
 from coordinator.records.chain import initial_hash
 from coordinator.records.client_states import ClientStates
 from coordinator.records.client_vectors import ClientVectors
 from coordinator.rounds.asynchronous_tiers import AsynchronousTiers
-from coordinator.rounds.budget import Budget
+from coordinator.rounds.budget import Budget, Limits
 from coordinator.rounds.ports import Evaluator, Recorder, Trainer
 from coordinator.rounds.run import FederatedRun, RoundFinished
 from coordinator.rounds.selection import ClientSelection
@@ -241,6 +244,7 @@ class RunInputs:
             up=(),
             kept_blocks=(),
             codec=scenario.codec,
+            privacy=scenario.privacy,
             submodels=self._submodel_plan,
             reports=loaded.method.reports,
             by_layer=objective.traffic.by_layer(loaded.options),
@@ -661,6 +665,8 @@ class Setup:
             train=scenario.train,
             store=ClientVectors(folder),
             submodels=self.submodels(),
+            privacy=self.central_noise(),
+            weight_cap=scenario.privacy.weight_cap,
         )
 
         def method_server(context: ServerContext) -> ServerStrategy:
@@ -672,7 +678,64 @@ class Setup:
             above = parents(scenario.fleet)
             server = TieredServer(context, method_server, self.aggregator_of, above, self.codecs.wan)
         server.store.expected = server.store_shapes()
+        if scenario.privacy.unit == "client" and (more := sorted(server.up_shapes().keys() - {MODEL})):
+            why = f"clients send {', '.join(more)} beside the model, which alone gets noise"
+            raise ScenarioError(f"{self.loaded.name}: privacy.unit = client: {why}; choose another method")
         return server
+
+    @property
+    def update_checks(self) -> UpdateChecks:
+        """How updates are checked; clipped ones may come from any distance."""
+        faults = self.scenario.faults
+        return replace(faults, max_growth=math.inf) if self.scenario.privacy.unit == "client" else faults
+
+    def central_noise(self) -> CentralNoise | None:
+        """The noise on sums of updates, before the first round; None without central differential privacy."""
+        scenario, samples = self.scenario, self.description.samples
+        privacy, cap = scenario.privacy, scenario.privacy.weight_cap
+        if privacy.unit == "client":
+            if buffers := [key for key in self.travels.up if key.endswith(BUFFERS)]:
+                why = f"{buffers[0]} has running statistics, which no clipping bounds"
+                raise ScenarioError(f'{self.loaded.name}: privacy.unit = client: {why}; choose model.norm = "group"')
+            if missing := sorted(set(self.travels.up) - set(self.travels.down)):
+                why = f"{missing[0]} goes up but not down, so that there is nothing that its change is from"
+                raise ScenarioError(f"{self.loaded.name}: privacy.unit = client: {why}; choose travels.up without it")
+        if not privacy.is_central:
+            return None
+        cohort = float(scenario.rounds.participants)
+        held = samples[samples > 0]
+        weight = 1.0 if cap is None or not len(held) else float(np.minimum(held / cap, 1.0).mean())
+        return CentralNoise(privacy, scenario.seed, cohort, cohort * weight)
+
+    def accountant(self, refused: Collection[int] = ()) -> Accountant | None:
+        """The accountant of differential privacy; None without any. ``refused``: clients that cannot take part."""
+        scenario, samples = self.scenario, self.description.samples
+        if scenario.privacy.unit is None:
+            return None
+        rounds, availability = scenario.rounds, scenario.fleet.availability
+        why = ""
+        if scenario.fleet.tiers.count:
+            why = "each aggregator has a cohort of its own (fleet.tiers)"
+        elif rounds.policy != "sync":
+            why = f"rounds.policy = {rounds.policy} chooses among visits"
+        elif rounds.selection not in ("uniform", "poisson"):
+            why = f"rounds.selection = {rounds.selection} does not draw all clients alike"
+        elif availability.kind not in (None, "always") or availability.file or scenario.fleet.battery is not None:
+            why = "who is there decides who takes part (fleet.availability, fleet.battery)"
+        elif scenario.budget.client != Limits():
+            why = "who can pay decides who takes part (budget.client)"
+        train = scenario.train
+        return Accountant(
+            config=scenario.privacy,
+            sampling="none" if why else "poisson" if rounds.selection == "poisson" else "fixed",
+            people=int(np.count_nonzero(samples)) - len(set(refused).intersection(np.flatnonzero(samples).tolist())),
+            cohort=float(rounds.participants),
+            examples=samples,
+            batch=train.batch,
+            visit_steps=np.array([train.plan(count).steps for count in samples.tolist()], np.int64),
+            limit=scenario.budget.epsilon,
+            why_not_sampled=why,
+        )
 
     def server_of_zeros(self) -> ServerStrategy:
         """The server side with models of zeros, for runs that train nothing."""
@@ -746,6 +809,7 @@ class Setup:
             on_round=on_round,
             is_stopped=is_stopped,
             refused=refused,
+            privacy=self.accountant(refused),
             tiers=self.tiers(server, clock),
             charged_examples=charged_examples,
             solves_for_bottlenecks=solves_for_bottlenecks,

@@ -73,6 +73,13 @@ def bottlenecks(query: Query) -> dict[str, BottleneckCount]:
     return {name: counts.get(name, BottleneckCount()) for name in names}
 
 
+TAKEN_PART = (
+    "SELECT client, COUNT(*) begun, SUM(kind IN ({0})) counted, SUM(steps * (kind IN ({0}))) steps "
+    "FROM visits WHERE kind NOT IN ({1}) GROUP BY client"
+).format(*(", ".join(f"'{kind}'" for kind in kinds) for kinds in (TRAINED, (*NO_TRAINING, DOWNLOAD_ONLY))))
+"""Query of a ledger for each client's training visits, those of them that counted, and their local steps"""
+
+
 def by_kind(query: Query) -> dict[str, int]:
     """Each of `KINDS` -> number of visits; kinds without training only if there are any."""
     counts = {row["kind"]: row["n"] for row in query("SELECT kind, COUNT(*) n FROM visits GROUP BY kind")}

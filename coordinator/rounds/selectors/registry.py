@@ -11,6 +11,7 @@ from typing import Any
 
 from coordinator.rounds.selection import ClientSelector
 from coordinator.rounds.selectors.oort import Oort, OortOptions
+from coordinator.rounds.selectors.poisson import Poisson
 from coordinator.rounds.selectors.power_of_choice import PowerOfChoice, PowerOfChoiceOptions
 from edge.protocol.plugins import OptionsRow, PluginOptions, find
 
@@ -32,6 +33,13 @@ SELECTIONS: dict[str, SelectionRow] = {
             "McMahan et al., AISTATS 2017",
             PluginOptions,
             lambda options: ClientSelector(),
+        ),
+        SelectionRow(
+            "poisson",
+            "each client for itself, so that cohorts may be empty",
+            "McMahan et al., ICLR 2018",
+            PluginOptions,
+            lambda options: Poisson(),
         ),
         SelectionRow(
             "power-of-choice",

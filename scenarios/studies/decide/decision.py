@@ -18,7 +18,18 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from coordinator.rounds.amounts import BY_NAME, BYTES, CO2E, ENERGY, PRICE, ROUNDS, VIRTUAL_SECONDS, WAN_BYTES, of
+from coordinator.rounds.amounts import (
+    BY_NAME,
+    BYTES,
+    CO2E,
+    ENERGY,
+    EPSILON,
+    PRICE,
+    ROUNDS,
+    VIRTUAL_SECONDS,
+    WAN_BYTES,
+    of,
+)
 from coordinator.rounds.budget import EARLY
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.better import HIGHER, LOWER
@@ -621,9 +632,9 @@ def plan(
         if key.split(".")[0] in COMMON and key != "data.augment":
             raise ScenarioError(f"{key}: all candidates have the same data and target; name one value for all")
     limited = {BY_NAME[name] for name in (objective.cost, *objective.budgets)}
-    for amount in (PRICE, CO2E):
+    for amount in (PRICE, CO2E, EPSILON):
         for row, loaded in zip(rows, scenarios, strict=True):
-            if amount in limited and not at_amounts.spends(loaded.scenario.fleet, amount):
+            if amount in limited and not at_amounts.spends(loaded.scenario, amount):
                 raise ScenarioError(f"{row.name}: has no {amount.heading}: choose {at_amounts.MADE_BY[amount]}")
     share = scenarios[0].scenario.data.validation
     held_out = {} if share else {VALIDATION: HELD_OUT}

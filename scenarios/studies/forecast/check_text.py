@@ -123,6 +123,8 @@ def cost_notes(costs: MachineCosts, estimate: Forecast) -> Iterator[str]:
             yield f"rounds: after {after:,} no client can take part any more"
         else:
             yield f"budget: budget.{estimate.ended_by} {ends}"
+    if estimate.guarantee is not None:
+        yield f"epsilon: {estimate.guarantee}"
     played = estimate.rounds_played
     if played < estimate.rounds:
         varied = f"; {', '.join(estimate.varied_by)} let rounds differ" if estimate.varied_by else ""
@@ -161,6 +163,9 @@ def estimate_rows(estimate: Forecast) -> Iterator[tuple[str, str]]:
     yield "energy", unknown if joules is None else f"about {format_joules(joules)}"
     if estimate.co2e_grams is not None:
         yield "CO2e", f"about {format_grams(estimate.co2e_grams)}"
+    if estimate.guarantee is not None:
+        spent = "infinite" if estimate.epsilon is None else f"about {estimate.epsilon:.4g}"
+        yield "epsilon", f"{spent} after {estimate.rounds:,} rounds"
     kept = estimate.state_disk_nbytes
     yield "disk for client state", format_bytes(kept) if kept else "none"
     if estimate.vectors_disk_nbytes:

@@ -24,6 +24,7 @@ from coordinator.rounds.budget import (
     BYTES,
     BYTES_DOWN,
     BYTES_UP,
+    EPSILON,
     FLEET_RULES,
     FLOPS,
     JOULES,
@@ -132,6 +133,10 @@ class Forecast:
     change"""
     co2e_grams: float | None = None
     """Of ``joules``, if the scenario has a carbon intensity"""
+    epsilon: float | None = None
+    """Of differential privacy after ``rounds``; where it depends on who takes part, if clients take turns"""
+    guarantee: str | None = None
+    """What it is about, in words; None without differential privacy"""
 
 
 class PlayedRounds:
@@ -284,6 +289,24 @@ class PlayedRounds:
                 if limit is not None and pace.get(name):
                     left = (limit - played[name]) / pace[name]
                     yield key, len(self.amounts) + max(0, math.floor(left + 1e-9))
+        accountant = self.run.run.privacy
+        if accountant is not None and accountant.limit is not None:
+            yield EPSILON, self._turns(accountant.rounds_within(accountant.limit, scenario.rounds.max))
+
+    def _turns(self, visits: int) -> int:
+        """Rounds in which each client has so many visits, if clients take turns; of privacy by rounds these rounds."""
+        accountant = self.run.run.privacy
+        assert accountant is not None
+        most = self.setup.scenario.rounds.max
+        return min(most, visits if accountant.follows_from_rounds else math.floor(visits / accountant.rate))
+
+    def epsilon(self, rounds: int) -> float | None:
+        """Epsilon after so many rounds, as of `Forecast`; None without noise."""
+        accountant = self.run.run.privacy
+        if accountant is None or not accountant.config.noise:
+            return None
+        visits = rounds if accountant.follows_from_rounds else math.ceil(rounds * accountant.rate)
+        return accountant.after_visits(visits)
 
 
 def forecast(setup: Setup) -> Forecast:
@@ -333,6 +356,8 @@ def forecast_of(played: PlayedRounds) -> Forecast:
         first_round=played.amounts[0] if played.amounts else {},
         per_round=played.pace,
         varied_by=varied_by(setup.scenario, setup.inputs.files),
+        epsilon=played.epsilon(rounds),
+        guarantee=None if played.run.run.privacy is None else played.run.run.privacy.guarantee,
         co2e_grams=None if carbon is None or joules is None else carbon.co2e_grams(joules),
     )
 

@@ -67,7 +67,7 @@ def test_a_round_is_read_back_as_it_was_written_while_the_ledger_is_in_use(ledge
     row = read(path, "SELECT * FROM rounds")[0]
     assert tuple(row)[:-2] == (
         0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12",
-        "", None,
+        "", None, None,
     )  # fmt: skip
     assert [tuple(r) for r in read(path, "SELECT * FROM states WHERE client = ?", (7,))] == [(7, 0, "7-0", "aa")]
     assert [tuple(r) for r in read(path, "SELECT * FROM transfers ORDER BY direction, slot")] == [
@@ -81,7 +81,7 @@ def test_a_round_is_read_back_as_it_was_written_while_the_ledger_is_in_use(ledge
 def test_a_ledger_of_another_format_is_refused_by_its_number(ledger: Ledger, path: Path) -> None:
     ledger._db.execute("PRAGMA user_version = 0")
     ledger.close()
-    why = "its format is 0, and this version of fedbr knows 8 alone: use the version that wrote it"
+    why = "its format is 0, and this version of fedbr knows 9 alone: use the version that wrote it"
     with pytest.raises(sqlite3.DatabaseError, match=why):
         read(path, "SELECT * FROM rounds")
     with pytest.raises(sqlite3.DatabaseError, match=why):
@@ -137,7 +137,7 @@ def test_the_chain_by_hand(ledger: Ledger, path: Path) -> None:
     )
     rows = [
         [0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12",
-         "", None],
+         "", None, None],
         [0, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 32, 1,
          2.0, "d0", "u0"],
         [1, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, 100, 80, 400.0, 1e6, 2e6, 4.0, 32, 1,

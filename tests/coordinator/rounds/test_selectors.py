@@ -19,6 +19,7 @@ from coordinator.rounds.selection import (
     weighted_order,
 )
 from coordinator.rounds.selectors.oort import Oort, OortOptions
+from coordinator.rounds.selectors.poisson import Poisson
 from coordinator.rounds.selectors.power_of_choice import PowerOfChoice, PowerOfChoiceOptions
 from tests.crossed import every
 from tests.toy import play, unsteady_world
@@ -57,6 +58,19 @@ def test_the_largest_losses_among_the_drawn_are_chosen_and_never_visited_clients
     assert all(
         190 < count < 310 for count in firsts.values()
     )  # 250 expected, standard deviation 14: size is no tie-break
+
+
+# --- Poisson ----------------------------------------------------------------------------------------------------------
+
+
+def test_poisson_cohorts_are_of_the_asked_size_on_average_and_may_be_empty() -> None:
+    cohorts = [Poisson().select(asked(2, [1] * 8, ClientHistory(8), round=round)) for round in range(2000)]
+    sizes = Counter(map(len, cohorts))
+    assert 3900 < sum(size * times for size, times in sizes.items()) < 4100  # 4000 expected, standard deviation 55
+    assert 155 < sizes[0] < 245  # (3/4)^8 of 2000 are 200, standard deviation 13
+    taken = Counter(client for cohort in cohorts for client in cohort)
+    assert all(430 < taken[client] < 570 for client in range(8))  # 500 each, standard deviation 19
+    assert Poisson().select(asked(8, [1] * 8, ClientHistory(8))) == [*range(8)]
 
 
 # --- Oort -------------------------------------------------------------------------------------------------------------

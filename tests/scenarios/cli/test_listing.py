@@ -38,7 +38,7 @@ def test_methods_server_optimisers_and_partitions_are_listed_with_their_options(
         "meaning": "The whole model is downloaded every period + 1 rounds; 0: in every round.",
     }
     assert [row["name"] for row in listing.rows("servers")] == ["plain", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
-    assert [row["name"] for row in listing.rows("selections")] == ["uniform", "power-of-choice", "oort"]
+    assert [row["name"] for row in listing.rows("selections")] == ["uniform", "poisson", "power-of-choice", "oort"]
     assert [row["name"] for row in listing.rows("schedules")] == ["exponential", "constant", "cosine", "step"]
     assert [row["name"] for row in listing.rows("policies")] == [
         "sync", "over_select", "deadline", "fedasync", "fedbuff"

@@ -24,7 +24,14 @@ def progress(
     number: int, accuracy: float | None, alphas: dict[float, int] | None = None, bottleneck: str = "own link"
 ) -> RoundFinished:
     spent: dict[str, Any] = dict.fromkeys(RoundRow._fields, 0) | {"busy_s": 450.0, "model_sha256": ""}
-    spent |= {"round": number - 1, "end_s": 90.0 * number, "participants": 5, "accuracy": accuracy, "score": None}
+    spent |= {
+        "round": number - 1,
+        "end_s": 90.0 * number,
+        "participants": 5,
+        "accuracy": accuracy,
+        "score": None,
+        "epsilon": None,
+    }
     spent |= {"test_loss": None, "train_loss": None, "critical": 3, "bottleneck": bottleneck}
     return RoundFinished(RoundRow(**spent), number, 1_230_000 * number, 4_560_000 * number, alphas or {})
 

@@ -1,0 +1,58 @@
+"""Differential privacy of updates: clipping, and noise. Numpy alone; no torch.
+
+McMahan, Ramage, Talwar and Zhang, Learning Differentially Private Recurrent Language Models, ICLR 2018,
+https://arxiv.org/abs/1710.06963 (of clients); Abadi et al., Deep Learning with Differential Privacy, CCS 2016,
+https://arxiv.org/abs/1607.00133 (of examples). An update is the change of a visit; all of its vectors are clipped as
+one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from edge.protocol.payload import Floats, Vector
+
+CHUNK = 1 << 15
+"""Numbers at a time, so that intermediate results stay in the processor's cache"""
+
+
+def norm_of(changes: Mapping[str, Floats]) -> float:
+    """The L2 norm of all vectors together, in float64; the order of its sums is the same on every processor."""
+    return math.sqrt(
+        sum(
+            float(np.square(vector[start : start + CHUNK], dtype=np.float64).sum())
+            for vector in changes.values()
+            for start in range(0, vector.size, CHUNK)
+        )
+    )
+
+
+def clipped(model: Mapping[str, Vector], start: Mapping[str, Vector], clip: float) -> tuple[dict[str, Vector], float]:
+    """A model whose change from ``start`` is scaled down to a norm of at most ``clip``, and the norm before that.
+
+    The same vectors where the norm is not above it.
+    """
+    changes = {key: vector.data - start[key].data for key, vector in model.items()}
+    norm = norm_of(changes)
+    if norm <= clip:
+        return dict(model), norm
+    factor = np.float32(clip / norm)
+    return {key: Vector(start[key].data + factor * change) for key, change in changes.items()}, norm
+
+
+def with_noise(model: Mapping[str, Vector], deviation: float, rng: np.random.Generator) -> dict[str, Vector]:
+    """A model with Gaussian noise of this standard deviation on every weight."""
+    return {key: Vector(noisy(vector.data, deviation, rng)) for key, vector in model.items()}
+
+
+def noisy(numbers: Floats, deviation: float, rng: np.random.Generator) -> Floats:
+    """float32 numbers with Gaussian noise."""
+    if not deviation:
+        return numbers
+    noise = rng.standard_normal(numbers.size, np.float32)
+    noise *= np.float32(deviation)
+    noise += numbers
+    return noise
