@@ -9,14 +9,15 @@ round of all clients, by the client that has taken part most often. Nothing is d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.privacy.accounting import Curve, epsilon, fixed_cohort, gaussian, poisson
+from coordinator.privacy.accounting import epsilon, fixed_cohort, poisson
+from coordinator.privacy.loss_distribution import epsilon_of_poisson
 from edge.protocol.config import PrivacyConfig
 
 Sampling = Literal["poisson", "fixed", "none"]
@@ -80,7 +81,7 @@ class Accountant:
     def spent(self, done: VisitCounts) -> float:
         """Epsilon so far; inf without noise. The largest of any client, where these differ."""
         if self.follows_from_rounds:
-            return self._after(self._curve_of_round, done.rounds)
+            return self._of_rounds(done.rounds)
         return max(self._largest(done), default=0.0)
 
     def by_client(self, done: VisitCounts) -> NDArray[np.float64]:
@@ -91,7 +92,7 @@ class Accountant:
             pairs = zip(done.steps.tolist(), self.examples.tolist(), strict=True)
             return np.array([self._of_examples(steps, examples) for steps, examples in pairs])
         times = done.begun if self.config.is_local else done.counted
-        return np.array([self._after(self._curve_of_visit, count) for count in times.tolist()])
+        return np.array([self._of_visits(count) for count in times.tolist()])
 
     def allows(self, done: VisitCounts, cohort: Sequence[int]) -> bool:
         """Whether a round of these clients keeps within ``budget.epsilon``."""
@@ -122,7 +123,7 @@ class Accountant:
         """Epsilons of the clients that may have the largest: none has both fewer visits or steps and a lower rate."""
         if self.config.unit != "example":
             most = int((done.begun if self.config.is_local else done.counted).max(initial=0))
-            return [self._after(self._curve_of_visit, most)]
+            return [self._of_visits(most)]
         found, least = [], math.inf
         for steps, examples in sorted({*zip(done.steps.tolist(), self.examples.tolist(), strict=True)}, reverse=True):
             if steps and 0 < examples < least:
@@ -130,25 +131,28 @@ class Accountant:
                 found.append(self._of_examples(steps, examples))
         return found
 
-    def _curve_of_round(self) -> Curve:
-        noise = self.config.noise
+    def _of_rounds(self, rounds: int) -> float:
         # A sum of clipped updates changes by the clip if a client leaves, by twice as much if one is replaced.
-        return poisson(noise, self.rate) if self.sampling == "poisson" else fixed_cohort(noise / 2, self.rate)
+        noise = self.config.noise
+        return self._after(rounds, noise if self.sampling == "poisson" else noise / 2, self.rate)
 
-    def _curve_of_visit(self) -> Curve:
+    def _of_visits(self, visits: int) -> float:
         # A client's own update is another's if its data are replaced.
-        return gaussian(self.config.noise / 2 if self.config.is_local else self.config.noise)
+        return self._after(visits, self.config.noise / 2 if self.config.is_local else self.config.noise, 1.0)
 
     def _of_examples(self, steps: int, examples: int) -> float:
-        if not steps or not examples:
-            return 0.0
-        return self._after(lambda: poisson(self.config.noise, min(self.batch / examples, 1.0)), steps)
+        return self._after(steps if examples else 0, self.config.noise, min(self.batch / max(examples, 1), 1.0))
 
-    def _after(self, curve: Callable[[], Curve], times: int) -> float:
-        """Epsilon after so many steps of a curve."""
+    def _after(self, times: int, noise: float, rate: float) -> float:
+        """Epsilon after so many steps in which each unit takes part at a rate."""
         if not times:
             return 0.0
-        return epsilon(times * curve(), self.delta) if self.config.noise else math.inf
+        if not noise:
+            return math.inf
+        if self.config.accountant == "pld":
+            return epsilon_of_poisson(noise, rate, times, self.delta)
+        is_fixed = self.follows_from_rounds and self.sampling == "fixed"
+        return epsilon(times * (fixed_cohort if is_fixed else poisson)(noise, rate), self.delta)
 
     # --- in words -----------------------------------------------------------------------------------------------------
 

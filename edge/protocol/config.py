@@ -541,6 +541,9 @@ class PrivacyConfig(Section):
     delta: Annotated[float | None, Field(gt=0, lt=1)] = None
     """Probability with which epsilon may not hold; by default N^-1.1 of the N clients (of the examples of the largest
     client, where ``unit = "example"``)."""
+    accountant: Literal["rdp", "pld"] = "rdp"
+    """rdp: Rényi divergences; pld: the distribution of the privacy loss, up to a fifth less epsilon, in a tenth of a
+    second each time; not for cohorts of a fixed size."""
     weight_cap: Annotated[int | None, Field(ge=1)] = None
     """unit client, where server, with ``aggregate.weights = "size"``: an update weighs min(n / cap, 1) for n examples;
     by default all weigh 1."""

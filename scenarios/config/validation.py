@@ -519,6 +519,9 @@ def of_privacy(method: Method, options: Options, scenario: Scenario) -> Contradi
             shown = str(getattr(privacy, key)).lower()
             why = "is of sums at the server; choose privacy.unit = client and privacy.where = server"
             yield "privacy", f"privacy.{key} = {shown}: {why}, or leave it out"
+    if privacy.accountant == "pld" and privacy.is_central and rounds.selection == "uniform":
+        why = "cohorts of a fixed size have no known distribution of the loss"
+        yield "privacy", f"privacy.accountant = pld: {why}; choose rounds.selection = poisson, or rdp"
     if privacy.unit == "example":
         yield from _of_examples_privacy(method, scenario)
         return

@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.privacy.accountant import Accountant, Sampling, VisitCounts
 from coordinator.privacy.accounting import epsilon, fixed_cohort, gaussian, poisson
+from coordinator.privacy.loss_distribution import epsilon_of_poisson
 from edge.protocol.config import PrivacyConfig
 
 EXAMPLES = np.array([100, 50, 400, 100])
@@ -62,6 +63,13 @@ def test_the_round_that_would_exceed_a_budget_is_not_allowed() -> None:
     assert by_visits.allows(counts(9, 2, 1, 1, 0), [1, 2, 3])
     assert not by_visits.allows(counts(9, 2, 1, 1, 0), [0])
     assert by_visits.rounds_within(by_visits.limit or 0, 100) == 2
+
+
+def test_the_distribution_of_the_loss_gives_less_than_renyi_divergences() -> None:
+    done = counts(7, 3, 4, 5, 2)
+    tight = accountant("poisson", accountant="pld").spent(done)
+    assert tight == epsilon_of_poisson(2.0, 0.5, 7, 1e-3) < accountant("poisson").spent(done)
+    assert accountant("none", accountant="pld").spent(done) == epsilon_of_poisson(2.0, 1.0, 5, 1e-3)
 
 
 def test_without_noise_epsilon_is_infinite_and_before_the_first_round_it_is_nothing() -> None:
