@@ -88,18 +88,18 @@ class Clock:
         round: int,
         visit: int | None = None,
         *,
-        is_second: bool = False,
+        order: int = 0,
     ) -> Conditions:
         """The conditions of these clients' visits in ``round``, or of the one visit of the number ``visit``.
 
-        ``is_second``: of visits that follow the clients' first visits in the round.
+        ``order``: of visits that follow others of the clients in the round, how many.
         """
         chosen = np.asarray(clients, np.intp)
         return self.fleet.conditions(
             chosen,
             round,
             visit,
-            is_second=is_second,
+            order=order,
             last_down=self._last[DOWN][chosen],
             last_up=self._last[UP][chosen],
             threshold=None if self._threshold is None else self._threshold[chosen],

@@ -240,7 +240,7 @@ class TierClock:
         clock, begins = self._clocks[level], np.asarray(begin, np.float64)
         behaviour, links = clock.fleet.behaviour, clock.fleet.links
         chosen = np.flatnonzero(which & (begins < math.inf))
-        conditions, starts = clock.conditions(chosen, round, is_second=is_second), begins[chosen]
+        conditions, starts = clock.conditions(chosen, round, order=int(is_second)), begins[chosen]
         sent, none = np.full(chosen.size, nbytes, np.int64), np.zeros(chosen.size, np.int64)
         nothing = np.zeros(chosen.size)
         works = Works(*((none, sent) if direction == UP else (sent, none)), nothing, none, nothing)

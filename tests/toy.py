@@ -62,6 +62,7 @@ from edge.protocol.fixed_point import FixedPointSums
 from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, BlockShape, Layout, Payload, Vector
 from edge.protocol.rng import keyed_generator
+from edge.protocol.secure_sum import secure_sum
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block
 from edge.training.client_update import ClientUpdate, VisitContext
@@ -157,14 +158,15 @@ class Direct:
         """Do each task, and answer, when it is waited for."""
         order = range(len(tasks)) if self.shuffle is None else self.shuffle.permutation(len(tasks))
         first = tasks[0].message if tasks else None
-        sums = FixedPointSums(first.round if isinstance(first, messages.Train) else 0)
+        round = first.round if isinstance(first, messages.Train) else 0
+        sums = FixedPointSums(round, secure_sum(self.site.job.privacy))
 
         def do(task: PoolTask) -> None:
             task = task if task.build is None else task.with_payload(task.build())
             reply = self._do(task)
             if task.weight > 0.0:
                 assert isinstance(reply, messages.Update)
-                reply = sums.put(reply, task.weight)
+                reply = sums.put(self.site.clipped(reply), task.weight)
             if isinstance(reply, messages.Update):
                 self.updates.append(reply)
                 reply = self.change(reply)
@@ -233,6 +235,7 @@ def loaded(
     submodel: Mapping[str, Any] | None = None,
     aggregators: Mapping[str, Any] | None = None,
     schedule: Mapping[str, Any] | None = None,
+    privacy: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Loaded:
     """A scenario on digits; ``options`` are the method's.
@@ -263,6 +266,7 @@ def loaded(
             "travels": dict(zip(("down", "up"), travels, strict=True)),
             "aggregate": {"weights": weights or method.objective.weights, "sum": sum},
             "codec": codec or {},
+            "privacy": privacy or {},
             "submodel": submodel or {},
             "faults": checks or UpdateChecks(),
             "rounds": replace(policy, participants=participants or clients, max=rounds),

@@ -75,6 +75,7 @@ from edge.protocol.payload import (
     sha256,
     shapes,
 )
+from edge.protocol.secure_sum import SecureSum
 from edge.protocol.submodels import SliceMap
 from edge.protocol.variant import PLAIN, Variant, expect_other_names
 
@@ -125,6 +126,8 @@ class ServerContext:
     """The noise on sums of clipped updates, where clients have central differential privacy"""
     weight_cap: int | None = None
     """``privacy.weight_cap``"""
+    secure: SecureSum | None = None
+    """The integers that updates are added up as, where the server sees their sums alone"""
     members: int | None = None
     """Clients that belong to the aggregator which the server side is for; None: it is for all clients"""
 
@@ -443,6 +446,15 @@ class ServerStrategy(NumberLog):
         weights = {client: self.setup.weight_of(client) for client in clients}
         total = sum(weights.values()) or 1.0  # where all weights are 0
         return {client: weight / total for client, weight in weights.items()}
+
+    @final
+    def partial_weights(self, clients: Sequence[int]) -> dict[int, float]:
+        """client -> the weight with which a worker adds its update up: `aggregation_weights`, or ratios of secure
+        aggregation."""
+        secure = self.setup.secure
+        if secure is None:
+            return self.aggregation_weights(clients)
+        return {client: secure.ratio(self.setup.weight_of(client)) for client in clients}
 
     def accumulate(self, reply: Update) -> None:
         """Add an update to the sums of this step, without storing it.

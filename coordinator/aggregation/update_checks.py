@@ -136,8 +136,10 @@ def check_reply(server: ServerStrategy, reply: Update) -> str | None:
             return f"{whose}: {name} = {number} ({DIVERGED})"
         if not is_bounded(number):
             return f"{whose}: {name} = {number:g} is more than any training reports"
+    secure = server.setup.secure
+    limit = secure.limit if secure is not None else LIMIT if in_workers else math.inf
     for slot, key, vector in vectors(reply.payload):
-        problem = not_summable(vector.data, LIMIT if in_workers else math.inf)
+        problem = not_summable(vector.data, limit)
         if problem is not None:
             return f"{whose}: {slot}/{key} {problem}"
     return None

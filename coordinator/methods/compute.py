@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from edge.protocol.config import TrainConfig, TrainingPlan
 from edge.protocol.messages import Choice
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, PASS_TYPES, Layout
+from edge.protocol.privacy import FLOPS_OF_NOISE, FLOPS_OF_WEIGHT
 from edge.protocol.rng import keyed_generator
 from edge.protocol.variant import PLAIN, Variant
 
@@ -158,6 +159,20 @@ def fedavg_passes(blocks: int) -> PassCounts:
     passes = np.ones((blocks, PASS_TYPES))
     passes[0, INPUT_GRADIENT] = 0
     return passes
+
+
+def of_private_steps(plain: Compute, context: ComputeContext, weights: int) -> Compute:
+    """A compute plan with the steps of DP-SGD: Poisson batches, of as many examples on average as others have, whose
+    gradients are clipped one by one, and noise on their sum."""
+    expected = context.plan.steps * min(context.train.batch, context.samples)
+    factor = expected / max(context.plan.samples, 1)
+    clipping = FLOPS_OF_WEIGHT * expected * weights + FLOPS_OF_NOISE * context.plan.steps * weights
+    return replace(
+        plain,
+        passes=plain.passes * factor,
+        further_flops=plain.further_flops * factor + clipping,
+        exact=False,
+    )
 
 
 def forward_passes(blocks: int, times: float = 1.0) -> PassCounts:

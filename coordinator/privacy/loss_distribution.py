@@ -38,7 +38,7 @@ def _epsilon(noise: float, rate: float, steps: int, delta: float, is_added: bool
     reach = float((curve - math.log(TAIL) / (orders - 1)).min()) + 1.0
     size = 1 << math.ceil(math.log2(min(2 * reach / STEP, MOST)))
     distance = max(STEP, 2 * reach / size)
-    losses: NDArray[np.float64] = distance * np.arange(-(size // 2), size // 2)
+    losses = distance * np.arange(-(size // 2), size // 2, dtype=np.float64)
     of_step = _mass(noise, rate, losses, is_added)
     # Places are counted from a loss of 0, and modulo the grid.
     spectrum = np.fft.rfft(np.fft.ifftshift(of_step))

@@ -85,13 +85,16 @@ FAULTY = (NO_OP, UPDATE_REJECTED, FAILED)
 EVALUATE, NOT_SCORED = "evaluate", "unscored"
 EVALUATION = (EVALUATE, NOT_SCORED)
 """Kinds of visit that only evaluate (``eval.charged``)"""
+SETUP, SHARE, UNMASK, DROPPED = "setup", "share", "unmask", "dropped"
+PHASES = (SETUP, SHARE, UNMASK, DROPPED)
+"""Kinds of visit that are phases of secure aggregation (``privacy.secagg``); the last is of those that were lost"""
 LEFTOVER = "leftover"
 """Kind of visit that is only what is left of a late visit (``rounds.on_late``)"""
-NO_TRAINING = (*EVALUATION, LEFTOVER)
+NO_TRAINING = (*EVALUATION, *PHASES, LEFTOVER)
 """Kinds of visit that neither train nor were meant to; only some runs have them"""
-COUNTED = (*TRAINED, DOWNLOAD_ONLY, EVALUATE)
+COUNTED = (*TRAINED, DOWNLOAD_ONLY, EVALUATE, SETUP, SHARE, UNMASK)
 """Kinds of visit that counted"""
-KINDS = (*COUNTED, "late", "lost", "cut", UPDATE_REJECTED, FAILED, NOT_SCORED, LEFTOVER)
+KINDS = (*COUNTED, "late", "lost", "cut", UPDATE_REJECTED, FAILED, NOT_SCORED, DROPPED, LEFTOVER)
 """All kinds of visit: those that counted, then those that were wasted"""
 
 
@@ -106,10 +109,12 @@ class VisitRow(NamedTuple):
     network: str
     kind: str
     """Visits that counted: ``train``, ``zeroed`` (its update failed a check and counted as no change), ``listen``
-    (download only), ``evaluate`` (it evaluated the client's model). Visits that did not: ``late`` (after the round's
+    (download only), ``evaluate`` (it evaluated the client's model), ``setup``, ``share`` and ``unmask`` (phases of
+    secure aggregation). Visits that did not: ``late`` (after the round's
     end), ``lost`` (the client left, crashed or ran out of power), ``cut`` (the run ended), ``refused`` (its update
     failed a check), ``failed`` (no worker could train it), ``unscored`` (an evaluation, ``lost`` or ``cut``),
-    ``leftover`` (what a late visit did in a later round)."""
+    ``dropped`` (a phase, ``lost`` or ``cut``, or of a round that is lost), ``leftover`` (what a late visit did in a
+    later round)."""
     staleness: int
     """Server steps between the start of the visit and the use of its update; 0 in synchronous rounds"""
     start_s: float

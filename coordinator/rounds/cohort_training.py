@@ -47,7 +47,7 @@ class CohortTraining:
             return
         self._reorder_buffer = trainer.reorder_buffer()
         clients = [visit.client for visit in visits]
-        weights = server.aggregation_weights(clients) if self._in_workers else {}
+        weights = server.partial_weights(clients) if self._in_workers else {}
         try:
             self._group = trainer.submit(visits, self._on_update, weights)
         except BaseException:

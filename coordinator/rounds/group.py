@@ -48,8 +48,8 @@ class Solved(NamedTuple):
 class Group:
     """The visits of one station in a round. Before they begin, other visits may be tried in their place."""
 
-    is_second = False
-    """Whether clients have had other visits in this round"""
+    order = 0
+    """Which visit of its client in the round each is, for its draws"""
 
     def __init__(
         self, run: FederatedRun, round: int, station: int, start: float, rules: RoundPolicy, waited: float = 0.0
@@ -78,7 +78,7 @@ class Group:
         clock, clients = self.run.clock, tuple(visit.client for visit in visits)
         key = clients, tuple(visit.client for visit in going_on), until
         if key not in self._solved:
-            conditions = clock.conditions(clients, self.round, is_second=self.is_second)
+            conditions = self.conditions_of(clients)
             conditions = clock.fleet.of_parts(conditions, [visit.price.rates for visit in visits])
             if self.run.tiers is not None:
                 conditions = replace(conditions, access_link=np.full(len(visits), self.station))
@@ -88,6 +88,10 @@ class Group:
             solution = clock.solve_beside(leftovers, starts, works, conditions, until, goes_on)
             self._solved[key] = Solved(conditions, solution)
         return self._solved[key]
+
+    def conditions_of(self, clients: Sequence[int]) -> Conditions:
+        """The conditions of visits of these clients."""
+        return self.run.clock.conditions(clients, self.round, order=self.order)
 
     def outcome(self, visits: Visits, going_on: Visits) -> tuple[Solved, Mask, float]:
         """These visits on the clock if none is interrupted, which of them count, and when the step would be."""
@@ -276,7 +280,7 @@ class EvaluationGroup(Group):
     The values take no time at the station.
     """
 
-    is_second = True
+    order = 1
 
     def outcome(self, visits: Visits, going_on: Visits) -> tuple[Solved, Mask, float]:
         limit = self.run.budget.ends_at

@@ -54,6 +54,7 @@ from coordinator.rounds.stations import Stations
 from coordinator.rounds.visit import PlannedVisit, VisitPrice, VisitPricing, begins
 from coordinator.rounds.visits_in_flight import uncontended_cost
 from coordinator.workers.task import Stopped
+from costmodel.visits.work import Work
 from edge.protocol.codecs.update_codec import most_levels
 from edge.protocol.config import Job, ModelProfile, TrainingPlan
 from edge.protocol.fixed_point import not_summable
@@ -61,6 +62,7 @@ from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Shapes
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
+    from coordinator.rounds.secure_group import SecureRules
     from coordinator.rounds.tiers import Tiers
     from costmodel.clock import Clock
 
@@ -155,6 +157,8 @@ class FederatedRun:
     """client -> why it cannot take part, such as too little memory for the model"""
     privacy: Accountant | None = None
     """The accountant of runs with differential privacy"""
+    secure: SecureRules | None = None
+    """Of runs with secure aggregation"""
     tiers: Tiers | None = None
     """The aggregators between clients and server, of runs with any"""
     charged_examples: NDArray[np.int64] | None = None
@@ -277,6 +281,11 @@ class FederatedRun:
         pricing = self.pricing.of_visit(self.server.evaluation_variant(client))
         price = pricing.evaluation(down, int(self.charged_examples[client]), samples)
         return PlannedVisit(self.visits, self.rounds, self.rounds, 0.0, dispatch, EVALUATE, price, down)
+
+    def prepare_phase(self, kind: str, client: int, work: Work) -> PlannedVisit:
+        """Plan a phase of secure aggregation as a visit of its own."""
+        price = VisitPrice(work, TrainingPlan(0, 0, 0), 0.0, 0.0)
+        return PlannedVisit(self.visits, self.rounds, self.rounds, 0.0, Download(client, {}), kind, price, {})
 
     def prepare_leftover(self, client: int, station: int) -> PlannedVisit:
         """Plan what is left of a late visit to a station as a visit of its own."""

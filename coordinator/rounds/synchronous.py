@@ -57,6 +57,7 @@ from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.ports import PendingCommit
 from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.run import FederatedRun
+from coordinator.rounds.secure_group import SecureGroup
 from coordinator.rounds.stations import RoundEnd
 from coordinator.rounds.tiers import TIERS, UP_SIDE
 from coordinator.rounds.visit import PlannedVisit, begins
@@ -314,7 +315,8 @@ class Round:
         start = self.stations.start(station)
         if (station, start) not in self._tried:
             waited = start - self._waits_since.get(station, start)
-            self._tried[station, start] = Group(self.run, self.number, station, start, self.run.rules, waited)
+            kind = Group if self.run.secure is None else SecureGroup
+            self._tried[station, start] = kind(self.run, self.number, station, start, self.run.rules, waited)
         group, rules = self._tried[station, start], self.run.rules
         if trained < everyone:  # of what the policy wants of a cohort, the share of these visits
             share = rules.participants * trained / everyone
@@ -480,7 +482,7 @@ class Round:
         last = stations.last(record, {station: group.end for station, group in self.groups.items()})
         for station, group in self.groups.items():
             group.account(record, losses, faulty)
-            if station == last:
+            if station == last and group.visits:
                 # Of its visits alone: those of others may have to be faster as well, if they end soon before.
                 name = group.bottleneck(stations.saved_above(record, station))
                 record.set_critical(group.visits, group.awaited_ends(is_step=bool(replies)), partial(str, name))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.aggregation.server import Download, Models
-from coordinator.methods.compute import ComputeContext, SharedContext, forward_passes
+from coordinator.methods.compute import ComputeContext, SharedContext, forward_passes, of_private_steps
 from coordinator.methods.registry import Method
 from coordinator.records import names
 from coordinator.records.schema import LEFTOVER, Lengths, lengths
@@ -151,6 +151,8 @@ class VisitPricing:
     def _price(self, context: ComputeContext, down: Shapes, encoded: Lengths) -> VisitPrice:
         spec, choice, layout = self._spec, context.choice, self._description.layout
         compute, plan = spec.costs.compute(context), context.plan
+        if self._job.privacy.unit == "example":
+            compute = of_private_steps(compute, context, sum(block.params for block in layout.blocks))
         alpha = spec.costs.nominal_alpha(len(layout), self._options, choice)
         tau = spec.costs.nominal_period(self._options)
         names, variant = (*choice, *context.variant.named()), context.variant

@@ -323,7 +323,7 @@ class Fleet:
         round: int,
         visit: int | None = None,
         *,
-        is_second: bool = False,
+        order: int = 0,
         last_down: Doubles | None = None,
         last_up: Doubles | None = None,
         threshold: Doubles | None = None,
@@ -332,7 +332,7 @@ class Fleet:
         """The conditions of these clients' visits in ``round``; by default, connections are new and batteries full.
 
         Variation from visit to visit is drawn for the round, or for the one visit of the number ``visit``.
-        ``is_second``: for a second visit of each client in the round, with the round's ``redraw``.
+        ``order``: 0 for the first visit of each client in the round, 1 for a second one, with the round's ``redraw``.
         """
         chosen = np.asarray(clients, np.intp)
         config = self.config
@@ -342,7 +342,7 @@ class Fleet:
         else:
             device, network, radio = self._profiles_of(self.device_of[chosen], self.network_of[chosen])
         access_link = self.access_link_of(chosen)
-        draws = self._draws(chosen, round, visit, is_second)
+        draws = self._draws(chosen, round, visit, order)
         mode, down, up = self._modes(chosen, round)
         full_speed = self.flops_per_second[chosen]
         flops_per_second = full_speed * mode
@@ -416,18 +416,17 @@ class Fleet:
             radio |= dict.fromkeys(("awake_seconds", "promotion_seconds", "promotion_watts"), nothing)
         return radio
 
-    def _draws(self, chosen: NDArray[np.intp], round: int, visit: int | None, is_second: bool) -> VisitVariation:
+    def _draws(self, chosen: NDArray[np.intp], round: int, visit: int | None, order: int) -> VisitVariation:
         config = self.config
         varies = config.jitter or config.redraw or self.links.transport.noise or config.crashes_per_hour
         if not (varies or self.loses_segments):
             return VisitVariation.none(chosen.size)
         if visit is None:
             first = self._visit_draws("visits of a round", round, len(self)).of(chosen)
-            if not is_second:
+            if not order:
                 return first
-            return replace(
-                self._visit_draws("second visits of a round", round, len(self)).of(chosen), uniform=first.uniform
-            )
+            purpose = "second visits of a round" if order == 1 else f"visits {order + 1} of a round"
+            return replace(self._visit_draws(purpose, round, len(self)).of(chosen), uniform=first.uniform)
         block, index = divmod(visit, VISITS_PER_DRAW)
         return self._visit_draws("visits one by one", block, VISITS_PER_DRAW).of(slice(index, index + 1))
 

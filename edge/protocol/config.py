@@ -548,6 +548,29 @@ class PrivacyConfig(Section):
     """unit client, where server, with ``aggregate.weights = "size"``: an update weighs min(n / cap, 1) for n examples;
     by default all weigh 1."""
 
+    secagg: Annotated[Literal["secagg", "secagg+", "lightsecagg"] | None, Also("secure_aggregation")] = None
+    """Secure aggregation, so that the server sees sums of updates alone: secagg, all clients of a round share secrets;
+    secagg+, each with some neighbours; lightsecagg, coded masks. Its phases, messages and computing are on the clock;
+    sums are the real ones, of integers mod 2^32. By default none."""
+    secagg_shares: Annotated[int | None, Field(ge=3)] = None
+    """secagg+: clients that hold shares of a client's secrets, itself included, an odd number; by default
+    2 ceil(log2 n) + 1 of n clients in a round."""
+    secagg_quorum: Annotated[float, Field(gt=0, le=1)] = 2 / 3
+    """Share of the holders of a client's shares (lightsecagg: of the clients) that must answer in the last phase;
+    otherwise the round is lost, and has been paid for."""
+    secagg_colluding: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """lightsecagg: share of the clients that may collude with the server; below the quorum."""
+    secagg_wire: Literal["published", "flower"] = "published"
+    """Lengths of messages: as the papers count them, 4 bytes a masked number; or as Flower sends secagg+, 8 bytes."""
+    secagg_range: Annotated[float, Field(gt=0, le=1e6)] = 8.0
+    """Numbers of updates times their weight's ratio must be below it in magnitude."""
+    secagg_levels: Annotated[int | None, Field(ge=2, le=1 << 22)] = None
+    """Levels in that range, a power of two; by default 2^22, and less where the clients of a round would add up to
+    2^32."""
+    secagg_weight: Annotated[float | None, Field(gt=0)] = None
+    """Aggregation weight whose ratio is 1; by default 1000 where weights are examples, or more if a client has more,
+    and 1 where they are uniform."""
+
     @property
     def is_central(self) -> bool:
         """Whether the server, or an aggregator, adds noise to sums of clients' updates."""

@@ -13,6 +13,7 @@ for a hundred clients is less than 1e-12; that of the products x w, to float64, 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,6 +21,9 @@ from numpy.typing import NDArray
 
 from edge.protocol.messages import PartialSum, Totals, Update
 from edge.protocol.payload import Floats, Shapes, shapes, vectors
+
+if TYPE_CHECKING:
+    from edge.protocol.secure_sum import SecureSum
 
 FRACTION_BITS = 46
 LIMIT = 2.0**15
@@ -51,8 +55,9 @@ def sum_vector(total: NDArray[np.int64]) -> Floats:
 class FixedPointSums:
     """The sum of clients' updates in one round, by slot and key."""
 
-    def __init__(self, round: int) -> None:
-        self.round = round
+    def __init__(self, round: int, levels: SecureSum | None = None) -> None:
+        """``levels``: of secure aggregation, whose integers are added up in place of those in fixed point."""
+        self.round, self._levels = round, levels
         self.clients = 0
         """Number of updates in it."""
         self._totals: Totals = {}
@@ -64,11 +69,15 @@ class FixedPointSums:
         ValueError for vectors of other shapes than those before.
         """
         assert update.round == self.round, (update.round, self.round)
-        if any(not_summable(vector.data) for _, _, vector in vectors(update.payload)):
+        limit = LIMIT if self._levels is None else self._levels.limit
+        if any(not_summable(vector.data, limit) for _, _, vector in vectors(update.payload)):
             return update
         self._expect(f"client {update.client}, round {update.round + 1}", shapes(update.payload))
         for slot, key, vector in vectors(update.payload):
-            add_weighted(self._totals[slot][key], vector.data, weight)
+            if self._levels is None:
+                add_weighted(self._totals[slot][key], vector.data, weight)
+            else:
+                self._totals[slot][key] += self._levels.quantised(vector.data, weight)
         self.clients += 1
         return replace(update, payload={})
 
@@ -111,6 +120,7 @@ def not_summable(numbers: Floats, limit: float = LIMIT) -> str | None:
     if not math.isfinite(largest):
         return f"is not finite ({DIVERGED})"
     if largest >= limit:
-        bound = f"{largest:.6g}; numbers must be below {limit:.0f}; {DIVERGED}"
-        return f"is too large for aggregate.sum = fixed_point ({bound})"
+        bound = f"{largest:.6g}; numbers must be below {limit:g}; {DIVERGED}"
+        key = "aggregate.sum = fixed_point" if limit == LIMIT else "privacy.secagg_range"
+        return f"is too large for {key} ({bound})"
     return None

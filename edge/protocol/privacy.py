@@ -17,6 +17,15 @@ from edge.protocol.payload import Floats, Vector
 
 CHUNK = 1 << 15
 """Numbers at a time, so that intermediate results stay in the processor's cache"""
+EXAMPLE_NUMBERS = 1 << 24
+"""Numbers of gradients of single examples that are in memory together, or one gradient"""
+FLOPS_OF_WEIGHT, FLOPS_OF_NOISE = 4, 2
+"""Of DP-SGD, for each weight: the square and the scaled sum of an example's gradient; the noise of a step"""
+
+
+def examples_at_a_time(weights: int) -> int:
+    """Examples whose gradients are computed together."""
+    return max(1, EXAMPLE_NUMBERS // max(weights, 1))
 
 
 def norm_of(changes: Mapping[str, Floats]) -> float:

@@ -15,6 +15,7 @@ from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.fixed_point import FixedPointSums
 from edge.protocol.payload import Payload
 from edge.protocol.plugins import error_frames, error_place
+from edge.protocol.secure_sum import SecureSum
 from edge.runtime.log import log_error
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ class TaskExecutor(Protocol):
 class TaskRunner:
     """Does tasks, one after another."""
 
-    def __init__(self, executor: TaskExecutor, gpu: GpuShare | None) -> None:
-        self._executor, self._gpu = executor, gpu
-        self._sums = FixedPointSums(0)
+    def __init__(self, executor: TaskExecutor, gpu: GpuShare | None, levels: SecureSum | None = None) -> None:
+        """``levels``: of secure aggregation."""
+        self._executor, self._gpu, self._levels = executor, gpu, levels
+        self._sums = FixedPointSums(0, levels)
 
     def perform(self, task: messages.Message, envelope: serialization.Envelope) -> messages.Message:
         """The reply to one task; an exception becomes an `Error`."""
@@ -77,7 +79,7 @@ class TaskRunner:
 
     def _added(self, update: messages.Update, weight: float) -> messages.Update:
         if update.round != self._sums.round:
-            self._sums = FixedPointSums(update.round)
+            self._sums = FixedPointSums(update.round, self._levels)
         decoded = self._executor.decoded(update) if update.encoded else update
         added = self._sums.put(self._executor.clipped(decoded), weight)
         return update if added.payload else added
@@ -85,7 +87,7 @@ class TaskRunner:
     def _collected(self, round: int) -> messages.PartialSum:
         if round != self._sums.round:
             return messages.PartialSum(round, 0, {})
-        sums, self._sums = self._sums, FixedPointSums(round)
+        sums, self._sums = self._sums, FixedPointSums(round, self._levels)
         return sums.message()
 
 

@@ -21,6 +21,7 @@ import zmq
 
 from edge.protocol import messages, serialization
 from edge.protocol.portable import NATIVE, trains_portably
+from edge.protocol.secure_sum import secure_sum
 from edge.runtime.connection import CoordinatorConnection
 from edge.runtime.inbox import TaskInbox
 from edge.runtime.log import log, log_error
@@ -99,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
         is_native = job.train.instructions == NATIVE
         assert is_native or trains_portably(os.environ), "the fork server began with other switches"
         try:
-            return TaskRunner(*load_executor(job, executor))
+            return TaskRunner(*load_executor(job, executor), secure_sum(job.privacy))
         except Exception:
             log_error()
             raise

@@ -148,6 +148,20 @@ class LocalBatches:
         return self.loader.fetch(self.indices) if fits and repeats else None
 
 
+class PoissonBatches(LocalBatches):
+    """Batches of DP-SGD: each example is in each with the probability of a batch's share, for itself."""
+
+    def __call__(self) -> Iterator[Batch]:
+        """``plan.steps`` batches, of ``batch`` examples on average, perhaps of none."""
+        count = len(self.indices)
+        for _ in range(self.plan.steps):
+            yield self._batch(np.flatnonzero(self.order.random(count) < self.config.batch / count))
+
+    def phase(self, purpose: str, epochs: int | None) -> LocalBatches:
+        found = super().phase(purpose, epochs)
+        return PoissonBatches(found.loader, found.indices, found.config, found.key, found.purposes)
+
+
 def cut(indices: Indices, batch: int, drop_last: bool = False) -> Iterator[Indices]:
     """Consecutive pieces of ``batch`` indices; the last may be shorter, or is left out."""
     stop = len(indices) // batch * batch if drop_last else len(indices)

@@ -51,7 +51,7 @@ from edge.protocol.rng import keyed_generator
 from edge.protocol.submodels import slice_map
 from edge.protocol.variant import Variant
 from edge.protocol.wire import MOST_LETTERS, printable
-from edge.training.batches import Indices, Loader, LocalBatches
+from edge.training.batches import Indices, Loader, LocalBatches, PoissonBatches
 from edge.training.block_model import BlockModel
 from edge.training.blocks import load_dotted
 from edge.training.client_update import (
@@ -69,7 +69,8 @@ from edge.training.kernel_tape import kernel_tapes
 from edge.training.metrics.job_metrics import JobMetrics, Values
 from edge.training.metrics.metric import ModelInputs
 from edge.training.own_state import OwnState, seed_process
-from edge.training.sgd import local_step
+from edge.training.private_step import PrivateBackward, make_private
+from edge.training.sgd import Sgd, local_step
 
 MOST_STATISTICS = 32
 """Models whose static statistics a worker keeps"""
@@ -210,7 +211,8 @@ class LocalTrainer:
     def _stepper(self, net: BlockModel) -> StepFactory:
         job = self.job
         # A user's own layers may depend on more than a tape repeats.
-        is_taped = self.device.type == "cpu" and job.wrap_model is None and not is_own(job.model.name)
+        is_plain = job.wrap_model is None and job.privacy.unit != "example"
+        is_taped = self.device.type == "cpu" and is_plain and not is_own(job.model.name)
         tapes = kernel_tapes() if is_taped else None
         return StepFactory(net, job.train, cuda_graphs() if self.has_graphs else None, tapes)
 
@@ -319,7 +321,12 @@ class LocalTrainer:
         _check_loaded(net, objective, "begin")
         for correction in corrections:
             correction.begin(net, task.payload, state, visit)
-        objective.train(net, self._batches(task), part.stepper.begin(visit, objective, corrections))
+        step = part.stepper.begin(visit, objective, corrections)
+        if job.privacy.unit == "example":
+            assert isinstance(step, Sgd)
+            rng = keyed_generator(job.seed, "privacy noise: steps", task.round, task.client)
+            step = make_private(step, PrivateBackward(net, job.privacy, job.train.batch, rng, objective.losses))
+        objective.train(net, self._batches(task), step)
         up, keep, numbers = objective.end(net, visit)
         for correction in corrections:
             more_up, more_keep, more_numbers = correction.end(net, visit)
@@ -448,7 +455,8 @@ class LocalTrainer:
         """The batches of a visit, or of the adaptation before an evaluation."""
         key, indices = (self.job.seed, task.round, task.client), self.client_indices.train[task.client]
         if isinstance(task, Train):
-            return LocalBatches(self.train_set, indices, self._train_of(task), key)
+            kind = PoissonBatches if self.job.privacy.unit == "example" else LocalBatches
+            return kind(self.train_set, indices, self._train_of(task), key)
         # Draws of its own, so that no adaptation is like the training of a visit.
         train = replace(self.job.train, local_epochs=self.job.adapt_epochs, local_steps=None)
         return LocalBatches(self.train_set, indices, train, key, ("adapt", "adapt: augment"))

@@ -325,7 +325,11 @@ def _checked(scenario: Scenario, raw: Mapping[str, TomlValue], resolver: _Resolv
     chosen = {
         "data": replace(scenario.data, validation_by=scenario.data.validation_by or data.validation_by),
         "model": replace(scenario.model, width=width, norm=norm),
-        "aggregate": replace(scenario.aggregate, weights=weights),
+        "aggregate": replace(
+            scenario.aggregate,
+            weights=weights,
+            sum=scenario.aggregate.sum if scenario.privacy.secagg is None else "fixed_point",
+        ),
     }
     return Loaded(
         name="",

@@ -498,9 +498,10 @@ def of_sum(method: Method, options: Options, scenario: Scenario) -> Contradictio
 def of_privacy(method: Method, options: Options, scenario: Scenario) -> Contradictions:
     """Keys of privacy that have no effect, and what differential privacy is not joined with."""
     privacy, rounds, aggregate = scenario.privacy, scenario.rounds, scenario.aggregate
+    yield from _of_secure_aggregation(method, options, scenario)
     if privacy.unit is None:
         key = next((key for key, value in vars(privacy).items() if value != getattr(PrivacyConfig(), key)), None)
-        if key is not None:
+        if key is not None and not key.startswith("secagg"):
             yield "privacy", f"privacy.{key}: there is no differential privacy; choose privacy.unit = client or example"
         if scenario.budget.epsilon is not None:
             why = "there is no differential privacy, which it limits"
@@ -554,6 +555,54 @@ def of_privacy(method: Method, options: Options, scenario: Scenario) -> Contradi
     if privacy.adaptive_clip and privacy.noise >= rounds.participants / 10:
         why = f"learning the clip takes part of the noise, and rounds.participants = {rounds.participants} clients"
         yield "privacy", f"privacy.adaptive_clip = true: {why} are too few for privacy.noise = {privacy.noise:g}"
+
+
+def _of_secure_aggregation(method: Method, options: Options, scenario: Scenario) -> Contradictions:
+    """Keys of secure aggregation that have no effect, and what sees single updates."""
+    privacy, rounds, codec = scenario.privacy, scenario.rounds, scenario.codec
+    if privacy.secagg is None:
+        for key, value in vars(privacy).items():
+            if key.startswith("secagg") and value != getattr(PrivacyConfig(), key):
+                choose = "choose privacy.secagg = secagg, secagg+ or lightsecagg"
+                yield "privacy", f"privacy.{key}: there is no secure aggregation; {choose}"
+        return
+    chosen = f"privacy.secagg = {privacy.secagg}"
+    if method.app is not None:
+        yield "privacy", f"{chosen}: a Flower app sends its own messages; leave it out"
+    if rounds.is_asynchronous:
+        why = f"rounds.policy = {rounds.policy}: masks cancel in the sum of a cohort alone"
+        yield "privacy", f"{chosen}: {why}; choose sync, over_select or deadline"
+    if rounds.on_late != "stop":
+        why = f"rounds.on_late = {rounds.on_late}: masks of late clients have been taken off"
+        yield "privacy", f"{chosen}: {why}; choose stop"
+    if (part := method.needs_individual_updates(options)) is not None:
+        yield "privacy", f"{chosen}: {part} needs individual updates, and the server sees their sum alone"
+    if method.objective.submodels is not None:
+        yield "privacy", f"{chosen}: clients of {method.name} send parts of several shapes, which have no sum"
+    if not method.objective.traffic.contacts_server:
+        yield "privacy", f"{chosen}: {method.name} sends nothing; leave it out"
+    if codec.is_used:
+        where = "up" if codec.up or codec.up_slots else "down"
+        why = "frames of a codec have no sum under masks" if where == "up" else "numbers differ from the server's"
+        yield "privacy", f"{chosen}: codec.{where}: {why}; leave it out"
+    for key, value in asdict(scenario.faults).items():
+        if key not in ("max_growth", "on_bad_client") and value not in (None, "stop"):
+            yield "privacy", f"{chosen}: faults.{key} = {value}: the server sees no single update; leave it out"
+    if scenario.faults.on_bad_client != "stop":
+        yield "privacy", f"{chosen}: faults.on_bad_client = skip: the sum is of all or none; choose stop"
+    if privacy.adaptive_clip:
+        yield "privacy", f"{chosen}: privacy.adaptive_clip = true: the server sees no norms; choose false"
+    if privacy.secagg_wire == "flower" and privacy.secagg == "lightsecagg":
+        yield "privacy", f"privacy.secagg_wire = flower: Flower has no {privacy.secagg}; choose published"
+    if privacy.secagg != "secagg+" and privacy.secagg_shares is not None:
+        yield "privacy", f"privacy.secagg_shares: of {privacy.secagg} all clients hold shares; choose secagg+"
+    if privacy.secagg_shares is not None and privacy.secagg_shares % 2 == 0:
+        yield "privacy", f"privacy.secagg_shares = {privacy.secagg_shares}: must be odd, as many on either side"
+    if privacy.secagg == "lightsecagg" and privacy.secagg_quorum <= privacy.secagg_colluding:
+        least = f"above privacy.secagg_colluding = {privacy.secagg_colluding:g}"
+        yield "privacy", f"privacy.secagg_quorum = {privacy.secagg_quorum:g}: must be {least}"
+    if privacy.secagg_levels is not None and privacy.secagg_levels & (privacy.secagg_levels - 1):
+        yield "privacy", f"privacy.secagg_levels = {privacy.secagg_levels}: must be a power of two"
 
 
 def _of_examples_privacy(method: Method, scenario: Scenario) -> Contradictions:

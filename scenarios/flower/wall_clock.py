@@ -77,10 +77,10 @@ class WallClock(Clock):
         round: int,
         visit: int | None = None,
         *,
-        is_second: bool = False,
+        order: int = 0,
     ) -> Conditions:
         """The modelled ones, but that nothing is drawn while a device waits."""
-        drawn = super().conditions(clients, round, visit, is_second=is_second)
+        drawn = super().conditions(clients, round, visit, order=order)
         return replace(drawn, idle_watts=np.zeros(len(drawn)))
 
     def passed(self, conditions: Conditions, timeline: Timeline, waiting: Doubles | float = 0.0) -> None:

@@ -37,6 +37,7 @@ from coordinator.rounds.asynchronous_tiers import AsynchronousTiers
 from coordinator.rounds.budget import Budget, Limits
 from coordinator.rounds.ports import Evaluator, Recorder, Trainer
 from coordinator.rounds.run import FederatedRun, RoundFinished
+from coordinator.rounds.secure_group import SecureRules
 from coordinator.rounds.selection import ClientSelection
 from coordinator.rounds.selectors.registry import selector
 from coordinator.rounds.tiers import DOWN_SIDE, UP_SIDE, Tiers
@@ -57,13 +58,15 @@ from costmodel.tiers import TierClock, assigned, parents
 from costmodel.units import format_bytes, format_rate
 from edge.protocol import serialization
 from edge.protocol.codecs.codecs import Codecs, unencoded
-from edge.protocol.config import CPU, Job, ModelProfile, SubmodelPlan
+from edge.protocol.config import CPU, Job, ModelProfile, PrivacyConfig, SubmodelPlan
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
 from edge.protocol.optimizers import SGD
 from edge.protocol.payload import BUFFERS, ITEM_NBYTES, MODEL, Payload, Shapes, Vector, initial_slot, shapes, step_flops
 from edge.protocol.portable import PORTABLE
+from edge.protocol.privacy import examples_at_a_time
 from edge.protocol.rng import keyed_generator
+from edge.protocol.secure_sum import most_levels, secure_sum
 from edge.protocol.submodels import part_profile
 from edge.protocol.variant import Variant
 from scenarios.config import fleet_files
@@ -478,9 +481,16 @@ class Setup:
         return model_demand.training_nbytes(*self.training_memory(rate), batch, state)
 
     def optimizer_numbers(self, rate: float) -> int:
-        """Numbers of the vectors that the optimizer keeps beside the weights of the part of a rate."""
+        """Numbers of the vectors that the optimizer keeps beside the weights of the part of a rate.
+
+        With those of the gradients of single examples that DP-SGD has at a time.
+        """
         layout = part_profile(self.description, rate).layout
-        return len(self.scenario.train.optimizer_vectors) * sum(block.params for block in layout.blocks)
+        weights = sum(block.params for block in layout.blocks)
+        vectors = len(self.scenario.train.optimizer_vectors)
+        if self.scenario.privacy.unit == "example":
+            vectors += min(self.scenario.train.batch, examples_at_a_time(weights))
+        return vectors * weights
 
     def training_memory(self, rate: float) -> tuple[int, float]:
         """(parameters, activations of one example that are stored for a backward pass) of the part of a rate, for the
@@ -633,6 +643,7 @@ class Setup:
             undescribed,
             up=self.travels.up,
             kept_blocks=self.kept_blocks,
+            privacy=self._levels_of_sums,
             submodels=plan,
             description=serialization.packed_text(self.description.of_model),
             data_sha256=self.description.data_sha256,
@@ -649,6 +660,7 @@ class Setup:
         """
         scenario, method, description = self.scenario, self.loaded.method, self.description
         assert scenario.aggregate.weights is not None
+        noise = self.central_noise()
         context = ServerContext(
             layout=description.layout,
             initial=initial,
@@ -665,8 +677,9 @@ class Setup:
             train=scenario.train,
             store=ClientVectors(folder),
             submodels=self.submodels(),
-            privacy=self.central_noise(),
+            privacy=noise if folder is not None else None,
             weight_cap=scenario.privacy.weight_cap,
+            secure=secure_sum(self.job.privacy),
         )
 
         def method_server(context: ServerContext) -> ServerStrategy:
@@ -693,19 +706,46 @@ class Setup:
         """The noise on sums of updates, before the first round; None without central differential privacy."""
         scenario, samples = self.scenario, self.description.samples
         privacy, cap = scenario.privacy, scenario.privacy.weight_cap
-        if privacy.unit == "client":
-            if buffers := [key for key in self.travels.up if key.endswith(BUFFERS)]:
+        if privacy.unit is not None:
+            keys = self.travels.up if privacy.unit == "client" else tuple(self.description.layout.sizes)
+            if buffers := [key for key in keys if key.endswith(BUFFERS)]:
                 why = f"{buffers[0]} has running statistics, which no clipping bounds"
-                raise ScenarioError(f'{self.loaded.name}: privacy.unit = client: {why}; choose model.norm = "group"')
-            if missing := sorted(set(self.travels.up) - set(self.travels.down)):
-                why = f"{missing[0]} goes up but not down, so that there is nothing that its change is from"
-                raise ScenarioError(f"{self.loaded.name}: privacy.unit = client: {why}; choose travels.up without it")
+                raise ScenarioError(
+                    f'{self.loaded.name}: privacy.unit = {privacy.unit}: {why}; choose model.norm = "group"'
+                )
+        if privacy.unit == "client" and (missing := sorted(set(self.travels.up) - set(self.travels.down))):
+            why = f"{missing[0]} goes up but not down, so that there is nothing that its change is from"
+            raise ScenarioError(f"{self.loaded.name}: privacy.unit = client: {why}; choose travels.up without it")
         if not privacy.is_central:
             return None
         cohort = float(scenario.rounds.participants)
         held = samples[samples > 0]
         weight = 1.0 if cap is None or not len(held) else float(np.minimum(held / cap, 1.0).mean())
         return CentralNoise(privacy, scenario.seed, cohort, cohort * weight)
+
+    def secure_rules(self, server: ServerStrategy) -> SecureRules | None:
+        """The rules of secure aggregation; None without it."""
+        if self.scenario.privacy.secagg is None:
+            return None
+        numbers = sum(size for sizes in server.up_shapes().values() for size in sizes.values())
+        return SecureRules(self.scenario.privacy, numbers, self.scenario.seed)
+
+    @property
+    def _levels_of_sums(self) -> PrivacyConfig:
+        """The table ``privacy`` with the levels and the largest weight of secure aggregation written out."""
+        privacy, scenario = self.scenario.privacy, self.scenario
+        if privacy.secagg is None:
+            return privacy
+        levels = privacy.secagg_levels or most_levels(scenario.rounds.cohort)
+        if levels * scenario.rounds.cohort >= 1 << 32:
+            most = most_levels(scenario.rounds.cohort)
+            why = f"{scenario.rounds.cohort:,} clients would add up to 2^32 and more; choose {most}"
+            raise ScenarioError(f"{self.loaded.name}: privacy.secagg_levels = {levels}: {why}")
+        largest = 1.0
+        if scenario.aggregate.weights != "uniform" and privacy.weight_cap is None:
+            largest = max(1000.0, float(self.description.samples.max(initial=1)))
+        weight = privacy.secagg_weight or largest
+        return replace(privacy, secagg_levels=levels, secagg_weight=weight)
 
     def accountant(self, refused: Collection[int] = ()) -> Accountant | None:
         """The accountant of differential privacy; None without any. ``refused``: clients that cannot take part."""
@@ -810,6 +850,7 @@ class Setup:
             is_stopped=is_stopped,
             refused=refused,
             privacy=self.accountant(refused),
+            secure=self.secure_rules(server),
             tiers=self.tiers(server, clock),
             charged_examples=charged_examples,
             solves_for_bottlenecks=solves_for_bottlenecks,

@@ -13,6 +13,9 @@ from scenarios.run.run_folder import RunFolder
 from tests.ledgers import chain
 from tests.scenarios.runs import AMONG_UPDATES, killed_and_resumed, run_with
 
+AMONG_SUMS = ("coordinator.rounds.pool_trainer:PoolTrainer.validate", "before", 8)
+"""Some updates of the second round have been added up by workers."""
+
 PRIVATE = ("method=fedavg", "privacy.unit=client", "privacy.clip=0.5", "train.local_steps=2", "rounds.max=4")
 
 
@@ -24,12 +27,14 @@ def epsilons(folder: str | Path) -> list[float]:
     "how",
     [
         ("aggregate.sum=fixed_point",),
-        ("privacy.where=client", "codec.up.kind=quantize"),
+        ("privacy.unit=example", "train.local_steps=3", "privacy.noise=2"),
         *(
             pytest.param(each, marks=pytest.mark.long)
             for each in (
                 ("privacy.adaptive_clip=true", "privacy.noise=0.3", "rounds.participants=6"),
                 ("method=fedavg+feddyn",),
+                ("privacy.where=client", "codec.up.kind=quantize"),
+                ("privacy.secagg=secagg+", "privacy.noise=0.5"),
                 ("method=scaffold", "method_options.lean=true"),
                 ("fleet.tiers.count=2", "server=fedadam"),
                 ("privacy.where=client", "rounds.policy=fedbuff", "rounds.buffer=3"),
@@ -83,6 +88,36 @@ def test_empty_cohorts_are_rounds_whose_step_is_noise(launcher: WorkerLauncher, 
     assert all(seconds == 0 for size, seconds, *_ in rows if size == 0)
     assert len({row[2] for row in rows}) == 8  # nobody sees from a model that nobody has taken part
     assert [row[3] for row in rows] == sorted({row[3] for row in rows})
+
+
+SECURE = ("method=fedavg", "train.local_steps=2", "rounds.max=2", "rounds.participants=6")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("privacy.secagg=secagg+",),
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in (
+                ("privacy.secagg=secagg",),
+                ("privacy.secagg=lightsecagg", "fleet.crashes_per_hour=300"),
+                ("privacy.secagg=secagg+", "fleet.tiers.count=2", "privacy.secagg_wire=flower"),
+                ("method=fedbr", "privacy.secagg=secagg+"),
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_secure_sums_are_one_chain_for_any_workers_and_after_a_kill(
+    how: tuple[str, ...], launcher: WorkerLauncher, tmp_path: Path
+) -> None:
+    keys = {word.partition("=")[0] for word in how}
+    words = (*(word for word in SECURE if word.partition("=")[0] not in keys), *how)
+    one, four = (run_with(tmp_path, launcher, workers, *words) for workers in (1, 4))
+    again = killed_and_resumed(tmp_path, launcher, AMONG_SUMS, *words)
+    assert chain(Path(one["run_dir"])) == chain(Path(four["run_dir"])) == chain(again)
+    assert one["visits"]["share"] + one["visits"].get("dropped", 0) >= 2 * 6
 
 
 def test_local_epsilons_differ_by_how_often_clients_were_visited(launcher: WorkerLauncher, tmp_path: Path) -> None:
