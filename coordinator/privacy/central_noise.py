@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from edge.protocol.config import PrivacyConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, Floats, Vector
-from edge.protocol.privacy import clipped
+from edge.protocol.privacy import clipped, gaussian
 from edge.protocol.rng import keyed_generator
 
 QUANTILE, CLIP_RATE = 0.5, 0.2
@@ -85,7 +85,7 @@ class CentralNoise:
             change *= self._received / self.weight
         if self.deviation:
             rng = keyed_generator(self._seed, f"privacy noise {key}", self.steps, self._station)
-            change += self.deviation * rng.standard_normal(current.size)
+            change += self.deviation * gaussian(current.size, rng)
         self.changes[key] = change
         return (current + change).astype(np.float32)
 

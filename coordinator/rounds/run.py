@@ -62,7 +62,7 @@ from edge.protocol.options.base import Options
 from edge.protocol.payload import MODEL, Shapes
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
-    from coordinator.rounds.secure_group import SecureRules
+    from coordinator.rounds.secure_rules import SecureRules
     from coordinator.rounds.tiers import Tiers
     from costmodel.clock import Clock
 
@@ -282,9 +282,13 @@ class FederatedRun:
         price = pricing.evaluation(down, int(self.charged_examples[client]), samples)
         return PlannedVisit(self.visits, self.rounds, self.rounds, 0.0, dispatch, EVALUATE, price, down)
 
-    def prepare_phase(self, kind: str, client: int, work: Work) -> PlannedVisit:
+    @staticmethod
+    def phase_price(work: Work) -> VisitPrice:
+        """The price of a phase of secure aggregation."""
+        return VisitPrice(work, TrainingPlan(0, 0, 0), 0.0, 0.0)
+
+    def prepare_phase(self, kind: str, client: int, price: VisitPrice) -> PlannedVisit:
         """Plan a phase of secure aggregation as a visit of its own."""
-        price = VisitPrice(work, TrainingPlan(0, 0, 0), 0.0, 0.0)
         return PlannedVisit(self.visits, self.rounds, self.rounds, 0.0, Download(client, {}), kind, price, {})
 
     def prepare_leftover(self, client: int, station: int) -> PlannedVisit:
@@ -325,7 +329,7 @@ class FederatedRun:
     def numbered(self, visits: Sequence[PlannedVisit]) -> list[PlannedVisit]:
         """These visits, which begin now, with the next numbers."""
         first, self.visits = self.visits, self.visits + len(visits)
-        return [replace(visit, number=first + i) for i, visit in enumerate(visits)]
+        return [visit.numbered(first + i) for i, visit in enumerate(visits)]
 
     def kept_out(self, cohort: Sequence[int], candidates: Sequence[int] | None = None) -> int:
         """Clients that this cohort would also have if clients had no budgets of their own.

@@ -6,20 +6,19 @@ off. A phase begins when all of the one before have ended or are lost. A client 
 the later ones; the masks of one that has shared and sends no update are taken off by its neighbours. Where fewer than
 the quorum of anybody's neighbours answer (of lightsecagg: of all clients), the round is lost, and is paid for.
 
-Neighbours of secagg+ stand beside each other on a ring that is drawn for each round (Bell et al., CCS 2020, section 3.3
-has the sizes). Aggregators have protocols of their own. Phases are visits of a kind of their own in the ledger; those
+Aggregators have protocols of their own. Phases are visits of a kind of their own in the ledger; those
 that have ended count where the round is not lost.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator.records.round_record import RoundRecord
 from coordinator.records.schema import DROPPED, SETUP, SHARE, TRAIN, UNMASK
@@ -27,12 +26,11 @@ from coordinator.rounds.budget import Cost
 from coordinator.rounds.group import NONE, Group, Solved, Visits
 from coordinator.rounds.policy import Mask, RoundPolicy
 from coordinator.rounds.run import FederatedRun
-from coordinator.rounds.visit import PlannedVisit
+from coordinator.rounds.visit import PlannedVisit, VisitPrice
+from costmodel.garbage import without_garbage_collection
 from costmodel.secure_aggregation import Exchange, SecureAggregation
 from costmodel.visits.work import Work
-from edge.protocol.config import PrivacyConfig
 from edge.protocol.payload import ITEM_NBYTES
-from edge.protocol.rng import keyed_generator
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.fleet.conditions import Conditions
@@ -40,39 +38,6 @@ if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never l
 ORDER = {SETUP: 2, SHARE: 3, UNMASK: 4}
 """Which visit of its client in the round a phase is, for its draws: the training visit is the first, an evaluation the
 second"""
-
-
-@dataclass(frozen=True)
-class SecureRules:
-    """What the secure aggregation of a run needs to know."""
-
-    config: PrivacyConfig
-    numbers: int
-    """Numbers of an update"""
-    seed: int
-
-    def protocol(self, clients: int) -> SecureAggregation:
-        """The protocol of a cohort of so many."""
-        config, kind = self.config, self.config.secagg
-        assert kind is not None
-        shares = clients
-        if kind == "secagg+":
-            shares = min(clients, config.secagg_shares or 2 * math.ceil(math.log2(max(clients, 2))) + 1)
-        colluding = math.floor(config.secagg_colluding * clients) if kind == "lightsecagg" else 0
-        quorum = max(math.ceil(config.secagg_quorum * shares - 1e-9), colluding + 1)
-        return SecureAggregation(kind, clients, self.numbers + 1, shares, quorum, colluding, config.secagg_wire)
-
-    def neighbours(self, clients: Sequence[int], shares: int, round: int, station: int) -> dict[int, list[int]]:
-        """client -> those that hold its shares, itself not counted; all others unless there are fewer shares."""
-        if shares >= len(clients):
-            return {client: [other for other in clients if other != client] for client in clients}
-        ring = keyed_generator(self.seed, "secagg neighbours", round, station).permutation(len(clients)).tolist()
-        reach = (shares - 1) // 2
-        ways = [*range(-reach, 0), *range(1, shares - reach)]
-        return {
-            clients[place]: [clients[ring[(number + way) % len(ring)]] for way in ways]
-            for number, place in enumerate(ring)
-        }
 
 
 class PhaseGroup(Group):
@@ -139,63 +104,69 @@ class SecureGroup(Group):
     def _course(self, visits: Visits) -> Course:
         key = tuple(visit.client for visit in visits)
         if key not in self._courses:
-            self._courses[key] = self._foreseen(visits)
+            with without_garbage_collection():
+                self._courses[key] = self._foreseen(visits)
         return self._courses[key]
 
     def _foreseen(self, visits: Visits) -> Course:
         secure = self.run.secure
         assert secure is not None
         trained = [visit for visit in visits if visit.kind == TRAIN]
+        cohort = np.array([visit.client for visit in trained], np.intp)
         protocol = secure.protocol(len(trained))
+        holders = secure.holders(len(trained), protocol.shares, self.round, self.station)
         course, start = Course(), self.start
-        clients = [visit.client for visit in trained]
-        neighbours = secure.neighbours(clients, protocol.shares, self.round, self.station)
+        there = np.ones(len(cohort), bool)
         for kind, exchange in ((SETUP, protocol.setup), (SHARE, protocol.share)):
             if kind == SETUP and not protocol.has_setup:
                 continue
-            phase = self._phase(kind, start, {client: exchange() for client in clients}, course)
-            clients, start = [visit.client for visit in phase.counted()], phase.end
-        shared = set(clients)
-        going = [_masked(visit, protocol) for visit in trained if visit.client in shared]
-        going += [visit for visit in visits if visit.kind != TRAIN]
-        if not going:
+            one = exchange()
+            phase = self._phase(kind, start, cohort[there], [one] * int(there.sum()), course)
+            there[there] = phase.counts
+            start = phase.end
+        masked = _Masked(protocol)
+        going = [masked.of(visit) for visit, shares in zip(trained, there.tolist(), strict=True) if shares]
+        listening = [visit for visit in visits if visit.kind != TRAIN]
+        if not going and not listening:
             course.end, course.is_lost = start, True
             return course
-        course.main = SharedGroup(self.run, self.round, self.station, start, self.rules, self.waited)
-        listening = len(going) > len(shared)
-        course.main.before = None if listening or not course.phases else course.phases[-1]
-        course.main.begin(going, [])
-        survivors = [visit.client for visit in course.main.counted(TRAIN)]
-        course.end = course.main.end
-        living, dead = set(survivors), shared.difference(survivors)
-        exchanges = {
-            client: protocol.unmask(*(sum(other in group for other in neighbours[client]) for group in (living, dead)))
-            for client in survivors
-        }
-        answered = set[int]()
-        if survivors:
-            unmask = self._phase(UNMASK, course.end, exchanges, course)
-            answered, course.end = {visit.client for visit in unmask.counted()}, unmask.end
+        main = course.main = SharedGroup(self.run, self.round, self.station, start, self.rules, self.waited)
+        main.before = course.phases[-1] if course.phases and not listening else None
+        main.begin(going + listening, [])
+        course.end = main.end
+        survives = np.zeros(len(cohort), bool)
+        survives[there] = main.counts[: len(going)]
+        is_dead = there & ~survives
+        answers = np.zeros(len(cohort), bool)
+        if survives.any():
+            living, dead = (_held(holders, group)[survives] for group in (survives, is_dead))
+            kinds = {pair: protocol.unmask(*pair) for pair in {*zip((living - 1).tolist(), dead.tolist(), strict=True)}}
+            exchanges = [kinds[pair] for pair in zip((living - 1).tolist(), dead.tolist(), strict=True)]
+            unmask = self._phase(UNMASK, main.end, cohort[survives], exchanges, course)
+            answers[survives], course.end = unmask.counts, unmask.end
         if protocol.kind == "lightsecagg":
-            course.is_lost = len(answered) < protocol.quorum
+            course.is_lost = int(answers.sum()) < protocol.quorum
             if not course.is_lost:  # the first answers will do
                 ends = np.sort(course.phases[-1].final.solution.timeline.up_end)
                 course.end = course.phases[-1].end = float(ends[protocol.quorum - 1])
         else:
-            held = [sum(other in answered for other in (client, *neighbours[client])) for client in sorted(shared)]
-            course.is_lost = not survivors or min(held) < protocol.quorum
+            course.is_lost = not survives.any() or int(_held(holders, answers)[there].min()) < protocol.quorum
         if course.is_lost:
-            course.main.counts = np.array([visit.kind != TRAIN for visit in going]) & course.main.counts
+            main.counts = main.counts & np.array([visit.kind != TRAIN for visit in main.visits])
             for phase in course.phases:
                 phase.counts = np.zeros(len(phase.visits), bool)
         else:
-            course.end += protocol.server_seconds(len(survivors), len(dead))
+            course.end += protocol.server_seconds(int(survives.sum()), int(is_dead.sum()))
         return course
 
-    def _phase(self, kind: str, start: float, exchanges: Mapping[int, Exchange], course: Course) -> PhaseGroup:
+    def _phase(
+        self, kind: str, start: float, clients: NDArray[np.intp], exchanges: Sequence[Exchange], course: Course
+    ) -> PhaseGroup:
         before = course.phases[-1] if kind != UNMASK and course.phases else None
         phase = PhaseGroup(self.run, self.round, self.station, start, kind, before)
-        phase.begin([self.run.prepare_phase(kind, client, _work(one)) for client, one in exchanges.items()], [])
+        prices = {one: self.run.phase_price(_work(one)) for one in {*exchanges}}
+        planned = zip(clients.tolist(), exchanges, strict=True)
+        phase.begin([self.run.prepare_phase(kind, client, prices[one]) for client, one in planned], [])
         course.phases.append(phase)
         return phase
 
@@ -208,7 +179,7 @@ class SecureGroup(Group):
         return (course.main or course.phases[-1]).final
 
     def costs(self, visits: Visits, going_on: Visits) -> list[Cost]:
-        course, costs = self._course(visits), {visit.client: Cost() for visit in visits}
+        course, costs = self._course(visits), dict.fromkeys((visit.client for visit in visits), Cost())
         for group in (*course.phases, *([] if course.main is None else [course.main])):
             for visit, cost in zip(group.visits, group.costs(group.visits, []), strict=True):
                 costs[visit.client] += cost
@@ -222,7 +193,7 @@ class SecureGroup(Group):
             phase.visits = self.run.numbered(phase.visits)
         main, numbers = self.course.main, {visit.client: visit.number for visit in visits}
         if main is not None:  # which was foreseen before visits had numbers
-            main.visits = [replace(visit, number=numbers[visit.client]) for visit in main.visits]
+            main.visits = [visit.numbered(numbers[visit.client]) for visit in main.visits]
         self.visits = [] if main is None else main.visits
         self.counts = self.expected = np.zeros(0, bool) if main is None else main.counts
         self.end = self.course.end
@@ -278,18 +249,38 @@ def _work(exchange: Exchange) -> Work:
     return Work(exchange.bytes_down, exchange.bytes_up, 0.0, 0, exchange.seconds)
 
 
-def _masked(visit: PlannedVisit, protocol: SecureAggregation) -> PlannedVisit:
-    """A training visit with the messages and the computing of secure aggregation: its numbers are masked."""
-    more, price = protocol.collect(), visit.price
-    plain = sum(nbytes for sizes in price.up.values() for nbytes in sizes.values())
-    word = protocol.masked_nbytes // protocol.numbers
-    up = {
-        slot: {key: nbytes // ITEM_NBYTES * word for key, nbytes in sizes.items()} for slot, sizes in price.up.items()
-    }
-    work = replace(
-        price.work,
-        bytes_down=price.work.bytes_down + more.bytes_down,
-        bytes_up=price.work.bytes_up - plain + more.bytes_up,
-        codec_seconds=price.work.codec_seconds + more.seconds,
-    )
-    return replace(visit, price=replace(price, work=work, up=up))
+def _held(holders: NDArray[np.intp] | None, group: Mask) -> NDArray[np.int64]:
+    """(clients,) How many of the holders of each client's shares are in a group."""
+    if holders is None:
+        return np.full(len(group), int(group.sum()))
+    counts: NDArray[np.int64] = group[holders].sum(axis=1)
+    return counts
+
+
+class _Masked:
+    """Training visits with the messages and the computing of secure aggregation: their numbers are masked."""
+
+    def __init__(self, protocol: SecureAggregation) -> None:
+        self._more, self._word = protocol.collect(), protocol.masked_nbytes // protocol.numbers
+        self._prices: dict[int, tuple[VisitPrice, VisitPrice]] = {}
+        """By identity, since visits share prices"""
+
+    def of(self, visit: PlannedVisit) -> PlannedVisit:
+        """The visit, masked."""
+        if id(visit.price) not in self._prices:
+            self._prices[id(visit.price)] = visit.price, self._price(visit.price)
+        return visit.priced(self._prices[id(visit.price)][1])
+
+    def _price(self, price: VisitPrice) -> VisitPrice:
+        plain = sum(nbytes for sizes in price.up.values() for nbytes in sizes.values())
+        up = {
+            slot: {key: nbytes // ITEM_NBYTES * self._word for key, nbytes in sizes.items()}
+            for slot, sizes in price.up.items()
+        }
+        work = replace(
+            price.work,
+            bytes_down=price.work.bytes_down + self._more.bytes_down,
+            bytes_up=price.work.bytes_up - plain + self._more.bytes_up,
+            codec_seconds=price.work.codec_seconds + self._more.seconds,
+        )
+        return replace(price, work=work, up=up)

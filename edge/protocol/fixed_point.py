@@ -13,7 +13,7 @@ for a hundred clients is less than 1e-12; that of the products x w, to float64, 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from msgspec.structs import replace
@@ -21,9 +21,6 @@ from numpy.typing import NDArray
 
 from edge.protocol.messages import PartialSum, Totals, Update
 from edge.protocol.payload import Floats, Shapes, shapes, vectors
-
-if TYPE_CHECKING:
-    from edge.protocol.secure_sum import SecureSum
 
 FRACTION_BITS = 46
 LIMIT = 2.0**15
@@ -52,10 +49,23 @@ def sum_vector(total: NDArray[np.int64]) -> Floats:
     return (total * 2.0**-FRACTION_BITS).astype(np.float32)
 
 
+class Levels(Protocol):
+    """Integers of secure aggregation (`edge.protocol.secure_sum`)."""
+
+    @property
+    def limit(self) -> float:
+        """Numbers must be smaller than this in magnitude."""
+        ...
+
+    def quantised(self, vector: Floats, ratio: float) -> NDArray[np.int64]:
+        """The integers of a vector with this weight."""
+        ...
+
+
 class FixedPointSums:
     """The sum of clients' updates in one round, by slot and key."""
 
-    def __init__(self, round: int, levels: SecureSum | None = None) -> None:
+    def __init__(self, round: int, levels: Levels | None = None) -> None:
         """``levels``: of secure aggregation, whose integers are added up in place of those in fixed point."""
         self.round, self._levels = round, levels
         self.clients = 0

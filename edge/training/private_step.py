@@ -21,7 +21,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from edge.protocol.config import PrivacyConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
-from edge.protocol.privacy import FLOPS_OF_NOISE, FLOPS_OF_WEIGHT, examples_at_a_time
+from edge.protocol.privacy import FLOPS_OF_NOISE, FLOPS_OF_WEIGHT, examples_at_a_time, gaussian
 from edge.training.block_model import BlockModel
 from edge.training.sgd import Loss, Sgd
 
@@ -100,7 +100,7 @@ class PrivateBackward:
             net.executed[:, [FORWARD, WEIGHT_GRADIENT, INNER_GRADIENT]] += count
             net.executed[1:, INPUT_GRADIENT] += count
             net.add_flops(float(FLOPS_OF_WEIGHT * count * weights))
-        noise = torch.from_numpy(self.rng.standard_normal(weights, np.float32)).to(net.device)
+        noise = torch.from_numpy(gaussian(weights, self.rng)).to(net.device)
         net.grad.add_(noise, alpha=self.privacy.noise * self.privacy.clip).div_(self.batch)
         net.add_flops(float(FLOPS_OF_NOISE * weights))
 

@@ -37,7 +37,7 @@ from coordinator.rounds.asynchronous_tiers import AsynchronousTiers
 from coordinator.rounds.budget import Budget, Limits
 from coordinator.rounds.ports import Evaluator, Recorder, Trainer
 from coordinator.rounds.run import FederatedRun, RoundFinished
-from coordinator.rounds.secure_group import SecureRules
+from coordinator.rounds.secure_rules import SecureRules
 from coordinator.rounds.selection import ClientSelection
 from coordinator.rounds.selectors.registry import selector
 from coordinator.rounds.tiers import DOWN_SIDE, UP_SIDE, Tiers

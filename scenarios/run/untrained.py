@@ -28,6 +28,7 @@ from coordinator.rounds.synchronous import run_rounds
 from coordinator.rounds.untrained import DecisionOnlyServer, Untrained
 from coordinator.rounds.visit import PlannedVisit
 from costmodel.clock import Clock
+from costmodel.garbage import without_garbage_collection
 from edge.protocol.messages import Update
 from scenarios.run import evaluated_clients
 from scenarios.run.setup import Setup
@@ -100,7 +101,7 @@ class UntrainedRun(Untrained):
     def play(self, most: int) -> None:
         """Play rounds until there are ``most``, or a rule ends the run; to be called once."""
         self._most = most
-        with suppress(_Enough):
+        with suppress(_Enough), without_garbage_collection():  # visits are many, and in no cycle
             self.stopped_by = run_rounds(self.run)
 
     def _is_stopped(self) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from coordinator.records.store import read
 from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.policy import RoundPolicy
-from coordinator.rounds.secure_group import SecureRules
+from coordinator.rounds.secure_rules import SecureRules
 from edge.protocol.config import PrivacyConfig
 from tests.coordinator.rounds.clockwork import DOWN_NBYTES, EVER, UP_NBYTES, ran, windows
 from tests.toy import Run
@@ -99,8 +99,9 @@ def test_a_client_that_is_lost_in_a_phase_takes_no_part_in_later_ones(
     # Its update counts once it has come, whether it unmasks others or not.
     assert totals(cut)["participants"] == (12 if phase == "unmask" else 11)
     unmasked = sorted({rows[3][2] for rows in others})
-    neighbours = SecureRules(PrivacyConfig(), 0, 0).neighbours([*range(12)], SHARES, 0, -1)
-    near = sum(3 in group for client, group in neighbours.items() if client != 3)
+    holders = SecureRules(PrivacyConfig(), 0, 0).holders(12, SHARES, 0, -1)
+    assert holders is not None
+    near = sum(3 in group for client, group in enumerate(holders.tolist()) if client != 3)
     assert near == 10
     # Ten of the eleven others share with it. Where it has shared and sends nothing, they send a share of its key.
     expected = {"train": [52 * 9 + 324, 52 * 10], "unmask": [52 * 10]}.get(phase, [52 * 9, 52 * 10])
@@ -137,13 +138,15 @@ def test_lightsecagg_waits_for_the_first_answers_alone(tmp_path: Path) -> None:
     ]
 
 
-def test_neighbours_share_with_each_other_and_all_have_as_many() -> None:
+def test_holders_hold_each_others_shares_and_all_have_as_many() -> None:
     rules = SecureRules(PrivacyConfig(secagg="secagg+"), 10, 3)
-    clients = [*range(5, 45)]
-    drawn = rules.neighbours(clients, 7, 2, -1)
-    assert all(len(set(group)) == 6 and client not in group for client, group in drawn.items())
-    assert all(client in drawn[other] for client, group in drawn.items() for other in group)
-    assert drawn != rules.neighbours(clients, 7, 3, -1)
+    drawn = rules.holders(40, 7, 2, -1)
+    again = rules.holders(40, 7, 3, -1)
+    assert drawn is not None and again is not None
+    assert drawn[:, 0].tolist() == [*range(40)]
+    assert all(len(set(group)) == 7 for group in drawn.tolist())
+    assert all(client in drawn[other] for client, group in enumerate(drawn.tolist()) for other in group)
+    assert drawn.tolist() != again.tolist()
     # 2 ceil(log2 40) + 1, of which two thirds must answer
     protocol = rules.protocol(40)
     assert (protocol.shares, protocol.quorum) == (13, 9)

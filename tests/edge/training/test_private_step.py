@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from edge.protocol.config import ModelConfig, PrivacyConfig, TrainConfig
+from edge.protocol.privacy import gaussian
 from edge.training.batches import PoissonBatches
 from edge.training.block_model import BlockModel
 from edge.training.blocks import build
@@ -96,7 +97,7 @@ def test_a_batch_without_examples_is_a_step_of_noise_over_the_expected_batch() -
     net, losses = tower(), list[Tensor]()
     before = net.flat.clone()
     private(net, 2.0, 0.5, 4, losses)(plain_loss, *batch(0))  # type: ignore[operator]
-    noise = np.random.default_rng(4).standard_normal(net.flat.numel(), np.float32)
+    noise = gaussian(net.flat.numel(), np.random.default_rng(4))
     torch.testing.assert_close(net.flat, before - 0.1 * torch.from_numpy(noise) * (2.0 * 0.5) / 4)
     assert losses == [] and net.executed.sum() == 0
     assert net.further_flops == 2 * net.flat.numel()
