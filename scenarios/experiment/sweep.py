@@ -37,8 +37,9 @@ from scenarios.experiment.run_set import RunSet
 from scenarios.experiment.sweep_tables import SweepResult, SweepRow
 from scenarios.report import bands, run_reader, tables, terminal
 from scenarios.report.html import MOST_DRAWN
-from scenarios.report.readings import differences_of, quantity_of
+from scenarios.report.readings import differences_of, quantity, quantity_of
 from scenarios.report.tables import csv_text
+from scenarios.run.progress import Mean
 from scenarios.run.run_folder import resolved_keys
 from scenarios.run.score import OF_ACCURACY, RunScore, score_of
 
@@ -199,11 +200,19 @@ class Sweep(Experiment):
         axes = [(key, values) for key, values in read.axes.items() if len(values) > 1]
         if len(axes) == 2 and len(axes[0][1]) * len(axes[1][1]) == len(labels):
             down, across = axes
-            by_place = {
-                (row.settings[across[0]], row.settings[down[0]]): row.statistics.final for row in labels.values()
-            }
-            grid = GridMap(f"Final {metric}", across, down, held, by_place)
-            yield "grid", inline("grid", lambda: grid_maps(runs, [grid])), "The same means over both axes of the grid."
+            places = {(row.settings[across[0]], row.settings[down[0]]): row.statistics for row in labels.values()}
+            finals: dict[tuple[str, str], Mean | None] = {place: found.final for place, found in places.items()}
+            grids = [GridMap(f"Final {metric}", across, down, held, finals)]
+            for amount in sweep_tables.spent(read):
+                own = {place: found.spent.get(amount.key) for place, found in places.items()}
+                if len({mean.mean for mean in own.values() if mean is not None}) > 1:
+                    title = f"{amount.heading[:1].upper()}{amount.heading[1:]} of whole runs"
+                    grids.append(GridMap(title, across, down, quantity(amount), own))
+            yield (
+                "grid",
+                inline("grid", lambda: grid_maps(runs, grids)),
+                "The same means over both axes of the grid, and what whole runs spend where that differs.",
+            )
         if self.at:
             yield at_amounts.figure(self.at, self._curves_at(read.rows, result["runs"]), by_row, read.score)
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from coordinator.records.schema import PHASES
 from coordinator.rounds import amounts
 from costmodel.network.tcp import wire_bits
 from edge.protocol.better import LOWER
@@ -67,6 +68,9 @@ class StageTotals:
     """Virtual seconds by which the run would be shorter if codecs took the devices no time; None if it is unknown"""
     encoding_joules: float | None = 0.0
     """The same of the joules"""
+    secure_bytes: int | None = None
+    """Bytes of the phases of secure aggregation, and by which masked numbers are longer than float32; shares that come
+    with a model are in the headers of messages. None in other runs"""
     whole_moments_bytes: int | None = None
     """The float32 payload if second moments travelled whole, as FedAdamW's published code sends them, and not as the
     mean of each block, as its paper says (``train.optimizer_state = "mean"``); None in other runs"""
@@ -89,13 +93,14 @@ NOMINAL: Reading[StageTotals] = of_field("nominal_bytes", "nominal bytes", BYTES
 WHOLE_MOMENTS: Reading[StageTotals] = of_field("whole_moments_bytes", "  with whole second moments", BYTES, LOWER)
 PAYLOAD: Reading[StageTotals] = of_field("payload_bytes", "float32 payload", BYTES, LOWER)
 ENCODED: Reading[StageTotals] = of_field("encoded_bytes", "encoded payload", BYTES, LOWER)
+SECURE: Reading[StageTotals] = of_field("secure_bytes", "  secure aggregation", BYTES, LOWER)
 MESSAGES: Reading[StageTotals] = of_field("message_bytes", "with headers", BYTES, LOWER)
 WASTED: Reading[StageTotals] = of_field("wasted_bytes", "wasted", BYTES, LOWER)
 WIRE: Reading[StageTotals] = of_field("wire_bytes", "on the wire", BYTES, LOWER)
 TIME: Reading[StageTotals] = of_field(amounts.VIRTUAL_SECONDS.field, amounts.VIRTUAL_SECONDS.heading, SECONDS, LOWER)
 ENERGY: Reading[StageTotals] = of_field(amounts.ENERGY.field, amounts.ENERGY.heading, JOULES, LOWER)
 STAGES: Sequence[Reading[StageTotals]] = (
-    *(NOMINAL, PAYLOAD, WHOLE_MOMENTS, ENCODED, MESSAGES, WASTED, WIRE, TIME),
+    *(NOMINAL, PAYLOAD, WHOLE_MOMENTS, ENCODED, SECURE, MESSAGES, WASTED, WIRE, TIME),
     of_field("encoding_seconds", "  encoding", SECONDS, LOWER),
     of_field("visit_seconds", "time of visits", SECONDS, LOWER),
     of_field("computing_seconds", "  computing", SECONDS, LOWER),
@@ -115,7 +120,8 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
     rows = run.rounds[:rounds]
     vectors, whole = defaultdict[str, list[tuple[str, SlotBytes]]](list), defaultdict[str, int](int)
     sends_means = (run.scenario.get("train") or {}).get("optimizer_state") == "mean"
-    sizes = run.description.layout.sizes if sends_means or codecs(run.settings) else {}
+    is_secure = (run.scenario.get("privacy") or {}).get("secagg") is not None
+    sizes = run.description.layout.sizes if sends_means or is_secure or codecs(run.settings) else {}
     for row in run.query("SELECT payload, slot, key, nbytes FROM payload_shapes"):
         size = sizes.get(row["key"])  # vectors that no block names travel as they are
         is_mean = sends_means and row["slot"] not in (MODEL, STEPS) and row["nbytes"] == ITEM_NBYTES
@@ -144,6 +150,12 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
             for slot, one in vectors[row[f"{direction}_payload"]]:
                 times = row["visits"]
                 by_slot[slot, direction] += SlotBytes(times * one.raw, times * one.encoded)
+    secure_bytes = None
+    if is_secure:
+        kinds = ", ".join(f"'{kind}'" for kind in PHASES)
+        query = f"SELECT TOTAL(bytes_down + bytes_up) FROM visits WHERE kind IN ({kinds}) AND round < ?"
+        secure_bytes = int(run.query(query, [len(rows)])[0][0])
+        secure_bytes += sum(slot.encoded - slot.raw for slot in by_slot.values())
     return StageTotals(
         sum(row.nominal_bytes for row in rows),
         dict(by_slot),
@@ -155,6 +167,7 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
         contention,
         sum(row.joules for row in rows),
         **parts,
+        secure_bytes=secure_bytes,
         whole_moments_bytes=whole_moments if sends_means else None,
     )
 

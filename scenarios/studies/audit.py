@@ -79,6 +79,8 @@ class AuditRow(Struct, frozen=True):
     """Of whole runs"""
     slots: list[SlotMeans]
     reference: ComparedPair | None
+    is_private: bool = False
+    """Whether runs have differential privacy"""
 
 
 class AuditResult(Struct, frozen=True):
@@ -223,6 +225,7 @@ class Audit:
                     whole=means_of(spent),
                     slots=_slots(spent),
                     reference=None if pair is None else pair.result(),
+                    is_private=group.first.guarantee is not None,
                 )
             )
         return AuditResult(**vars(self.score), target=self.target, rows=rows)
@@ -361,6 +364,7 @@ def tables(result: AuditResult) -> list[Table]:
     notes = [f"Nominal: {rule} ({'; '.join(names)})." for rule, names in rules.items()]
     if any(stage is stages.WHOLE_MOMENTS for stage in shown):
         notes.append(MOMENTS)
+    notes += _privacy_notes(rows)
     found = [of_texts("whole runs", ["", *(row.name for row in rows)], texts, notes)]
     paired = [(row, row.reference) for row in rows if row.reference]
     if paired:
@@ -391,6 +395,18 @@ def tables(result: AuditResult) -> list[Table]:
         ]
         found.append(Table("payload by slot", columns, of_slots))
     return found
+
+
+def _privacy_notes(rows: Sequence[AuditRow]) -> Iterator[str]:
+    """What secure aggregation adds to each row, and that noise adds nothing."""
+    for row in rows:
+        secure, payload = (row.whole[stage.key].mean for stage in (stages.SECURE, stages.PAYLOAD))
+        messages, wasted = (row.whole[stage.key].mean for stage in (stages.MESSAGES, stages.WASTED))
+        if secure is not None and payload and messages is not None and wasted is not None:
+            factor = (messages + wasted) / payload
+            yield f"{row.name}: with secure aggregation all messages are {factor:.3g} times the float32 payload."
+    if any(row.is_private for row in rows):
+        yield "Noise of differential privacy has no bytes."
 
 
 def pair_tables(result: AuditResult) -> Iterator[Table]:

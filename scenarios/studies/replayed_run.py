@@ -19,7 +19,7 @@ from coordinator.records.schema import (
     COUNTED,
     DOWNLOAD_ONLY,
     FAULTY,
-    LEFTOVER,
+    NO_TRAINING,
     TRAIN,
     TRAINED,
     AggregatorRow,
@@ -55,7 +55,7 @@ BUDGETS = (*FLEET_RULES, SECONDS)
 class RecordedRounds:
     rounds: Sequence[RoundRow]
     visits: Mapping[int, Mapping[int, VisitRow]]
-    """Round -> client -> its visit, without the messages of late visits that went on."""
+    """Round -> client -> its visit, without those that were meant to train nothing."""
     method_rows: Mapping[tuple[int, int], Any]
     """(round, client) -> row of the method's own table: the server's choices, and what it learned."""
     stopped_by: str | None
@@ -77,7 +77,7 @@ class RecordedRounds:
 
         visits: defaultdict[int, dict[int, VisitRow]] = defaultdict(dict)
         for visit in rows("visits", VisitRow, "visit"):
-            if visit.kind != LEFTOVER:
+            if visit.kind not in NO_TRAINING:
                 visits[visit.round][visit.client] = visit
         learned = [] if method_table is None else rows(method_table.name, method_table.row, "rowid")
         by_visit = {(row.round, row.client): row for row in learned}
@@ -315,7 +315,7 @@ class RetimedRun(Untrained):
             if sent != sent_before:
                 self._refuse("aggregators would meet what is above them in other rounds or another order", index)
         is_step = record.meets or any(kind in TRAINED for kind in record.visits["kind"])
-        if index and not is_step:  # a budget may have cut it
+        if index and not is_step and not self.run.hides_cohorts:  # a budget may have cut it
             return Snapshot(self.rounds_done[-1].model_sha256)
         return Snapshot(self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else "")
 
