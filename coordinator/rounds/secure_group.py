@@ -1,6 +1,6 @@
 """A station's visits in a round with secure aggregation: phases with a barrier each, around those that train.
 
-setup: clients advertise keys (not of lightsecagg). share: each gets those of its neighbours, and sends its shares. Then
+The server invites clients. setup: they advertise keys (not of lightsecagg). share: each gets those of its neighbours, and sends its shares. Then
 come the visits themselves, which send masked numbers. unmask: those whose update has come send what takes the masks
 off. A phase begins when all of the one before have ended or are lost. A client that is lost in a phase takes no part in
 the later ones; the masks of one that has shared and sends no update are taken off by its neighbours. Where fewer than
@@ -121,6 +121,8 @@ class SecureGroup(Group):
             if kind == SETUP and not protocol.has_setup:
                 continue
             one = exchange()
+            if not course.phases:
+                one = replace(one, bytes_down=one.bytes_down + secure.invitation_nbytes)
             phase = self._phase(kind, start, cohort[there], [one] * int(there.sum()), course)
             there[there] = phase.counts
             start = phase.end
@@ -162,7 +164,7 @@ class SecureGroup(Group):
     def _phase(
         self, kind: str, start: float, clients: NDArray[np.intp], exchanges: Sequence[Exchange], course: Course
     ) -> PhaseGroup:
-        before = course.phases[-1] if kind != UNMASK and course.phases else None
+        before = course.main if kind == UNMASK else course.phases[-1] if course.phases else None
         phase = PhaseGroup(self.run, self.round, self.station, start, kind, before)
         prices = {one: self.run.phase_price(_work(one)) for one in {*exchanges}}
         planned = zip(clients.tolist(), exchanges, strict=True)
@@ -206,9 +208,11 @@ class SecureGroup(Group):
     def cut(self, at: float) -> None:
         self.end = min(self.end, at)
         self.course.phases = [phase for phase in self.course.phases if phase.start < at]
+        main = self.course.main
+        for group in (*self.course.phases, *([] if main is None else [main])):
+            group.__dict__.pop("final", None)  # of visits that were not cut
         for phase in self.course.phases:
             phase.cut(at)
-        main = self.course.main
         if main is not None and main.start >= at:
             self.course.main, self.visits = None, []
         elif main is not None:

@@ -25,6 +25,8 @@ class SecureRules:
     numbers: int
     """Numbers of an update"""
     seed: int
+    invitation_nbytes: int = 0
+    """Of the message by which the server asks a client to take part, which opens its connection"""
 
     def protocol(self, clients: int) -> SecureAggregation:
         """The protocol of a cohort of so many."""

@@ -37,6 +37,8 @@ OTHER_WORDS = {
     **dict.fromkeys(("co2", "co2e", "co2e_grams", "carbon", "emissions", "carbon footprint"), "fleet.carbon"),
     **dict.fromkeys(("kwh", "electricity", "price of power"), "fleet.price.kwh"),
     **dict.fromkeys(("data plan", "plan", "data allowance", "allowance"), "fleet.price.plan"),
+    **dict.fromkeys(("differential privacy", "dp", "user-level privacy", "dp-sgd"), "privacy.unit"),
+    **dict.fromkeys(("secure aggregation", "secagg+", "lightsecagg"), "privacy.secagg"),
     **dict.fromkeys(("router", "routers", "gateway"), "fleet.gateways"),
     **dict.fromkeys(("int8", "int4", "8 bits", "4 bits"), "quantize"),
 }

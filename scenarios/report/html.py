@@ -259,6 +259,7 @@ def _sections(
         if has_seeds
         else None,
         "rates": tables.by_rate(shown),
+        "phases": tables.by_phase(shown),
         "links": tables.by_link(shown),
         "of_aggregators": tables.of_aggregators(shown),
         "left_out": [(run.label, run.left_out) for run in on_clients if run.left_out],

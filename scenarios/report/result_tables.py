@@ -337,6 +337,21 @@ def by_rate(runs: Runs) -> Table | None:
     return Table("visits by rate", columns, rows) if rows else None
 
 
+def by_phase(runs: Runs) -> Table | None:
+    """What the phases of secure aggregation took, and the training visits between them; None without any."""
+    columns = [
+        TableColumn("method"),
+        TableColumn("phase", is_left=True),
+        TableColumn("visits", COUNT),
+        TableColumn("bytes down", BYTES),
+        TableColumn("bytes up", BYTES, unit_of="bytes down"),
+        TableColumn("seconds", SECONDS),
+        TableColumn(amounts.ENERGY.name, JOULES),
+    ]
+    rows: list[list[Cell]] = [[run.label, *tuple(row)] for run in runs for row in visits.by_phase(run.query)]
+    return Table("phases of secure aggregation", columns, rows) if rows else None
+
+
 def by_link(runs: Runs) -> Table | None:
     """What messages took between each tier and the one above it, clients' visits among them; None without tiers."""
     columns = [

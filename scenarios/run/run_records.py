@@ -207,6 +207,7 @@ class SummaryRecord(Record):
     paid: PaidRecord | None = None
     carbon: CarbonSummaryRecord | None = None
     privacy: PrivacyRecord | None = None
+    phases: dict[str, dict[str, Number]] = {}
     wasted_bytes: Count = 0
     wasted_joules: Number = 0
     wasted_seconds: Number = 0
@@ -238,7 +239,7 @@ PRINTED = frozenset(SummaryRecord.model_fields) - {
         "method_notes",
         "rounds_to_target",
     ),
-    *("wasted_joules", "wasted_seconds", "visits", "aggregators", "carbon", "privacy"),
+    *("wasted_joules", "wasted_seconds", "visits", "aggregators", "carbon", "privacy", "phases"),
 }
 """Keys without which a summary cannot be printed"""
 

@@ -51,6 +51,8 @@ class RunSummary(TypedDict):
     """Without a carbon intensity None"""
     privacy: dict[str, object] | None
     """A `PrivacySpent`; None without differential privacy"""
+    phases: dict[str, dict[str, float]]
+    """Phase of secure aggregation, and the training between -> visits, bytes down and up, seconds of visits, joules"""
     wasted_seconds: float
     bottlenecks: dict[str, int]
     visits: dict[str, int]

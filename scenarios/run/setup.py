@@ -728,7 +728,8 @@ class Setup:
         if self.scenario.privacy.secagg is None:
             return None
         numbers = sum(size for sizes in server.up_shapes().values() for size in sizes.values())
-        return SecureRules(self.scenario.privacy, numbers, self.scenario.seed)
+        invitation = serialization.train_nbytes(self.job.run_id, (), {})
+        return SecureRules(self.scenario.privacy, numbers, self.scenario.seed, invitation)
 
     @property
     def _levels_of_sums(self) -> PrivacyConfig:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +18,17 @@ from coordinator.records.schema import (
     BOTTLENECKS,
     COUNTED,
     DOWNLOAD_ONLY,
+    DROPPED,
     ENERGY,
     FAULTY,
     KINDS,
     NO_TRAINING,
+    PHASES,
+    SETUP,
+    SHARE,
     TRAIN,
     TRAINED,
+    UNMASK,
 )
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
 from costmodel.fleet.inputs import FleetInputs, Link
@@ -84,6 +89,24 @@ def by_kind(query: Query) -> dict[str, int]:
     """Each of `KINDS` -> number of visits; kinds without training only if there are any."""
     counts = {row["kind"]: row["n"] for row in query("SELECT kind, COUNT(*) n FROM visits GROUP BY kind")}
     return {kind: counts.get(kind, 0) for kind in KINDS if kind not in NO_TRAINING or kind in counts}
+
+
+def by_phase(query: Query) -> list[sqlite3.Row]:
+    """(kind, visits, bytes down, bytes up, seconds, joules) of the phases of secure aggregation, and of the training
+    visits between them, in their order; those that were lost last; empty without any."""
+    kinds = (SETUP, SHARE, *TRAINED, UNMASK, DROPPED)
+    if not query(f"SELECT 1 FROM visits WHERE kind IN ({_quoted(PHASES)}) LIMIT 1"):
+        return []
+    order = " ".join(f"WHEN '{kind}' THEN {place}" for place, kind in enumerate(kinds))
+    return query(
+        "SELECT kind, COUNT(*) visits, SUM(bytes_down) down, SUM(bytes_up) up, TOTAL(up_end_s - start_s) seconds, "
+        f"TOTAL(joules) joules FROM visits WHERE kind IN ({_quoted(kinds)}) "
+        f"GROUP BY kind ORDER BY CASE kind {order} END"
+    )
+
+
+def _quoted(kinds: Iterable[str]) -> str:
+    return ", ".join(f"'{kind}'" for kind in kinds)
 
 
 def faulty(query: Query, most: int) -> list[sqlite3.Row]:

@@ -20,13 +20,16 @@ TWELVE = [(1.0, 2.0, 1.0)] * 12
 SHARES = 11
 WEIGHTS = 1250
 """Of the model"""
+INVITATION = 81
+"""Of the server, a message without vectors"""
 Row = tuple[str, int, int, float, float]
 """(kind, bytes down, bytes up, start, end) of a visit"""
 
 
-def secured(folder: Path, behaviour: Any = None, sum: str = "fixed_point", **privacy: Any) -> Run:
+def secured(folder: Path, behaviour: Any = None, limits: RunLimits | None = None, **privacy: Any) -> Run:
     how = {"secagg": "secagg+", "secagg_shares": SHARES, **privacy}
-    return ran(folder, seconds=TWELVE, behaviour=behaviour, privacy=how, sum=sum, weights="uniform")
+    shared: dict[str, Any] = {"behaviour": behaviour, "sum": "fixed_point", "weights": "uniform", "limits": limits}
+    return ran(folder, seconds=TWELVE, privacy=how, **shared)
 
 
 def visits(folder: Path) -> dict[int, list[Row]]:
@@ -61,18 +64,31 @@ def test_bytes_by_hand_as_published_and_as_flower_sends_them(tmp_path: Path) -> 
     secured(published)
     # Keys and shares of 32 bytes for ten neighbours; 4 bytes a number, and one number more; 12 names of 4 bits.
     assert [row[1:3] for row in visits(published)[0]] == [
-        (0, 64),
+        (INVITATION, 64),
         (2 * 10 * 32, 2 * 10 * 32),
         (DOWN_NBYTES + 2 * 10 * 32, UP_NBYTES + 4),
         (6, 11 * 32),
     ]
     secured(flower, secagg_wire="flower")
     assert [row[1:3] for row in visits(flower)[0]] == [
-        (0, 430),
+        (INVITATION, 430),
         (430 * 11, 612 * 10),
         (DOWN_NBYTES + 612 * 10, UP_NBYTES + 4 * WEIGHTS + 8),
         (0, 52 * 10),
     ]
+
+
+def test_seconds_that_end_in_the_first_phase_or_in_training_cut_these(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    secured(whole)
+    for phase, seen in (("setup", ("dropped",)), ("train", ("dropped", "dropped", "cut"))):
+        middle = next((row[3] + row[4]) / 2 for row in visits(whole)[0] if row[0] == phase)
+        run = secured(tmp_path / phase, limits=RunLimits(virtual_seconds=middle))
+        assert run.stopped_by == "virtual_seconds"
+        rows = visits(tmp_path / phase)
+        assert {tuple(kinds(each)) for each in rows.values()} == {seen}
+        assert max(row[4] for each in rows.values() for row in each) <= middle
+        assert totals(tmp_path / phase)["bytes_up"] < totals(whole)["bytes_up"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +148,7 @@ def test_lightsecagg_waits_for_the_first_answers_alone(tmp_path: Path) -> None:
     # U = 9 of 12, T = 6: pieces of a third of the numbers, one for each of 11 others.
     piece = -(-(WEIGHTS + 1) // 3)
     assert [row[1:3] for row in rows[0]] == [
-        (0, 11 * 4 * piece),
+        (INVITATION, 11 * 4 * piece),
         (DOWN_NBYTES + 11 * 4 * piece, UP_NBYTES + 4),
         (6, 4 * piece),
     ]

@@ -18,8 +18,8 @@ from tests.scenarios.runs import fedbr, refused
 
 TINY = ["digits", "train.local_epochs=1", "rounds.max=2", "--workers", "1"]
 RUN_KEYS = {
-    "run_dir", "method", "seed", "data", "rounds", "accuracy", "best_accuracy", "evaluation", "best_round", "privacy",
-    "metric", "score", "best_score", "target", "baselines", "virtual_seconds",
+    "run_dir", "method", "seed", "data", "rounds", "accuracy", "best_accuracy", "evaluation", "best_round",
+    "metric", "privacy", "phases", "score", "best_score", "target", "baselines", "virtual_seconds",
     "bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules", "joules_by_part", "paid",
     "carbon",
     "target_accuracy",
