@@ -1,10 +1,11 @@
 """A station's visits in a round with secure aggregation: phases with a barrier each, around those that train.
 
-The server invites clients. setup: they advertise keys (not of lightsecagg). share: each gets those of its neighbours, and sends its shares. Then
-come the visits themselves, which send masked numbers. unmask: those whose update has come send what takes the masks
-off. A phase begins when all of the one before have ended or are lost. A client that is lost in a phase takes no part in
-the later ones; the masks of one that has shared and sends no update are taken off by its neighbours. Where fewer than
-the quorum of anybody's neighbours answer (of lightsecagg: of all clients), the round is lost, and is paid for.
+The server invites clients. setup: they advertise keys (not of lightsecagg). share: each gets those of its neighbours,
+and sends its shares. Then come the visits themselves, which send masked numbers. unmask: those whose update has come
+send what takes the masks off. A phase begins when all of the one before have ended or are lost. A client that is lost
+in a phase takes no part in the later ones; the masks of one that has shared and sends no update are taken off by its
+neighbours. Where fewer than the quorum of anybody's neighbours answer (of lightsecagg: of all clients), the round is
+lost, and is paid for.
 
 Aggregators have protocols of their own. Phases are visits of a kind of their own in the ledger; those
 that have ended count where the round is not lost.
