@@ -180,8 +180,8 @@ def summary(
         carbon=None if began.carbon is None else _carbon(began.carbon.intensity, trail),
         privacy=to_builtins(_privacy(recorded, setup, began)),
         phases={
-            str(kind): dict(zip(("visits", "bytes_down", "bytes_up", "seconds", "joules"), costs, strict=True))
-            for kind, *costs in visits.by_phase(query)
+            row["kind"]: {name: row[name] for name in row.keys() if name != "kind"}  # noqa: SIM118 - no mapping
+            for row in visits.by_phase(query)
         },
         wasted_seconds=sum(row.wasted_s for row in rows),
         bottlenecks={name: bottleneck.rounds for name, bottleneck in visits.bottlenecks(query).items()},

@@ -99,8 +99,9 @@ def by_phase(query: Query) -> list[sqlite3.Row]:
         return []
     order = " ".join(f"WHEN '{kind}' THEN {place}" for place, kind in enumerate(kinds))
     return query(
-        "SELECT kind, COUNT(*) visits, SUM(bytes_down) down, SUM(bytes_up) up, TOTAL(up_end_s - start_s) seconds, "
-        f"TOTAL(joules) joules FROM visits WHERE kind IN ({_quoted(kinds)}) "
+        "SELECT kind, COUNT(*) visits, SUM(bytes_down) bytes_down, SUM(bytes_up) bytes_up, "
+        "TOTAL(up_end_s - start_s) seconds, TOTAL(joules) joules "
+        f"FROM visits WHERE kind IN ({_quoted(kinds)}) "
         f"GROUP BY kind ORDER BY CASE kind {order} END"
     )
 
