@@ -34,7 +34,9 @@ CODEC = 'codec.up={kind="quantize", bits=4}'
 NEEDS = {"stochdepth": ("model.name=tests.plugins.residual:ROW",)}
 """Method -> what else its scenario takes"""
 SMALL: dict[str, Any] = {"clients": 24, "participants": 6, "rounds": 2}
-JOINED = [*OBJECTIVES, *(f"fedavg+{name}" for name in CORRECTIONS), "fedbr+scaffold"]
+SPREAD = [name for name, spec in OBJECTIVES.items() if not spec.gathers_data]
+"""Methods whose cohorts have several clients"""
+JOINED = [*SPREAD, *(f"fedavg+{name}" for name in CORRECTIONS), "fedbr+scaffold"]
 
 
 def stressed(

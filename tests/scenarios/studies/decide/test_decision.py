@@ -87,7 +87,7 @@ def test_candidates_that_differ_in_links_alone_share_one_training(whole: dict[st
     rows = by_settings(whole)
     wifi, lte = (rows["fedavg", f"{{{name} = 1}}"] for name in ("wifi-4", "lte"))
     # The same training, in other times.
-    assert wifi["accuracy"]["values"][0] == lte["accuracy"]["values"][0]
+    assert wifi["score"]["values"][0] == lte["score"]["values"][0]
     assert wifi["spent"]["bytes"] == lte["spent"]["bytes"]
     assert wifi["spent"]["seconds"]["mean"] < lte["spent"]["seconds"]["mean"]
     # Two of the first rung's rounds and seeds for two trainings, and then the rest of them.
