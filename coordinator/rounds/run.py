@@ -262,6 +262,8 @@ class FederatedRun:
         rng_round = round if rng_round is None else rng_round
         choice, variant = dispatch.choice, dispatch.variant
         price = self.pricing.train(choice, down, samples, client, rng_round, encoded, variant)
+        if self.job.model.base == "download" and not self.selection.history.counted[client]:
+            price = self.pricing.with_base(price)
         with self._named_failure():
             lr = self.job.train.lr_in(self.rounds)
         return PlannedVisit(self.visits, rng_round, round, lr, dispatch, "train", price, down)

@@ -26,7 +26,7 @@ from edge.protocol.codecs.codecs import Codecs, unencoded
 from edge.protocol.config import Job, ModelProfile, TrainConfig, TrainingPlan
 from edge.protocol.messages import Choice, further_quantities
 from edge.protocol.options.base import Options
-from edge.protocol.payload import MODEL, Shapes, step_flops
+from edge.protocol.payload import BASE, ITEM_NBYTES, MODEL, Shapes, step_flops
 from edge.protocol.submodels import SliceMap, part_profile
 from edge.protocol.variant import PLAIN, Variant
 
@@ -129,6 +129,12 @@ class VisitPricing:
                     self._shared.clear()
                 self._shared[alike] = None if context.is_individual else price
         return price
+
+    def with_base(self, price: VisitPrice) -> VisitPrice:
+        """The price of a client's first visit, with which the frozen base comes."""
+        nbytes = ITEM_NBYTES * int(self._description.frozen.sum())
+        work = replace(price.work, bytes_down=price.work.bytes_down + nbytes)
+        return replace(price, work=work, down={**price.down, BASE: {"frozen": nbytes}})
 
     def sent(self, visit: PlannedVisit, encoded: Lengths) -> PlannedVisit:
         """A visit with the real lengths of the frames of its upload, in place of bounds on them.

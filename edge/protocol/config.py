@@ -95,6 +95,9 @@ class ModelConfig(Section):
     norm: Annotated[Norm | None, Also("normalization", "norm_layer")] = None
     """Normalisation after each convolution: BatchNorm, whose running statistics travel with their block; GroupNorm with
     two groups; or none. By default the model's own (``fedbr list models``)."""
+    base: Literal["shipped", "download"] = "shipped"
+    """Where clients have a frozen base from (``adapter``): it is on their devices already, or comes with the first
+    download of each."""
 
 
 @dataclass(frozen=True)
@@ -520,6 +523,33 @@ class CodecConfig(Section):
 
 
 @dataclass(frozen=True)
+class AdapterConfig(Section):
+    """What of a model learns and travels, beside a frozen base that every client has."""
+
+    kind: Literal["lora", "freeze"] | None = None
+    """lora: low-rank adapters of layers; freeze: the blocks of ``train`` alone. By default the whole model learns."""
+    rank: Annotated[int, Field(ge=1, le=4096), Also("r", "lora_r", "lora_rank")] = 8
+    """lora: r, the numbers between an adapter's two products."""
+    alpha: Annotated[float, Field(gt=0, le=1e6), Also("lora_alpha")] = 16.0
+    """lora: an adapter counts alpha / r times."""
+    on: Annotated[tuple[str, ...], Also("target_modules")] = ("linear",)
+    """lora: layers by their last name (``projections``), path in a block, or ``block.path``; ``linear`` is every linear
+    layer and every convolution of 1 x 1."""
+    dropout: Annotated[float, Field(ge=0, lt=1), Also("lora_dropout")] = 0.0
+    """lora: before an adapter, in training."""
+    train: Annotated[tuple[str, ...], Also("modules_to_save")] = ()
+    """Blocks that learn whole, such as a new head."""
+    aggregate: Literal["fedit", "ffa"] = "fedit"
+    """lora: fedit, the server averages A and B each for itself (Zhang et al., ICASSP 2024); ffa, A is frozen as it was
+    drawn, so that the mean of products is the product of means, and half as much travels (Sun et al., ICLR 2024)."""
+
+    @property
+    def scale(self) -> float:
+        """Factor on the product of an adapter."""
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True)
 class PrivacyConfig(Section):
     """Differential privacy of a run: whose data it hides, by how much noise, and where that is added."""
 
@@ -646,6 +676,7 @@ class Job(Section):
     """Keys of the model that a client keeps between its visits."""
     codec: CodecConfig = CodecConfig()
     privacy: PrivacyConfig = PrivacyConfig()
+    adapter: AdapterConfig = AdapterConfig()
     submodels: SubmodelPlan | None = None
     """Where clients hold parts of the model."""
     reports: tuple[str, ...] = ()
@@ -760,6 +791,8 @@ class ModelProfile:
     part_flops: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
     part_activations: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     part_operations: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
+    frozen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """(blocks,) Numbers of the base in each block, which are in no vector; empty without a base"""
     client_names: tuple[ShortText, ...] = ()
     """Who client 0, 1, .. is, and the labels of classes; empty where data and partition have only numbers"""
     class_names: tuple[ShortText, ...] = ()

@@ -78,6 +78,8 @@ Payload = dict[str, dict[str, Vector]]
 """slot -> key -> vector, in the order in which the frames travel."""
 
 
+BASE = "base"
+"""The slot of a frozen base in the price of a visit that downloads it; in no real message, since workers have it"""
 EncodedVectors = dict[str, dict[str, NDArray[np.uint8]]]
 """slot -> key -> frame that a codec has made of a vector"""
 

@@ -35,6 +35,7 @@ from edge.protocol.payload import (
     Layout,
     Vector,
 )
+from edge.training.adapters import is_frozen, learnable, let_learn
 from edge.training.blocks import Block
 from edge.training.criterion import Criterion, CrossEntropy
 from edge.training.own_state import OwnState
@@ -159,6 +160,10 @@ class BlockModel:
 
     def __len__(self) -> int:
         return len(self.modules)
+
+    def frozen_numbers(self, index: int) -> int:
+        """Numbers of the base in a block."""
+        return sum(parameter.numel() for parameter in self.modules[index].parameters() if is_frozen(parameter))
 
     @property
     def tensors(self) -> dict[str, tuple[tuple[int, ...], ...]]:
@@ -366,7 +371,7 @@ class BlockModel:
         for index, (shape, module) in enumerate(zip(self.layout.blocks, self.modules, strict=True)):
             learns = shape.name in trained and shape.params > 0
             if learns != self._learns[index]:
-                module.requires_grad_(learns)
+                let_learn(module, learns)
                 self._learns[index] = learns
 
     def frozen_copy(self, name: str = "global", statistics: Literal["running", "batch"] | None = None) -> BlockModel:
@@ -431,12 +436,12 @@ def _count(tensors: Sequence[Tensor]) -> int:
 def _parts(module: nn.Module, by_layer: bool) -> dict[str, tuple[list[Tensor], list[Tensor]]]:
     """Path of a layer in its block -> (parameters, float buffers); with all in one part, '', unless ``by_layer``.
 
-    A layer is a module with tensors of its own. The order is that of ``module.parameters()``.
+    A layer is a module with tensors of its own. The order is that of ``module.parameters()``; frozen ones are left out.
     """
     if not by_layer:
-        return {"": (list(module.parameters()), _float_buffers(module.buffers()))}
+        return {"": (list(learnable(module)), _float_buffers(module.buffers()))}
     parts = {
-        path: (list(layer.parameters(recurse=False)), _float_buffers(layer.buffers(recurse=False)))
+        path: (list[Tensor](learnable(layer, recurse=False)), _float_buffers(layer.buffers(recurse=False)))
         for path, layer in module.named_modules()
     }
     return {path: tensors for path, tensors in parts.items() if any(tensors)} or {"": ([], [])}

@@ -39,6 +39,7 @@ from edge.protocol.payload import (
     Layout,
     step_flops,
 )
+from edge.training.adapters import learnable, let_learn
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, method_blocks
 from edge.training.exits import ExitBlock
@@ -215,7 +216,7 @@ def _pass_flops(module: nn.Module, run: Callable[[Tensor], Tensor | tuple[Tensor
     """(4,): FLOPs per example of ``run``, which has parameters of ``module``, by type of pass."""
 
     def backward(weights: bool, inputs: bool) -> int:
-        module.requires_grad_(weights)
+        let_learn(module, weights)
         outputs = run(x.detach().requires_grad_(inputs and x.is_floating_point()))
         learnt = [y for y in (outputs if isinstance(outputs, tuple) else (outputs,)) if y.requires_grad]
         return count_flops(lambda: torch.autograd.backward(learnt, [*map(torch.empty_like, learnt)])) if learnt else 0
@@ -299,7 +300,7 @@ def _count_step(make: Callable[[], list[Block]], shape: Shape, kind: ExampleKind
             saved[-1] -= {tensor.untyped_storage() for tensor in (*module.parameters(), *module.buffers())}
             pooled.append(counter.pooled - sum(pooled))
         torch.autograd.backward(x, torch.empty_like(x))
-    counter.counts[operations.PARAMETERS] = sum(p.numel() for module in modules for p in module.parameters())
+    counter.counts[operations.PARAMETERS] = sum(p.numel() for module in modules for p in learnable(module))
     stored, counted = np.zeros(len(modules)), set[torch.UntypedStorage]()
     for index in reversed(range(len(modules))):
         stored[index] = sum(storage.nbytes() for storage in saved[index] - counted) / ITEM_NBYTES

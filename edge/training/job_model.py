@@ -23,16 +23,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from edge.data.atomic_cache import text_once
+from edge.data.atomic_cache import CacheError, build_once, text_once, warn_cache_unusable
 from edge.data.registry import DataSet
 from edge.models.registry import ModelRow, model
 from edge.protocol.config import Job, ModelConfig, ModelProfile, TensorAxes, TrainConfig
 from edge.protocol.operations import KINDS
 from edge.protocol.options.base import Options
-from edge.protocol.payload import BUFFERS, PASS_TYPES, Payload, initial_slot
+from edge.protocol.payload import BUFFERS, ITEM_NBYTES, PASS_TYPES, Payload, initial_slot
 from edge.protocol.rng import keyed_generator
 from edge.protocol.serialization import unpacked_text
 from edge.protocol.submodels import SliceMap, depths
+from edge.training.adapters import adapted, is_frozen
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, method_blocks
 from edge.training.counts import (
@@ -53,6 +54,8 @@ from edge.training.slimmable import Slimmable, resized
 
 MOST_PARAMETERS = 300_000_000
 """Largest model: 1.2 GB, of which a worker holds several copies."""
+BASE_FILE = "base.f32"
+"""Numbers of all frozen parameters, in their order"""
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -84,6 +87,8 @@ class JobModel:
     def blocks(self, config: ModelConfig | None = None) -> list[Block]:
         """Its blocks, initialised from torch's current random state; ``config``: of a variant of the model."""
         blocks = method_blocks(config or self.job.model, self.dataset.classes, self.dataset.inputs, self._wrapper)
+        if self.job.adapter.kind is not None:
+            blocks = adapted(blocks, self.job.adapter)
         plan = self.job.submodels
         if plan is not None and plan.has_own_statistics:
             add_statistics(blocks, plan.rates)
@@ -107,7 +112,37 @@ class JobModel:
         )
         net.frozen_statistics = self.job.train.frozen_statistics
         net.criterion = criterion(self.job.train)
+        if self.job.adapter.kind is not None and device.type == "cpu":
+            self._share_base(net)
         return net
+
+    def _share_base(self, net: BlockModel) -> None:
+        """Let all workers of a machine map one file with the numbers of the base, in place of copies of their own.
+
+        Nothing ever writes to them. Where the cache cannot be written, the copy stays.
+        """
+        base = [each for module in net.modules for each in module.parameters() if is_frozen(each)]
+        facts = [asdict(self.job.model), asdict(self.job.adapter), self.job.seed, self.dataset.classes]
+        facts += [self.dataset.inputs, torch.__version__]
+        name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+        numbers = sum(each.numel() for each in base)
+        if not numbers or self.own_modules:  # a user's module may change without its name
+            return
+
+        def fill(folder: Path) -> None:
+            with (folder / BASE_FILE).open("wb") as file:
+                for each in base:
+                    file.write(each.detach().contiguous().numpy().tobytes())
+
+        try:
+            path = build_once(self.cache / "bases" / name, fill) / BASE_FILE
+        except CacheError as error:
+            warn_cache_unusable(error)
+            return
+        storage = torch.UntypedStorage.from_file(str(path), False, numbers * ITEM_NBYTES)
+        mapped = torch.empty(0, dtype=torch.float32).set_(storage)  # type: ignore[arg-type]
+        for each, piece in zip(base, torch.split(mapped, [each.numel() for each in base]), strict=True):
+            each.data = piece.view(each.shape)
 
     def part_blocks(self, net: BlockModel, axes: TensorAxes, rate: float) -> list[Block]:
         """The blocks of the part of a rate of the model ``net``."""
@@ -150,7 +185,8 @@ class JobModel:
 
     def profile(self, net: BlockModel) -> ModelProfile:
         """Its profile without the data: FLOPs, activations, variants and residual units."""
-        counts = cached_counts(self.job.model, self.blocks, self.dataset, self.cache, self._wrapper)
+        adapter = [] if self.job.adapter.kind is None else [asdict(self.job.adapter)]
+        counts = cached_counts(self.job.model, self.blocks, self.dataset, self.cache, self._wrapper, adapter)
         empty = np.zeros(0, dtype=np.int64)
         return ModelProfile(
             layout=net.layout,
@@ -166,6 +202,7 @@ class JobModel:
             test_samples=empty,
             variants=np.array([*self.variant_flops.values()]).reshape(-1, PASS_TYPES),
             operations=counts.operations,
+            frozen=np.array([net.frozen_numbers(index) for index in range(len(net))] if adapter else [], np.int64),
             tensors=net.tensors,
             outputs=output_shapes(self.blocks, self.dataset) if self.job.variants else np.zeros((0, 3)),
             unit_blocks=counts.unit_blocks,

@@ -22,6 +22,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from edge.protocol.config import PrivacyConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
 from edge.protocol.privacy import FLOPS_OF_NOISE, FLOPS_OF_WEIGHT, examples_at_a_time, gaussian
+from edge.training.adapters import is_frozen
 from edge.training.block_model import BlockModel
 from edge.training.sgd import Loss, Sgd
 
@@ -37,6 +38,14 @@ class ExampleGradients:
         self.at_a_time = examples_at_a_time(net.flat.numel())
         self.is_recurrent = any(isinstance(layer, nn.RNNBase) for module in net.modules for layer in module.modules())
 
+    @property
+    def _learning(self) -> list[dict[str, nn.Parameter]]:
+        """The parameters of each block that learn, by name; a frozen base is as it is."""
+        return [
+            {name: each for name, each in module.named_parameters() if not is_frozen(each)}
+            for module in self.net.modules
+        ]
+
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Add the clipped gradients of these examples to ``net.grad``; returns (examples,) their losses."""
         losses = []
@@ -47,15 +56,15 @@ class ExampleGradients:
             squares = sum(each.flatten(1).square().sum(1) for of_block in gradients for each in of_block.values())
             assert isinstance(squares, Tensor)
             scale = torch.clamp(self.clip / (squares.sqrt() + 1e-12), max=1.0)
-            for module, of_block in zip(self.net.modules, gradients, strict=True):
-                for name, parameter in module.named_parameters():
+            for named, of_block in zip(self._learning, gradients, strict=True):
+                for name, parameter in named.items():
                     assert parameter.grad is not None
                     parameter.grad.add_(torch.tensordot(scale, of_block[name], dims=1))
             losses.append(values)
         return torch.cat(losses)
 
     def _of_some(self, x: Tensor, y: Tensor) -> tuple[list[dict[str, Tensor]], Tensor]:
-        weights = [{name: each.detach() for name, each in module.named_parameters()} for module in self.net.modules]
+        weights = [{name: each.detach() for name, each in named.items()} for named in self._learning]
         each = vmap(grad_and_value(self._loss), in_dims=(None, 0, 0), randomness="different")
         gradients, values = each(weights, x, y)
         return gradients, values
@@ -72,8 +81,7 @@ class ExampleGradients:
         for module in self.net.modules:
             out = module(out)
         value = self.net.criterion.each(out.float(), y)
-        named = [(block, name, each) for block, module in enumerate(self.net.modules)
-                 for name, each in module.named_parameters()]  # fmt: skip
+        named = [(block, *pair) for block, own in enumerate(self._learning) for pair in own.items()]
         found = torch.autograd.grad(value.sum(), [each for _, _, each in named])
         gradients: list[dict[str, Tensor]] = [{} for _ in self.net.modules]
         for (block, name, _), gradient in zip(named, found, strict=True):
@@ -97,8 +105,12 @@ class PrivateBackward:
         net.grad.zero_()
         if count:
             self.losses.append(self.gradients.add(x, y).mean().detach())
-            net.executed[:, [FORWARD, WEIGHT_GRADIENT, INNER_GRADIENT]] += count
-            net.executed[1:, INPUT_GRADIENT] += count
+            learns = np.array([block.params > 0 for block in net.layout.blocks])
+            is_behind = np.cumsum(learns) - learns > 0
+            net.executed[:, FORWARD] += count
+            net.executed[:, WEIGHT_GRADIENT] += count * learns
+            net.executed[:, INNER_GRADIENT] += count * (learns | is_behind)
+            net.executed[:, INPUT_GRADIENT] += count * is_behind
             net.add_flops(float(FLOPS_OF_WEIGHT * count * weights))
         noise = torch.from_numpy(gaussian(weights, self.rng)).to(net.device)
         net.grad.add_(noise, alpha=self.privacy.noise * self.privacy.clip).div_(self.batch)

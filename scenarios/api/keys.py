@@ -24,6 +24,8 @@ class _CommonKeys(TypedDict, total=False):
     """Which data set, and who holds what of it."""
     model: Any
     """Which model, how wide, cut into which blocks."""
+    adapter: Any
+    """What of a model learns and travels, beside a frozen base that every client has."""
     train: Any
     """Local SGD."""
     travels: Any

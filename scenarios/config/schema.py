@@ -27,6 +27,7 @@ from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.tier_schedule import TierSchedule
 from costmodel.config import FILE_NAMES, FleetConfig
 from edge.protocol.config import (
+    AdapterConfig,
     Also,
     CodecConfig,
     DataConfig,
@@ -216,6 +217,7 @@ class Scenario(BaseModel):
     ``fleet.seed`` are given."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
+    adapter: AdapterConfig = AdapterConfig()
     train: TrainConfig = TrainConfig()
     travels: BlockExchangeSection = BlockExchangeSection()
     codec: CodecConfig = CodecConfig()

@@ -14,8 +14,9 @@ from typing import Literal
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.aggregation.server import ServerExtension
 from coordinator.aggregation.submodels import SubmodelConfig
+from coordinator.methods.compute import fedavg_compute
 from coordinator.methods.registry import OBJECTIVES, Method
-from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec
+from coordinator.methods.spec import CorrectionSpec, ModelChange, ObjectiveSpec
 from coordinator.rounds.budget import Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
@@ -29,7 +30,7 @@ from edge.models.registry import MODELS, ModelRow
 from edge.protocol.better import LOWER
 from edge.protocol.codecs.registry import make_codec
 from edge.protocol.codecs.update_codec import most_levels
-from edge.protocol.config import PrivacyConfig, TrainConfig
+from edge.protocol.config import AdapterConfig, PrivacyConfig, TrainConfig
 from edge.protocol.losses import LOSSES
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.optimizers import SGD
@@ -493,6 +494,36 @@ def of_sum(method: Method, options: Options, scenario: Scenario) -> Contradictio
     if scenario.rounds.is_asynchronous:
         why = f"rounds.policy = {scenario.rounds.policy} discounts updates one by one"
         yield "aggregate.sum", f'aggregate.sum = "fixed_point": {why}'
+
+
+def of_adapter(method: Method, scenario: Scenario) -> Contradictions:
+    """Keys of adapters that have no effect, and methods that do more than ordinary training with a model."""
+    adapter, plain = scenario.adapter, AdapterConfig()
+    if adapter.kind is None:
+        key = next((key for key, value in vars(adapter).items() if value != getattr(plain, key)), None)
+        if key is not None:
+            yield "adapter", f"adapter.{key}: the whole model learns; choose adapter.kind = lora or freeze"
+        if scenario.model.base != "shipped":
+            yield "model.base", f"model.base = {scenario.model.base}: there is no frozen base; choose adapter.kind"
+        return
+    chosen = f"adapter.kind = {adapter.kind}"
+    if adapter.kind == "freeze":
+        for key in ("rank", "alpha", "on", "dropout", "aggregate"):
+            if getattr(adapter, key) != getattr(plain, key):
+                yield "adapter", f"adapter.{key}: {chosen} has no adapters; choose lora, or leave it out"
+        if not adapter.train:
+            yield "adapter", f"{chosen}: name the blocks that learn in adapter.train"
+    spec = method.objective
+    if method.app is not None:
+        yield "adapter", f"{chosen}: a Flower app has a model of its own; leave adapter out"
+    if not _takes_adapters(spec):
+        takers = ", ".join(name for name, each in OBJECTIVES.items() if _takes_adapters(each))
+        yield "adapter", f"{chosen}: {spec.name} does more with a model than to train it; choose among {takers}"
+
+
+def _takes_adapters(spec: ObjectiveSpec) -> bool:
+    is_plain = spec.costs.compute is fedavg_compute and spec.model == ModelChange()
+    return is_plain and spec.submodels is None and spec.traffic.contacts_server
 
 
 def of_privacy(method: Method, options: Options, scenario: Scenario) -> Contradictions:

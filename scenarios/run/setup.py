@@ -248,6 +248,7 @@ class RunInputs:
             kept_blocks=(),
             codec=scenario.codec,
             privacy=scenario.privacy,
+            adapter=scenario.adapter,
             submodels=self._submodel_plan,
             reports=loaded.method.reports,
             by_layer=objective.traffic.by_layer(loaded.options),
@@ -483,14 +484,14 @@ class Setup:
     def optimizer_numbers(self, rate: float) -> int:
         """Numbers of the vectors that the optimizer keeps beside the weights of the part of a rate.
 
-        With those of the gradients of single examples that DP-SGD has at a time.
+        With those of the gradients of single examples that DP-SGD has at a time, and of a frozen base.
         """
         layout = part_profile(self.description, rate).layout
         weights = sum(block.params for block in layout.blocks)
         vectors = len(self.scenario.train.optimizer_vectors)
         if self.scenario.privacy.unit == "example":
             vectors += min(self.scenario.train.batch, examples_at_a_time(weights))
-        return vectors * weights
+        return vectors * weights + int(self.description.frozen.sum())
 
     def training_memory(self, rate: float) -> tuple[int, float]:
         """(parameters, activations of one example that are stored for a backward pass) of the part of a rate, for the
@@ -660,6 +661,13 @@ class Setup:
         """
         scenario, method, description = self.scenario, self.loaded.method, self.description
         assert scenario.aggregate.weights is not None
+        if scenario.adapter.kind is not None and (
+            buffers := [k for k in description.layout.sizes if k.endswith(BUFFERS)]
+        ):
+            why = f"{buffers[0]} has running statistics, which a frozen base cannot keep"
+            raise ScenarioError(
+                f'{self.loaded.name}: adapter.kind = {scenario.adapter.kind}: {why}; choose model.norm = "group"'
+            )
         noise = self.central_noise()
         context = ServerContext(
             layout=description.layout,

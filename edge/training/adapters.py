@@ -1,0 +1,149 @@
+"""Frozen blocks, and low-rank adapters of their layers: what learns is in a model's flat vectors, the base is not.
+
+E. Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022, https://arxiv.org/abs/2106.09685: a layer
+with weights W (outputs, inputs) gives W x + (alpha / r) B A x, with A (r, inputs) as a layer is initialised, and B
+(outputs, r) zero at first; only A and B learn. Y. Sun et al., Improving LoRA in Privacy-preserving Federated Learning
+(FFA-LoRA), ICLR 2024, https://arxiv.org/abs/2403.12313: A is frozen as well, and half as much travels.
+
+A frozen parameter has the attribute `FROZEN`. It has no gradient, no key, no bytes in a visit's messages and no vector
+of an optimizer; the numbers of the base follow from the run's seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from edge.protocol.config import AdapterConfig
+from edge.protocol.spelling import nearest
+from edge.training.blocks import Block
+
+FROZEN = "is_frozen"
+LAYERS = "linear"
+"""In ``adapter.on``: every linear layer, and every convolution of 1 x 1"""
+
+
+class LowRank(nn.Module):
+    """B A, and the dropout before it."""
+
+    def __init__(self, inputs: int, outputs: int, config: AdapterConfig) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.empty(config.rank, inputs))
+        self.b = nn.Parameter(torch.zeros(outputs, config.rank))
+        nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
+        self.scale = config.scale
+        self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+
+
+class LowRankLinear(nn.Module):
+    """A linear layer and its adapter."""
+
+    def __init__(self, base: nn.Linear, config: AdapterConfig) -> None:
+        super().__init__()
+        self.base = base
+        self.adapter = LowRank(base.in_features, base.out_features, config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(.., inputs) -> (.., outputs)."""
+        own = self.adapter
+        added: Tensor = F.linear(F.linear(own.dropout(x), own.a), own.b)
+        result: Tensor = self.base(x) + own.scale * added
+        return result
+
+
+class LowRankConvolution(nn.Module):
+    """A convolution of 1 x 1, without groups, and its adapter."""
+
+    def __init__(self, base: nn.Conv2d, config: AdapterConfig) -> None:
+        super().__init__()
+        self.base = base
+        self.adapter = LowRank(base.in_channels, base.out_channels, config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, inputs, height, width) -> (batch, outputs, height, width)."""
+        own, base = self.adapter, self.base
+        inner = F.conv2d(own.dropout(x), own.a[:, :, None, None], stride=base.stride)
+        result: Tensor = base(x) + own.scale * F.conv2d(inner, own.b[:, :, None, None])
+        return result
+
+
+def is_frozen(parameter: Tensor) -> bool:
+    """Whether a parameter belongs to the base."""
+    return bool(getattr(parameter, FROZEN, False))
+
+
+def learnable(module: nn.Module, recurse: bool = True) -> Iterator[nn.Parameter]:
+    """The parameters of a module that are not frozen, in the order of ``module.parameters()``."""
+    return (parameter for parameter in module.parameters(recurse=recurse) if not is_frozen(parameter))
+
+
+def let_learn(module: nn.Module, learns: bool) -> None:
+    """Let the parameters of a module that are not frozen receive gradients, or none."""
+    for parameter in learnable(module):
+        parameter.requires_grad_(learns)
+
+
+def adapted(blocks: Sequence[Block], config: AdapterConfig) -> list[Block]:
+    """These blocks with adapters, and everything else frozen but the blocks of ``adapter.train``.
+
+    ValueError for names that are no block or layer, and where nothing is left to learn.
+    """
+    names = [name for name, _ in blocks]
+    for name in config.train:
+        if name not in names:
+            raise ValueError(f"adapter.train: {name!r}: {nearest(name, names)}")
+    unmatched = set(config.on) if config.kind == "lora" else set()
+    found: list[Block] = []
+    for name, module in blocks:
+        if name in config.train:
+            found.append((name, module))
+            continue
+        for parameter in module.parameters():
+            _freeze(parameter)
+        found.append((name, _with_adapters(name, module, config, unmatched) if config.kind == "lora" else module))
+    if unmatched:
+        layers = sorted({path.rpartition(".")[2] for _, module in blocks for path, _ in _targets(module) if path})
+        why = nearest(sorted(unmatched)[0], [LAYERS, *layers])
+        raise ValueError(f"adapter.on: no layer is called {sorted(unmatched)[0]!r}; {why}")
+    if not any(True for _, module in found for _ in learnable(module)):
+        raise ValueError("adapter: nothing is left to learn; name blocks in adapter.train, or layers in adapter.on")
+    return found
+
+
+def _with_adapters(block: str, module: nn.Module, config: AdapterConfig, unmatched: set[str]) -> nn.Module:
+    """The module with adapters on the layers that ``adapter.on`` names, which are no longer ``unmatched``."""
+    for path, layer in [*_targets(module)]:
+        last = path.rpartition(".")[2]
+        matching = {name for name in config.on if name in (LAYERS, last, path, f"{block}.{path}" if path else block)}
+        if not matching:
+            continue
+        unmatched -= matching
+        kind = LowRankLinear if isinstance(layer, nn.Linear) else LowRankConvolution
+        wrapped = kind(layer, config)  # type: ignore[arg-type]
+        if config.aggregate == "ffa":
+            _freeze(wrapped.adapter.a)
+        if not path:
+            return wrapped
+        parent = module.get_submodule(path.rpartition(".")[0])
+        if isinstance(parent, nn.Sequential | nn.ModuleList):
+            parent[int(last)] = wrapped
+        else:
+            setattr(parent, last, wrapped)
+    return module
+
+
+def _targets(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """(path, layer) of the layers that may have adapters."""
+    for path, layer in module.named_modules():
+        is_pointwise = isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1) and layer.groups == 1
+        if isinstance(layer, nn.Linear) or is_pointwise:
+            yield path, layer
+
+
+def _freeze(parameter: nn.Parameter) -> None:
+    parameter.requires_grad_(False)
+    setattr(parameter, FROZEN, True)

@@ -1,0 +1,67 @@
+"""Runs whose clients train adapters of a frozen base: bytes by hand, one chain, and what they are joined with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.records.store import read
+from coordinator.workers.launcher import WorkerLauncher
+from tests.ledgers import chain
+from tests.scenarios.runs import AMONG_UPDATES, killed_and_resumed, run_with
+
+PLAIN = ("method=fedavg", "train.local_steps=2", "rounds.max=3", "rounds.participants=4")
+LORA = (*PLAIN, "adapter.kind=lora", "adapter.rank=2", 'adapter.train=["conv3"]')
+
+
+def rows(folder: str | Path, query: str) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in read(Path(folder) / "ledger.sqlite", query)]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        (),
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in (
+                ("aggregate.sum=fixed_point", "codec.up.kind=quantize"),
+                ("privacy.unit=client", "privacy.noise=0.5", "privacy.clip=0.1"),
+                ("privacy.unit=example", "adapter.aggregate=ffa"),
+                ("privacy.secagg=secagg+",),
+                ("method=fedprox", "train.optimizer=adamw", "train.lr=0.001"),
+                ("method=scaffold", "fleet.tiers.count=2"),
+                ("adapter.kind=freeze", "adapter.rank=8"),
+                ("rounds.policy=fedbuff", "rounds.buffer=3", "model.base=download"),
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_adapters_are_one_chain_for_any_workers_and_after_a_kill(
+    how: tuple[str, ...], launcher: WorkerLauncher, tmp_path: Path
+) -> None:
+    keys = {word.partition("=")[0] for word in how}
+    words = (*(word for word in LORA if word.partition("=")[0] not in keys), *how)
+    one, four = (run_with(tmp_path, launcher, workers, *words) for workers in (1, 4))
+    again = killed_and_resumed(tmp_path, launcher, AMONG_UPDATES, *words)
+    assert chain(Path(one["run_dir"])) == chain(Path(four["run_dir"])) == chain(again)
+
+
+def test_a_base_that_is_downloaded_comes_once_with_the_first_visit_of_each_client(
+    launcher: WorkerLauncher, tmp_path: Path
+) -> None:
+    shipped = run_with(tmp_path / "a", launcher, 2, *LORA)
+    fetched = run_with(tmp_path / "b", launcher, 2, *LORA, "model.base=download")
+    assert shipped["model_sha256"] == fetched["model_sha256"] and shipped["bytes_up"] == fetched["bytes_up"]
+    visits = rows(fetched["run_dir"], "SELECT client, round, bytes_down FROM visits ORDER BY round, client")
+    (plain,) = {row[0] for row in rows(shipped["run_dir"], "SELECT bytes_down FROM visits")}
+    blocks = rows(fetched["run_dir"], "SELECT DISTINCT key, nbytes FROM payload_shapes WHERE slot = 'base'")
+    ((key, base),) = blocks
+    first: set[object] = set()
+    for client, _, nbytes in visits:
+        assert nbytes == plain + (0 if client in first else base)  # type: ignore[operator]
+        first.add(client)
+    assert key == "frozen" and len(first) < len(visits)
+    assert fetched["bytes_down"] - shipped["bytes_down"] == len(first) * base  # type: ignore[operator]
