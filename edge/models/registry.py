@@ -18,7 +18,8 @@ from typing import Any
 
 from edge.data.registry import ExampleKind
 from edge.protocol.config import CPU, Norm
-from edge.protocol.plugins import find, is_own
+from edge.protocol.options.llama import LlamaOptions
+from edge.protocol.plugins import PluginOptions, find, is_own
 
 INPUTS = {"image": "channels", "features": "features", "series": "channels", "tokens": "vocabulary"}
 """Kind of examples -> the name of the number that a model's first layer depends on (`DataSet.inputs`)."""
@@ -88,6 +89,8 @@ class ModelRow:
     """The examples that it takes."""
     children: tuple[tuple[str, ...], ...] = ()
     """The children of a torch module in each block, one after another; see `module_row`."""
+    options: type[PluginOptions] = PluginOptions
+    """Of ``model.options``; where it is another class, ``stages`` takes ``options`` as well"""
     norm: Norm | None = None
     """The model's own normalisation, ``batch``, ``group`` or ``none``, if ``model.norm`` can replace it; else None."""
 
@@ -258,6 +261,10 @@ _ROWS = (
     _flat("text-cnn", "Embedding and two convolutions", "tokens", 16, "embedding conv1 conv2 head", 4),
     _flat("char-lstm", "Two LSTM layers of LEAF", "tokens", 256, "embedding lstm1 lstm2 head", 4),
     _flat("char-transformer", "Transformer of two layers", "tokens", 128, "embedding layer1 layer2 head", 4, 4),
+    replace(
+        _flat("llama", "Decoder of the llama class, of any size", "tokens", 64, "embedding lower upper head", 4),
+        options=LlamaOptions,
+    ),
 )
 MODELS: dict[str, ModelRow] = {row.name: row for row in _ROWS}
 

@@ -95,6 +95,8 @@ class ModelConfig(Section):
     norm: Annotated[Norm | None, Also("normalization", "norm_layer")] = None
     """Normalisation after each convolution: BatchNorm, whose running statistics travel with their block; GroupNorm with
     two groups; or none. By default the model's own (``fedbr list models``)."""
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    """The model's options, such as the layers of ``llama``."""
     base: Literal["shipped", "download"] = "shipped"
     """Where clients have a frozen base from (``adapter``): it is on their devices already, or comes with the first
     download of each."""

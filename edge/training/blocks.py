@@ -18,7 +18,7 @@ from edge.models.registry import ModelRow, model
 from edge.models.user_module import make_module, stages_of
 from edge.protocol.config import ModelConfig
 from edge.protocol.options.base import Options
-from edge.protocol.plugins import error_text
+from edge.protocol.plugins import PluginOptions, error_text
 
 Block = tuple[str, nn.Module]
 """(name, module)"""
@@ -44,7 +44,8 @@ def build(config: ModelConfig, classes: int, inputs: int) -> list[Block]:
         stages = stages_of(row, make_module(row, classes, inputs, width))
     else:
         norm = () if row.norm is None else (config.norm or row.norm,)
-        stages = load_dotted(row.stages)(classes, inputs, width, *norm)
+        made = {} if row.options is PluginOptions else {"options": row.options.model_validate(config.options)}
+        stages = load_dotted(row.stages)(classes, inputs, width, *norm, **made)
         _check_names(row, [name for name, _ in stages])
     take_places_first(unit for _, units in stages for unit in units)
     if config.blocks == "stages":

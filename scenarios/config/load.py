@@ -295,6 +295,7 @@ def _checked(scenario: Scenario, raw: Mapping[str, TomlValue], resolver: _Resolv
     data: DataSet = resolver.make("data.name", dataset, scenario.data.name)
     resolver.make("data.root", check_root, data, scenario.data.root)
     architecture: ModelRow = resolver.make("model.name", model, scenario.model.name)
+    model_options = resolver.options("model.options", scenario.model.options, architecture.options).model_dump()
     resolver.make("model.blocks", architecture.block_count, scenario.model.blocks)
     layout = resolver.make("method", validation.named_blocks, method, options, architecture, scenario)
 
@@ -325,7 +326,7 @@ def _checked(scenario: Scenario, raw: Mapping[str, TomlValue], resolver: _Resolv
         weights = "uniform" if scenario.privacy.weight_cap is None else "size"
     chosen = {
         "data": replace(scenario.data, validation_by=scenario.data.validation_by or data.validation_by),
-        "model": replace(scenario.model, width=width, norm=norm),
+        "model": replace(scenario.model, width=width, norm=norm, options=model_options),
         "aggregate": replace(
             scenario.aggregate,
             weights=weights,

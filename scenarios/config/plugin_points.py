@@ -97,7 +97,9 @@ PLUGIN_POINTS = (
         "train.optimizer", "optimizer", "optimizers", "edge.protocol.optimizers", ("OPTIMIZERS",), ("OptimizerRow",),
         "optimizer", "train.optimizer_options",
     ),
-    PluginPoint("model.name", "model", "models", "edge.models.registry", ("MODELS",), ("ModelRow",), "model"),
+    PluginPoint(
+        "model.name", "model", "models", "edge.models.registry", ("MODELS",), ("ModelRow",), "model", "model.options",
+    ),
     PluginPoint("data.name", "data set", "datasets", "edge.data.registry", ("DATASETS",), ("DataSet",), "dataset"),
     PluginPoint(
         "data.partition.kind", "partition", "partitions", "edge.data.partition_registry", ("PARTITIONS",),

@@ -30,7 +30,7 @@ def rows(folder: str | Path, query: str) -> list[tuple[object, ...]]:
                 ("privacy.unit=client", "privacy.noise=0.5", "privacy.clip=0.1"),
                 ("privacy.unit=example", "adapter.aggregate=ffa"),
                 ("privacy.secagg=secagg+",),
-                ("method=fedprox", "train.optimizer=adamw", "train.lr=0.001"),
+                ("method=fedprox", "train.momentum=0.9"),
                 ("method=scaffold", "fleet.tiers.count=2"),
                 ("adapter.kind=freeze", "adapter.rank=8"),
                 ("rounds.policy=fedbuff", "rounds.buffer=3", "model.base=download"),
