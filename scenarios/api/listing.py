@@ -162,8 +162,10 @@ def _row(kind: str, row: Any, name: str) -> Row:
             costs = {"state": list(row.state(made)), "step_bytes": row.traffic(made), "step_flops": row.flops}
             about = {key: getattr(row, key) for key in ("name", "title", "source", "lr")}
             return {**about, **costs, "options": options(row.options)}
-        case "models" | "devices" | "networks":
-            return {key: value for key, value in asdict(row).items() if key != MEASUREMENTS}
+        case "models":
+            return asdict(row) | {"options": options(row.options) if row.options else []}
+        case "devices" | "networks":
+            return asdict(row)
     keys = ("name", "title", "source", *(["neutral"] if kind == "servers" else []))
     return {key: getattr(row, key) for key in keys} | {"options": options(row.options)}
 

@@ -84,7 +84,7 @@ def _batch_seconds(device: str, family: str, macs: float) -> float:
 
 
 def test_every_shipped_row_says_where_it_comes_from() -> None:
-    assert len(devices()) == 20
+    assert len(devices()) == 21
     assert len(networks()) == 16
     rows: list[Device | Network] = [*devices().values(), *networks().values()]
     for row in rows:
@@ -120,6 +120,29 @@ def test_a_raspberry_pi_4_trains_as_fast_as_published() -> None:
     # The model that the figure of its family was measured with has it under its own name.
     for board in (devices()["raspberry-pi-4"], devices()["raspberry-pi-5"]):
         assert board.throughput("resnet18-imagenet", "conv") == board.throughput("conv")
+
+
+def test_rows_say_how_far_they_are_off_on_steps_that_they_were_not_fitted_to() -> None:
+    # EdgeFlowerTune's log. WikiText: 11.3659, 14.1289 and 11.8274 s a step on Nanos, 170.1887, 174.3541, 170.3717,
+    # 170.5589 and 170.6399 s on phones. A step of 8 x 64 tokens: 4 FLOPs a token for each of 18 (640 x 1024 + 2 x 640 x
+    # 256 + 1024 x 640 + 3 x 640 x 2048) + 262,144 x 640 frozen weights, 6 for each of 737,280.
+    frozen = 18 * (2 * 640 * 1024 + 2 * 640 * 256 + 3 * 640 * 2048) + 262_144 * 640
+    flops = 8 * 64 * (4 * frozen + 6 * 737_280)
+    assert flops == 551_215_431_680
+    for name, seconds in (("jetson-nano", 37.3222 / 3), ("snapdragon-778g", 856.1134 / 5)):
+        row = devices()[name]
+        fitted, *held_out = row.measurements
+        assert fitted.fitted and not any(step.fitted for step in held_out)
+        assert row.throughput("attention") == pytest.approx(flops / seconds, rel=1e-3)
+        assert fitted.measured_seconds == pytest.approx(seconds, rel=1e-4)
+        for step in row.measurements:
+            predicted = row.step_seconds + step.batch * step.flops_per_example / row.throughput("attention")
+            assert step.predicted_seconds == pytest.approx(predicted, rel=1e-3)
+    errors = {
+        name: [round(step.predicted_seconds / step.measured_seconds - 1, 2) for step in devices()[name].measurements]
+        for name in ("jetson-nano", "snapdragon-778g")
+    }
+    assert errors == {"jetson-nano": [0.0, 0.11], "snapdragon-778g": [0.0, 0.02, -0.81, -0.81, -0.84]}
 
 
 PUBLISHED = {

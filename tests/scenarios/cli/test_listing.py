@@ -127,6 +127,7 @@ SHOWN = {
         "source (2017): ",
     ),
     # With full speed alone, there is nothing to say of modes.
+    "devices jetson-nano": ("held out, gemma-3-270m on MMLU, batch 8: 12.4 s a step predicted, 11.2 s measured, +11%",),
     "devices raspberry-pi-5": (
         "GFLOP/s: conv 29.6, depthwise 4, attention 50, resnet18-imagenet 29.6; 1 ms* more per step",
         "8.59 GB, 11 W~ training, 3 W* idle, 2.4 GHz",
@@ -177,7 +178,8 @@ def test_a_row_as_toml_is_a_file_of_ones_own_with_the_same_figures(
     for name, row in shipped().items():
         assert main.run_command(["list", kind, "--toml", name]) == 0
         file.write_text(capsys.readouterr().out)
-        assert own_rows(file, row_type) == {f"my-{name}": replace(row, name=f"my-{name}")}
+        without = {"measurements": ()} if kind == "devices" else {}  # they are of the row as it shipped
+        assert own_rows(file, row_type) == {f"my-{name}": replace(row, name=f"my-{name}", **without)}
 
 
 @pytest.mark.parametrize("what", listing.KINDS)
