@@ -233,6 +233,7 @@ def loaded(
     fleet: Mapping[str, Any] | None = None,
     codec: Mapping[str, Any] | None = None,
     submodel: Mapping[str, Any] | None = None,
+    adapter: Mapping[str, Any] | None = None,
     aggregators: Mapping[str, Any] | None = None,
     schedule: Mapping[str, Any] | None = None,
     privacy: Mapping[str, Any] | None = None,
@@ -268,6 +269,7 @@ def loaded(
             "codec": codec or {},
             "privacy": privacy or {},
             "submodel": submodel or {},
+            "adapter": adapter or {},
             "faults": checks or UpdateChecks(),
             "rounds": replace(policy, participants=participants or clients, max=rounds),
             "stop": {"target_accuracy": target, "patience": patience},
@@ -326,7 +328,7 @@ def federation(
     known = loaded(method, **scenario, fleet=None if seconds else fleet)
     inputs = RunInputs(known, device)
     plain = inputs.job
-    if plain.wrap_model is None and not plain.variants and plain.submodels is None:
+    if plain.wrap_model is None and not plain.variants and plain.submodels is None and plain.adapter.kind is None:
         shared = plain.by_layer, plain.initial_models
         description, initial = described(plain.model, plain.data, plain.seed, *shared)
     else:

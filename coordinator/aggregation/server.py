@@ -122,6 +122,8 @@ class ServerContext:
     """Vectors that the server stores per client"""
     submodels: Submodels | None = None
     """The parts of the model that clients hold; None: all hold the whole model"""
+    adapters: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
+    """Key of each vector of adapters -> shapes of its tensors (`coordinator.aggregation.adapters`)"""
     privacy: CentralNoise | None = None
     """The noise on sums of clipped updates, where clients have central differential privacy"""
     weight_cap: int | None = None

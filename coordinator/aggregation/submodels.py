@@ -26,13 +26,14 @@ Rate = Annotated[float, Field(gt=0, le=1)]
 class SubmodelConfig(Section):
     """Which part of the model each client holds, for methods with sub-models."""
 
-    by: Literal["width", "depth"] | None = None
-    """What a part has less of: width, channels of every hidden layer; depth, blocks. By default what the method has."""
+    by: Literal["width", "depth", "rank"] | None = None
+    """What a part has less of: width, channels of every hidden layer; depth, blocks; rank, numbers between the products
+    of adapters. By default what the method has."""
     rate: Rate | Literal["memory", "deadline", "client", "round"] | dict[str, Rate] = field(default=1.0, hash=False)
-    """Share of the channels of every hidden layer, or of the model's depths, rounded up: one number for all; a number
-    for each device of the fleet, ``{ raspberry-pi-4 = 0.25, jetson-nano = 1.0 }``; ``memory``: the largest of ``rates``
-    that fits the device; ``deadline``: the largest with which a visit without contention ends in time; ``client``:
-    drawn once for each client; ``round``: drawn for each visit. 1: the whole model."""
+    """Share of the channels of every hidden layer, of the model's depths, or of ``adapter.rank``, rounded up: one
+    number for all; a number for each device of the fleet, ``{ raspberry-pi-4 = 0.25, jetson-nano = 1.0 }``; ``memory``:
+    the largest of ``rates`` that fits the device; ``deadline``: the largest with which a visit without contention ends
+    in time; ``client``: drawn once for each client; ``round``: drawn for each visit. 1: the whole model."""
     rates: Annotated[tuple[Rate, ...], Field(min_length=1, max_length=32)] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     """Rates that are chosen from, by ``memory``, ``deadline``, ``client`` and ``round``; HeteroFL's a to e."""
     shares: tuple[Annotated[float, Field(ge=0)], ...] = ()

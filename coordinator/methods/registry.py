@@ -32,6 +32,7 @@ from coordinator.methods import (
     fedprox,
     fedrolex,
     fjord,
+    flexlora,
     flower_app,
     gradaug,
     heterofl,
@@ -77,6 +78,7 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         fedrolex.SPEC,
         fjord.SPEC,
         depthfl.SPEC,
+        flexlora.SPEC,
         central.SPEC,
     )
 }

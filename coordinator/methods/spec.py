@@ -138,8 +138,8 @@ class ModelChange:
 class SubmodelRules:
     """How the clients of a method hold parts of the model, as the table ``submodel`` says."""
 
-    by: Literal["width", "depth"] = "width"
-    """The dimension in which a part is smaller: channels of every hidden layer, or blocks"""
+    by: Literal["width", "depth", "rank"] = "width"
+    """The dimension in which a part is smaller: channels of every hidden layer, blocks, or the rank of adapters"""
     rolls: bool = False
     """Whether parts are windows of channels that move by one each round; else they are the first channels"""
     trains_narrower: bool = False

@@ -25,7 +25,7 @@ from edge.protocol.losses import CROSS_ENTROPY, LossRow, loss
 from edge.protocol.lr_schedules import LrContext, LrSchedule, checked_rate, lr_schedule
 from edge.protocol.optimizers import SGD, SGD_TRAFFIC, OptimizerRow, StatePolicy, optimizer
 from edge.protocol.options.base import Options, joined
-from edge.protocol.payload import Layout
+from edge.protocol.payload import Layout, block_of
 from edge.protocol.plugins import PluginOptions, load
 from edge.protocol.portable import Instructions
 from edge.protocol.rng import keyed_generator
@@ -542,13 +542,24 @@ class AdapterConfig(Section):
     train: Annotated[tuple[str, ...], Also("modules_to_save")] = ()
     """Blocks that learn whole, such as a new head."""
     aggregate: Literal["fedit", "ffa"] = "fedit"
-    """lora: fedit, the server averages A and B each for itself (Zhang et al., ICASSP 2024); ffa, A is frozen as it was
+    """lora: fedit, the server averages A and B each for itself (Zhang et al., ICASSP 2024), and logs ``adapter_gap``,
+    how far the product of both means is from the mean of products, as a share of it; ffa, A is frozen as it was
     drawn, so that the mean of products is the product of means, and half as much travels (Sun et al., ICLR 2024)."""
 
     @property
     def scale(self) -> float:
         """Factor on the product of an adapter."""
         return self.alpha / self.rank
+
+    def of_rank(self, rank: int) -> AdapterConfig:
+        """Adapters of another rank with the same factor, such as a client's part of them."""
+        return replace(self, rank=rank, alpha=self.scale * rank)
+
+    def keys(self, layout: Layout) -> tuple[str, ...]:
+        """The keys of vectors that are adapters, A and B of each in turn."""
+        if self.kind != "lora" or self.aggregate == "ffa":
+            return ()
+        return tuple(key for key, size in layout.sizes.items() if size and block_of(key) not in self.train)
 
 
 @dataclass(frozen=True)
@@ -620,7 +631,7 @@ class SubmodelPlan(Section):
 
     rates: tuple[float, ...]
     """All that a visit may have"""
-    by: Literal["width", "depth"] = "width"
+    by: Literal["width", "depth", "rank"] = "width"
     """The dimension in which parts are smaller"""
     is_scaled: bool | None = False
     """Whether a part divides the outputs of its hidden layers by its rate in training; None: if it has normalisation"""

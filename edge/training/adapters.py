@@ -12,14 +12,15 @@ of an optimizer; the numbers of the base follow from the run's seed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edge.protocol.config import AdapterConfig
+from edge.protocol.config import AdapterConfig, TensorAxes
 from edge.protocol.spelling import nearest
+from edge.protocol.submodels import WHOLE
 from edge.training.blocks import Block
 
 FROZEN = "is_frozen"
@@ -71,6 +72,29 @@ class LowRankConvolution(nn.Module):
         return result
 
 
+def rank_axes(tensors: Mapping[str, Sequence[Tensor]], adapters: Collection[str]) -> TensorAxes:
+    """key -> axes of the tensors in its vector (`edge.protocol.submodels`), where parts have adapters of a lower rank.
+
+    ``tensors``: of each key, in the order of its vector; of the keys ``adapters`` they are A and B of each in turn.
+    """
+    whole = {key: tuple(tuple((size, WHOLE) for size in each.shape) for each in own) for key, own in tensors.items()}
+    of_rank = {
+        key: tuple(
+            ((size, 1), (other, WHOLE)) if place % 2 == 0 else ((size, WHOLE), (other, 1))
+            for place, (size, other) in enumerate(each.shape for each in tensors[key])
+        )
+        for key in adapters
+    }
+    return whole | of_rank
+
+
+def share_base(modules: Sequence[nn.Module], of: Sequence[nn.Module]) -> None:
+    """Let modules use the frozen numbers of others, which differ from them by their adapters' rank alone."""
+    own, home = ([each for module in side for each in module.parameters() if is_frozen(each)] for side in (modules, of))
+    for mine, theirs in zip(own, home, strict=True):
+        mine.data = theirs.data
+
+
 def is_frozen(parameter: Tensor) -> bool:
     """Whether a parameter belongs to the base."""
     return bool(getattr(parameter, FROZEN, False))
@@ -105,6 +129,8 @@ def adapted(blocks: Sequence[Block], config: AdapterConfig) -> list[Block]:
         for parameter in module.parameters():
             _freeze(parameter)
         found.append((name, _with_adapters(name, module, config, unmatched) if config.kind == "lora" else module))
+    if LAYERS in unmatched:
+        raise ValueError("adapter.on: no block outside of adapter.train has a linear layer, or a convolution of 1 x 1")
     if unmatched:
         layers = sorted({path.rpartition(".")[2] for _, module in blocks for path, _ in _targets(module) if path})
         why = nearest(sorted(unmatched)[0], [LAYERS, *layers])

@@ -32,9 +32,9 @@ from edge.protocol.options.base import Options
 from edge.protocol.payload import BUFFERS, ITEM_NBYTES, PASS_TYPES, Payload, initial_slot
 from edge.protocol.rng import keyed_generator
 from edge.protocol.serialization import unpacked_text
-from edge.protocol.submodels import SliceMap, depths
-from edge.training.adapters import adapted, is_frozen
-from edge.training.block_model import BlockModel
+from edge.protocol.submodels import SliceMap, depths, kept_channels
+from edge.training.adapters import adapted, is_frozen, rank_axes, share_base
+from edge.training.block_model import BlockModel, named_tensors
 from edge.training.blocks import Block, method_blocks
 from edge.training.counts import (
     Flops,
@@ -84,11 +84,12 @@ class JobModel:
         """The model as it has been described before the run; ValueError for a job without it."""
         return unpacked_text(self.job.description)
 
-    def blocks(self, config: ModelConfig | None = None) -> list[Block]:
-        """Its blocks, initialised from torch's current random state; ``config``: of a variant of the model."""
+    def blocks(self, config: ModelConfig | None = None, rank: int | None = None) -> list[Block]:
+        """Its blocks, initialised from torch's current random state; ``config``: of a variant of the model; ``rank``:
+        of its adapters, if it is not the job's."""
         blocks = method_blocks(config or self.job.model, self.dataset.classes, self.dataset.inputs, self._wrapper)
         if self.job.adapter.kind is not None:
-            blocks = adapted(blocks, self.job.adapter)
+            blocks = adapted(blocks, self.job.adapter if rank is None else self.job.adapter.of_rank(rank))
         plan = self.job.submodels
         if plan is not None and plan.has_own_statistics:
             add_statistics(blocks, plan.rates)
@@ -149,6 +150,8 @@ class JobModel:
         assert self.job.submodels is not None
         if self.job.submodels.by == "depth":
             return shortened(self.blocks(), len(SliceMap(axes, rate).layout(net.layout)))
+        if self.job.submodels.by == "rank":
+            return self.blocks(rank=kept_channels(self.job.adapter.rank, rate))
         keys = [net.layout.keys([name]) for name in net.layout.names]
         parameters = [[key for key in block_keys if not key.endswith(BUFFERS) and key in axes] for block_keys in keys]
         return narrowed(self.blocks(), axes, parameters, rate, self.job.submodels.is_scaled)
@@ -157,6 +160,7 @@ class JobModel:
         """The part of a rate; its numbers are those of the next download."""
         make = partial(self.part_blocks, net, self.description.axes, rate)
         part = BlockModel(make, net.device, self.memory_format, self.job.by_layer, bool(self.own_modules))
+        share_base(part.modules, net.modules)
         part.frozen_statistics = self.job.train.frozen_statistics
         part.criterion = net.criterion
         return part
@@ -218,11 +222,14 @@ class JobModel:
         try:
             if plan.by == "width":
                 axes = model_axes(net, self.blocks, self.dataset)
+            elif plan.by == "rank":
+                tensors = named_tensors(net.layout, net.modules, net.by_layer)
+                axes = rank_axes(tensors, self.job.adapter.keys(net.layout))
             else:
                 axes = depth_axes(net)
                 if depths(axes) == 1 and plan.rates != (1.0,):
                     raise ValueError("no block has an exit but the last")
-            more = [plan.is_scaled]
+            more = [plan.is_scaled, *([asdict(self.job.adapter)] if plan.by == "rank" else [])]
             by_rate = [
                 cached_counts(
                     self.job.model,

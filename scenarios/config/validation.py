@@ -499,6 +499,16 @@ def of_sum(method: Method, options: Options, scenario: Scenario) -> Contradictio
 def of_adapter(method: Method, scenario: Scenario) -> Contradictions:
     """Keys of adapters that have no effect, and methods that do more than ordinary training with a model."""
     adapter, plain = scenario.adapter, AdapterConfig()
+    rules = method.objective.submodels
+    if rules is not None and rules.by == "rank":
+        needs = "parts have adapters of a lower rank"
+        if adapter.kind != "lora":
+            yield "adapter", f"method = {method.name}: {needs}; choose adapter.kind = lora"
+        elif adapter.aggregate != "fedit":
+            yield "adapter", f"adapter.aggregate = {adapter.aggregate}: {needs}, and both factors learn; choose fedit"
+        if scenario.train.instructions == PORTABLE:
+            why = "singular values come from a library whose last bits depend on the processor"
+            yield "train.instructions", f"train.instructions = {PORTABLE}: {method.name}: {why}; choose native"
     if adapter.kind is None:
         key = next((key for key, value in vars(adapter).items() if value != getattr(plain, key)), None)
         if key is not None:
@@ -523,7 +533,8 @@ def of_adapter(method: Method, scenario: Scenario) -> Contradictions:
 
 def _takes_adapters(spec: ObjectiveSpec) -> bool:
     is_plain = spec.costs.compute is fedavg_compute and spec.model == ModelChange()
-    return is_plain and spec.submodels is None and spec.traffic.contacts_server
+    is_whole = spec.submodels is None or spec.submodels.by == "rank"
+    return is_plain and is_whole and spec.traffic.contacts_server
 
 
 def of_privacy(method: Method, options: Options, scenario: Scenario) -> Contradictions:

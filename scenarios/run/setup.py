@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.aggregation.adapters import AdapterGap
 from coordinator.aggregation.download_codec import DownloadCodec
 from coordinator.aggregation.optimizers import server_optimizer
 from coordinator.aggregation.server import GLOBAL, ServerContext, ServerStrategy
@@ -654,6 +655,16 @@ class Setup:
         """Prices of visits; ``up``: shapes of an upload."""
         return VisitPricing(job, self.loaded.method, self.loaded.options, self.description, up, self.codecs)
 
+    @property
+    def _sees_adapters(self) -> bool:
+        """Whether the server may tell how far the mean of adapters is from the mean of their products: it sees single
+        updates without noise, and the figure's last bits may depend on the processor."""
+        scenario, privacy = self.scenario, self.scenario.privacy
+        if not scenario.adapter.keys(self.description.layout) or scenario.train.instructions == PORTABLE:
+            return False
+        sees = scenario.aggregate.sum == "client_order" and privacy.secagg is None and privacy.unit != "client"
+        return sees and self.loaded.method.objective.submodels is None and not scenario.fleet.tiers.count
+
     def server(self, initial: Payload, folder: Path | None = None) -> ServerStrategy:
         """The server side of the method and of its corrections, before the first round.
 
@@ -685,6 +696,7 @@ class Setup:
             train=scenario.train,
             store=ClientVectors(folder),
             submodels=self.submodels(),
+            adapters={key: description.tensors[key] for key in scenario.adapter.keys(description.layout)},
             privacy=noise if folder is not None else None,
             weight_cap=scenario.privacy.weight_cap,
             secure=secure_sum(self.job.privacy),
@@ -692,6 +704,8 @@ class Setup:
 
         def method_server(context: ServerContext) -> ServerStrategy:
             parts = [correction.server(context) for correction in method.corrections if correction.server]
+            if self._sees_adapters:
+                parts.append(AdapterGap(context, context.adapters))
             return method.objective.server(context, parts)
 
         server = method_server(context)

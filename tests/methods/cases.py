@@ -143,6 +143,7 @@ class Case:
 NO_TERMS = {"lambda1": 0, "lambda2": 0}
 AS_FEDAVG = {**NO_TERMS, "period": 0}
 PARTS = {"rate": "client", "rates": (1.0, 0.5)}
+ADAPTED_HEAD = {"kind": "lora", "rank": 4, "alpha": 4, "train": ("conv1", "conv2", "conv3")}
 CASES = [
     Case("fedavg"),
     Case("fedprox", {"mu": 0}, {"mu": 0.1}),
@@ -173,6 +174,8 @@ CASES = [
         {"ramp": 2, "submodel": {"rate": "client", "rates": (1.0, 0.6, 0.3)}},
         weights="uniform",
     ),
+    # Without adapters all vectors are whole, whatever the rate.
+    Case("flexlora", {}, {"adapter": ADAPTED_HEAD, "submodel": PARTS}, also_neutral=({"submodel": PARTS},)),
     Case("stochdepth", {"keep_last": 1}, {"keep_last": 0.5}, model=ModelConfig("tests.plugins.residual:ROW")),
     Case("calibrated", {"tau": 0}),
     Case("fedmlb+calibrated", {**NO_TERMS, "tau": 0}, {"form": "margin"}),

@@ -34,6 +34,7 @@ def rows(folder: str | Path, query: str) -> list[tuple[object, ...]]:
                 ("method=scaffold", "fleet.tiers.count=2"),
                 ("adapter.kind=freeze", "adapter.rank=8"),
                 ("rounds.policy=fedbuff", "rounds.buffer=3", "model.base=download"),
+                ("method=flexlora", "submodel.rate=round", "submodel.rates=[0.5,1]", "train.instructions=native"),
             )
         ),
     ],
@@ -65,3 +66,22 @@ def test_a_base_that_is_downloaded_comes_once_with_the_first_visit_of_each_clien
         first.add(client)
     assert key == "frozen" and len(first) < len(visits)
     assert fetched["bytes_down"] - shipped["bytes_down"] == len(first) * base  # type: ignore[operator]
+
+
+def test_ranks_of_clients_are_parts_of_one_adapter_and_cost_their_share(
+    launcher: WorkerLauncher, tmp_path: Path
+) -> None:
+    words = [word for word in LORA if not word.startswith(("method", "adapter.rank"))]
+    words += ["adapter.rank=8", "train.instructions=native"]
+    rates = ("submodel.rate=client", "submodel.rates=[0.5,1]")
+    whole, parts = (
+        run_with(tmp_path / name, launcher, 2, *words, f"method={name}", *more)
+        for name, more in (("fedavg", ()), ("flexlora", rates))
+    )
+    (full,) = {row[0] for row in rows(whole["run_dir"], "SELECT bytes_up FROM visits")}
+    sent = {row[0] for row in rows(parts["run_dir"], "SELECT bytes_up FROM visits")}
+    # The head's adapter, 128 inputs and 10 classes: half of the rank is 4 x 138 numbers less.
+    assert sent == {full, full - 4 * 4 * 138}  # type: ignore[operator]
+    gaps = [row[0] for row in rows(whole["run_dir"], "SELECT value FROM logged WHERE name = 'adapter_gap'")]
+    assert len(gaps) == 3 and all(0 < gap < 2 for gap in gaps), gaps  # type: ignore[operator]
+    assert not rows(parts["run_dir"], "SELECT name FROM sqlite_master WHERE name = 'logged'")

@@ -31,7 +31,10 @@ from tests.edge.protocol.mutations import DESCRIPTION
 from tests.scenarios.runs import never
 
 CODEC = 'codec.up={kind="quantize", bits=4}'
-NEEDS = {"stochdepth": ("model.name=tests.plugins.residual:ROW",)}
+NEEDS = {
+    "stochdepth": ("model.name=tests.plugins.residual:ROW",),
+    "flexlora": ("adapter.kind=lora", "train.instructions=native"),
+}
 """Method -> what else its scenario takes"""
 SMALL: dict[str, Any] = {"clients": 24, "participants": 6, "rounds": 2}
 SPREAD = [name for name, spec in OBJECTIVES.items() if not spec.gathers_data]
