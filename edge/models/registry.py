@@ -58,6 +58,10 @@ class Defaults:
     0.14 for cnn and 0.91 for resnet18 of width 64."""
 
 
+ATTENTION = "attention"
+"""A family for which few devices have a figure"""
+
+
 @dataclass(frozen=True)
 class ModelRow:
     """One model."""
@@ -93,6 +97,12 @@ class ModelRow:
     """Of ``model.options``; where it is another class, ``stages`` takes ``options`` as well"""
     norm: Norm | None = None
     """The model's own normalisation, ``batch``, ``group`` or ``none``, if ``model.norm`` can replace it; else None."""
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The names by which devices have a throughput for the model: of two the first that a device knows counts, and
+        where nobody has measured attention, the figure of convolutions is taken."""
+        return tuple(dict.fromkeys((self.name, self.family, "conv" if self.family == ATTENTION else self.family)))
 
     def on(self, device_type: str, width: int | None = None, precision: str | None = None) -> Defaults:
         """The defaults on a type of device (``cpu``, ``cuda``) for a width and precision, by default the model's."""
@@ -217,8 +227,8 @@ def _flat(
     name: str, title: str, kind: ExampleKind, width: int | None, blocks: str, units: int, multiple: int = 1
 ) -> ModelRow:
     """A model of features, series or tokens of any number. Nothing is measured of its defaults, nor of its family:
-    devices have no figure for dense and recurrent layers and attention, so that of convolutions is taken. A step's
-    fixed cost outweighs it by far in all but ``char-lstm`` and ``char-transformer``."""
+    devices have no figure for dense and recurrent layers, so that of convolutions is taken. A step's fixed cost
+    outweighs it by far in all but ``char-lstm``."""
     more: dict[str, Any] = {"defaults": _ON_GPU, "kind": kind, "width_multiple": multiple}
     return ModelRow(name, title, "conv", _own(name), (), width, True, tuple(blocks.split()), units, **more)
 
@@ -260,9 +270,13 @@ _ROWS = (
     _flat("har-cnn", "CNN of three convolutions over time", "series", 32, "conv1 conv2 conv3 head", 4),
     _flat("text-cnn", "Embedding and two convolutions", "tokens", 16, "embedding conv1 conv2 head", 4),
     _flat("char-lstm", "Two LSTM layers of LEAF", "tokens", 256, "embedding lstm1 lstm2 head", 4),
-    _flat("char-transformer", "Transformer of two layers", "tokens", 128, "embedding layer1 layer2 head", 4, 4),
+    replace(
+        _flat("char-transformer", "Transformer of two layers", "tokens", 128, "embedding layer1 layer2 head", 4, 4),
+        family=ATTENTION,
+    ),
     replace(
         _flat("llama", "Decoder of the llama class, of any size", "tokens", 64, "embedding lower upper head", 4),
+        family=ATTENTION,
         options=LlamaOptions,
     ),
 )

@@ -503,7 +503,7 @@ def of_adapter(method: Method, scenario: Scenario) -> Contradictions:
     if rules is not None and rules.by == "rank":
         needs = "parts have adapters of a lower rank"
         if adapter.kind != "lora":
-            yield "adapter", f"method = {method.name}: {needs}; choose adapter.kind = lora"
+            yield "method", f"method = {method.name}: {needs}; choose adapter.kind = lora"
         elif adapter.aggregate != "fedit":
             yield "adapter", f"adapter.aggregate = {adapter.aggregate}: {needs}, and both factors learn; choose fedit"
         if scenario.train.instructions == PORTABLE:

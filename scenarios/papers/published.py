@@ -39,6 +39,9 @@ HELD_FLOPS = "FLOPs of a client's forward pass per example, as printed"
 HELD_PRODUCTS = "FLOPs of a client's forward pass per example, two per multiply-accumulate"
 INTERVAL_SECONDS = "seconds between two steps of the cloud, by the paper's cost model"
 INTERVAL_JOULES = "joules of a client between two steps of the cloud, by the paper's cost model"
+ADAPTER_UPLOAD = "bytes of an upload, by the testbed's format"
+NANO_STEP, PHONE_STEP = "seconds a step on a Jetson Nano", "seconds a step on a phone"
+ROUND_SECONDS, NANO_WAITS = "seconds a round, by the devices' rows", "share of a round for which a Jetson Nano waits"
 
 
 def wall_seconds(folder: Path) -> float | None:
@@ -137,6 +140,11 @@ TABLE_AMOUNTS: Mapping[str, TableAmount] = {
     HELD_FLOPS: TableAmount("MFLOPs", unit=1e6, digits=5),
     HELD_PRODUCTS: TableAmount("MFLOPs of products", unit=1e6, digits=5),
     HELD_NBYTES: TableAmount("MiB", unit=2**20),
+    ADAPTER_UPLOAD: TableAmount("B up", digits=7),
+    NANO_STEP: TableAmount("s a step, Nano"),
+    PHONE_STEP: TableAmount("s a step, phone"),
+    ROUND_SECONDS: TableAmount("s a round"),
+    NANO_WAITS: TableAmount("a Nano waits %", unit=0.01, digits=3),
     INTERVAL_SECONDS: TableAmount("s a cloud step"),
     INTERVAL_JOULES: TableAmount("J a client and cloud step"),
 }

@@ -14,7 +14,18 @@ from scenarios.config.errors import ScenarioError
 from scenarios.config.overrides import words
 from scenarios.experiment.experiment import Result
 from scenarios.experiment.run_set import missing_note
-from scenarios.papers import adaptive, dadaquant, depthfl, fedalign, fedbr, fedmlb, heterofl, hierfavg, pfedmb
+from scenarios.papers import (
+    adaptive,
+    dadaquant,
+    depthfl,
+    edgeflowertune,
+    fedalign,
+    fedbr,
+    fedmlb,
+    heterofl,
+    hierfavg,
+    pfedmb,
+)
 from scenarios.papers.cells import MARKS, CellSelection, PublishedCell, ReproducedCell, changed, described
 from scenarios.papers.published import TABLE_AMOUNTS
 from scenarios.papers.spec import (
@@ -42,6 +53,7 @@ FIGURES: dict[str, PaperFigure] = {
     **heterofl.FIGURES,
     **depthfl.FIGURES,
     **hierfavg.FIGURES,
+    **edgeflowertune.FIGURES,
     **adaptive.FIGURES,
 }
 UNKNOWN = "setting unknown"

@@ -175,9 +175,9 @@ class RunInputs:
             return drawn_fleet(self.scenario, families, self.files)
 
     @property
-    def families(self) -> tuple[str, str]:
+    def families(self) -> tuple[str, ...]:
         """The names by which devices have a throughput for the run's model."""
-        return self.loaded.model.name, self.loaded.model.family
+        return self.loaded.model.families
 
     @property
     def fleet_notes(self) -> list[str]:

@@ -337,7 +337,7 @@ def uncertain(ready: Prepared, draws: Draws, draw: int) -> Fleet:
 
     fleet, model = ready.fleet, ready.loaded.model
     transport = replace(fleet.links.transport, noise=fleet.links.transport.noise or MEASURED)
-    factors = row_factors(fleet.devices, fleet.networks, (model.name, model.family), draws, draw)
+    factors = row_factors(fleet.devices, fleet.networks, model.families, draws, draw)
     links = replace(fleet.links, transport=transport)
     return scaled(replace(fleet, links=links, normal_streams=normal_stream), factors)
 
@@ -375,7 +375,7 @@ def throughput_sigma(device: Device, families: Sequence[str], by_basis: Mapping[
     """
     keys = figures_of_speed(device, families)
     sigma = max(by_basis[basis(device, key)] for key in keys)
-    of_the_family = keys == [f"flops_per_second.{families[-1]}"] and families[0] != families[-1]
+    of_the_family = keys[0] in [f"flops_per_second.{family}" for family in families if family != families[0]]
     return math.hypot(sigma, by_basis["family"]) if of_the_family else sigma
 
 

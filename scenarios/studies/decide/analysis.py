@@ -249,7 +249,7 @@ class Analysis:
         """
         one, other = values
         ready = next(iter(self.finalists[0].ready.values()))
-        fleet, families = ready.fleet, (ready.loaded.model.name, ready.loaded.model.family)
+        fleet, families = ready.fleet, ready.loaded.model.families
         factors = [
             uncertainty.row_factors(fleet.devices, fleet.networks, families, settings, draw)
             for draw in range(settings.count)

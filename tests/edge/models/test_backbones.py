@@ -110,7 +110,8 @@ def test_a_backbone_computes_what_the_published_code_computes(name: str) -> None
 def test_a_row_says_what_its_file_builds(name: str) -> None:
     row = model(name)
     with torch.device("meta"):
-        built = load_dotted(row.stages)(10, 3, row.width, *([row.norm] if row.norm else []))
+        options = [row.options()] if row.options.model_fields else []
+        built = load_dotted(row.stages)(10, 3, row.width, *([row.norm] if row.norm else []), *options)
     assert tuple(stage for stage, _ in built) == row.blocks
     assert sum(len(units) for _, units in built) == row.units
     assert row.blocks[-1] == "head"

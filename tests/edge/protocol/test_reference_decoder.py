@@ -65,6 +65,7 @@ ARRAYS = (
     ("operations", "<f8", (0, 2)),
     ("outputs", "<f8", (0, 3)),
     ("unit_blocks", "<i8", (0,)),
+    ("frozen", "<i8", (0,)),
     ("unit_flops", "<f8", (0, 4)),
     ("part_flops", "<f8", (0, 4)),
     ("part_activations", "<f8", (0,)),
