@@ -75,7 +75,7 @@ BY_SPEED = "ranks by speed"
 BUFFERED = 3
 ROUNDS = {PAPER: 100, SMALL: 16, TINY: 8}
 """Scale -> rounds of the row in which all wait; other rows have the same time"""
-TINY_VISIT = 2.95
+TINY_VISIT = 2.7
 """Virtual seconds of a phone's visit at the scale tiny, in which all wait for it"""
 NANO_VISIT = 0.27
 LIMITS = {PAPER: 171_200.0, SMALL: ROUNDS[SMALL] * TINY_VISIT, TINY: ROUNDS[TINY] * TINY_VISIT}
