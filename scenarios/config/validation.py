@@ -526,6 +526,8 @@ def of_adapter(method: Method, scenario: Scenario) -> Contradictions:
     spec = method.objective
     if method.app is not None:
         yield "adapter", f"{chosen}: a Flower app has a model of its own; leave adapter out"
+    if scenario.model.base == "download" and not spec.traffic.contacts_server:
+        yield "model.base", f"model.base = download: {spec.name} has no messages; choose shipped"
     if not _takes_adapters(spec):
         takers = ", ".join(name for name, each in OBJECTIVES.items() if _takes_adapters(each))
         yield "adapter", f"{chosen}: {spec.name} does more with a model than to train it; choose among {takers}"
@@ -534,7 +536,7 @@ def of_adapter(method: Method, scenario: Scenario) -> Contradictions:
 def _takes_adapters(spec: ObjectiveSpec) -> bool:
     is_plain = spec.costs.compute is fedavg_compute and spec.model == ModelChange()
     is_whole = spec.submodels is None or spec.submodels.by == "rank"
-    return is_plain and is_whole and spec.traffic.contacts_server
+    return is_plain and is_whole
 
 
 def of_privacy(method: Method, options: Options, scenario: Scenario) -> Contradictions:

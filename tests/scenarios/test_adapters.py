@@ -34,6 +34,8 @@ def rows(folder: str | Path, query: str) -> list[tuple[object, ...]]:
                 ("method=scaffold", "fleet.tiers.count=2"),
                 ("adapter.kind=freeze", "adapter.rank=8"),
                 ("rounds.policy=fedbuff", "rounds.buffer=3", "model.base=download"),
+                ("method=fedper",),
+                ("method=local",),
                 ("method=flexlora", "submodel.rate=round", "submodel.rates=[0.5,1]", "train.instructions=native"),
             )
         ),
