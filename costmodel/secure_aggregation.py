@@ -35,12 +35,12 @@ neighbour's own mask, and of a dead one's key"""
 
 @dataclass(frozen=True)
 class Exchange:
-    """What one client sends, receives and computes in a phase."""
+    """One client's messages and computing in a phase."""
 
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
-    """Of computing on one core of the reference host"""
+    """Seconds of computing on one core of the reference host"""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ their Gram matrices.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from edge.protocol.payload import MODEL
 
 Matrix = NDArray[np.float64]
 TensorShapes = Sequence[Sequence[int]]
-"""Of the tensors in a vector of adapters: A (r, inputs) and B (outputs, r) of each in turn"""
+"""The tensors in a vector of adapters: A (r, inputs) and B (outputs, r) of each in turn"""
 
 
 class Products:
@@ -32,17 +32,21 @@ class Products:
         self.b: list[Matrix] = []
 
     def add(self, a: Matrix, b: Matrix, weight: float) -> None:
-        """Those of a client of this weight: (r, inputs) and (outputs, r), of any r."""
+        """Note a client's, of this weight: (r, inputs) and (outputs, r), of any r."""
         self.weights.append(weight)
         self.a.append(a)
         self.b.append(b)
 
+    @property
+    def shares(self) -> list[float]:
+        """Each client's part of the mean."""
+        total = math.fsum(self.weights)
+        return [weight / total for weight in self.weights]
+
     def mean(self) -> tuple[Matrix, Matrix]:
         """(R, inputs) and (outputs, R) whose product is the weighted mean of the clients' products."""
-        total = math.fsum(self.weights)
-        shares = [weight / total for weight in self.weights]
         return np.concatenate(self.a), np.concatenate(
-            [share * b for share, b in zip(shares, self.b, strict=True)], axis=1
+            [share * b for share, b in zip(self.shares, self.b, strict=True)], axis=1
         )
 
     def cut(self, rank: int) -> tuple[Matrix, Matrix]:
@@ -68,19 +72,13 @@ class Products:
         All clients have the same rank.
         """
         a, b = self.mean()
-        total = math.fsum(self.weights)
-        of_means = [
-            sum((weight / total * each for weight, each in zip(self.weights, side, strict=True)), np.zeros(()))
-            for side in (self.a, self.b)
-        ]
-        return (
-            squared_norm(np.concatenate([a, of_means[0]]), np.concatenate([b, -of_means[1]], axis=1)),
-            squared_norm(a, b),
-        )
+        mean_a, mean_b = (np.tensordot(self.shares, np.stack(side), axes=1) for side in (self.a, self.b))
+        apart = squared_norm(np.concatenate([a, mean_a]), np.concatenate([b, -mean_b], axis=1))
+        return apart, squared_norm(a, b)
 
 
 def squared_norm(a: Matrix, b: Matrix) -> float:
-    """Of the product B A: the sum over the elements of B^T B and A A^T, multiplied one by one."""
+    """The squared norm of B A: the sum over the elements of B^T B and A A^T, multiplied one by one."""
     return max(float(((b.T @ b) * (a @ a.T)).sum()), 0.0)
 
 
@@ -124,16 +122,15 @@ def split(vector: NDArray[Any], tensors: TensorShapes) -> list[Matrix]:
 class AdapterGap(ServerExtension):
     """Logs ``adapter_gap`` of each step: how far FedIT's mean is from the mean of what clients have learned."""
 
-    def __init__(self, setup: ServerContext, tensors: Mapping[str, TensorShapes]) -> None:
-        """``tensors``: of the keys of adapters."""
+    def __init__(self, setup: ServerContext) -> None:
         super().__init__(setup)
-        self._tensors, self._products = tensors, StepProducts()
+        self._products = StepProducts()
 
     def accumulate(self, reply: Update) -> None:
         """Keep the adapters of an update until the step."""
         for key, vector in reply.payload.get(MODEL, {}).items():
-            if key in self._tensors:
-                self._products.add(key, vector.data, self._tensors[key], self.setup.weight_of(reply.client))
+            if key in self.setup.adapters:
+                self._products.add(key, vector.data, self.setup.adapters[key], self.setup.weight_of(reply.client))
 
     def step(self, before: Model, after: Model) -> Model:
         """Log the gap; the model stays the method's."""

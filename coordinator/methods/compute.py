@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edge.protocol.config import TrainConfig, TrainingPlan
 from edge.protocol.messages import Choice
-from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, PASS_TYPES, WEIGHT_GRADIENT, Layout
+from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, PASS_TYPES, Layout, step_passes
 from edge.protocol.privacy import FLOPS_OF_NOISE, FLOPS_OF_WEIGHT
 from edge.protocol.rng import keyed_generator
 from edge.protocol.variant import PLAIN, Variant
@@ -151,24 +151,12 @@ def trained(context: ComputeContext, per_example: PassCounts, once: PassCounts |
 
 def fedavg_compute(context: ComputeContext) -> Compute:
     """An ordinary training step per batch, of the blocks that learn."""
-    return trained(context, passes_of(context.layout))
-
-
-def passes_of(layout: Layout) -> PassCounts:
-    """One ordinary training step: gradients go as far back as to the first block with anything to learn."""
-    learns = np.array([block.params > 0 for block in layout.blocks])
-    is_behind = np.cumsum(learns) - learns > 0
-    passes = np.ones((len(layout), PASS_TYPES))
-    passes[:, WEIGHT_GRADIENT], passes[:, INNER_GRADIENT] = learns, learns | is_behind
-    passes[:, INPUT_GRADIENT] = is_behind
-    return passes
+    return trained(context, step_passes(context.layout.learns))
 
 
 def fedavg_passes(blocks: int) -> PassCounts:
     """One ordinary training step: every pass once, but no gradient with respect to the input."""
-    passes = np.ones((blocks, PASS_TYPES))
-    passes[0, INPUT_GRADIENT] = 0
-    return passes
+    return step_passes(np.ones(blocks, bool))
 
 
 def of_private_steps(plain: Compute, context: ComputeContext, weights: int) -> Compute:

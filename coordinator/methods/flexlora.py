@@ -60,6 +60,5 @@ SPEC = ObjectiveSpec(
     refusals=Refusals(
         server_optimizers=("plain",),
         asynchronous=lambda options: "flexlora: takes singular values of the mean over a cohort; choose sync",
-        tiers="an aggregator's mean of products has no rank of its clients",
     ),
 )

@@ -27,7 +27,7 @@ DELTA_POWER = -1.1
 
 @dataclass(frozen=True)
 class VisitCounts:
-    """What clients have done so far, as the ledger's visits tell; arrays of shape (clients,)."""
+    """The visits of clients so far, as the ledger's visits tell; arrays of shape (clients,)."""
 
     rounds: int
     """Server steps"""
@@ -58,7 +58,7 @@ class Accountant:
     limit: float | None = None
     """``budget.epsilon``"""
     why_not_sampled: str = ""
-    """What gives away who takes part, where ``sampling`` is none"""
+    """The reason that gives away who takes part, where ``sampling`` is none"""
 
     @property
     def delta(self) -> float:
@@ -158,7 +158,7 @@ class Accountant:
 
     @property
     def guarantee(self) -> str:
-        """What each epsilon is about: unit, neighbours, sampling, delta."""
+        """The meaning of each epsilon: unit, neighbours, sampling, delta."""
         delta = f"delta = {self.delta:.3g}"
         if self.config.unit == "example":
             return (

@@ -99,7 +99,7 @@ class CentralNoise:
         self._received, self._below = 0.0, 0
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """What later steps depend on."""
+        """The state that later steps depend on."""
         return {"privacy": np.array([self.clip, self.steps])}
 
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:

@@ -57,7 +57,7 @@ class RoundRow(NamedTuple):
     score: float | None = None
     """The value of the metric by which the run is judged, where that is not the accuracy (``train.loss``)"""
     epsilon: float | None = None
-    """Of differential privacy, spent by the end of this round; None without ``privacy``, or without noise"""
+    """Differential privacy spent by the end of this round; None without ``privacy``, or without noise"""
 
     @property
     def judged(self) -> float | None:

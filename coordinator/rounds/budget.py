@@ -95,7 +95,7 @@ class RunLimits(Limits):
     """Of these bytes, in the currency of ``fleet.tiers.price``; without aggregators, of clients' bytes and joules, in
     that of ``fleet.price``."""
     epsilon: Annotated[float | None, Field(gt=0, le=1e9), Also("privacy_budget", "target_epsilon", "eps")] = None
-    """Of differential privacy (``privacy``): the round that would exceed it is refused."""
+    """Differential privacy (``privacy``): the round that would exceed it is refused."""
     client: Limits = Limits()
     """A client whose budget cannot pay for a visit is not selected."""
 

@@ -158,7 +158,7 @@ class FederatedRun:
     privacy: Accountant | None = None
     """The accountant of runs with differential privacy"""
     secure: SecureRules | None = None
-    """Of runs with secure aggregation"""
+    """The rules of secure aggregation, in runs with it"""
     tiers: Tiers | None = None
     """The aggregators between clients and server, of runs with any"""
     charged_examples: NDArray[np.int64] | None = None
@@ -205,7 +205,7 @@ class FederatedRun:
 
     @property
     def participation(self) -> VisitCounts:
-        """What clients have done so far, for the accountant."""
+        """The visits of clients so far, for the accountant."""
         history = self.selection.history
         return VisitCounts(self.rounds, history.visits, history.counted, history.steps)
 
@@ -262,7 +262,7 @@ class FederatedRun:
         rng_round = round if rng_round is None else rng_round
         choice, variant = dispatch.choice, dispatch.variant
         price = self.pricing.train(choice, down, samples, client, rng_round, encoded, variant)
-        if self.job.model.base == "download" and not self.selection.history.counted[client]:
+        if self.job.model.base == "download" and not self.selection.history.has_downloaded[client]:
             price = self.pricing.with_base(price)
         with self._named_failure():
             lr = self.job.train.lr_in(self.rounds)

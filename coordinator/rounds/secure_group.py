@@ -41,16 +41,29 @@ ORDER = {SETUP: 2, SHARE: 3, UNMASK: 4}
 second"""
 
 
-class PhaseGroup(Group):
+class WarmGroup(Group):
+    """Training visits behind a phase, or a phase itself: visits over the connections of what has just ended."""
+
+    before: Group | None = None
+    """What has ended; None: connections are as they would be without it"""
+
+    def conditions_of(self, clients: Sequence[int]) -> Conditions:
+        conditions = super().conditions_of(clients)
+        if self.before is None:
+            return conditions
+        timeline = self.before.final.solution.timeline
+        place = {visit.client: number for number, visit in enumerate(self.before.visits)}
+        at = [place[client] for client in conditions.clients.tolist()]
+        return replace(conditions, last_down=timeline.down_end[at], last_up=timeline.up_end[at])
+
+
+class PhaseGroup(WarmGroup):
     """The visits of one phase, which all end or are lost."""
 
     def __init__(self, run: FederatedRun, round: int, station: int, start: float, kind: str, before: Group | None):
         """``before``: the group of the phase before, whose connections are still warm."""
         super().__init__(run, round, station, start, RoundPolicy())
-        self.kind, self.order, self._before = kind, ORDER[kind], before
-
-    def conditions_of(self, clients: Sequence[int]) -> Conditions:
-        return _warm(super().conditions_of(clients), self._before)
+        self.kind, self.order, self.before = kind, ORDER[kind], before
 
     def _handling_seconds(self, visits: Visits, counts: Mask) -> float:
         return 0.0  # these are no updates
@@ -59,31 +72,12 @@ class PhaseGroup(Group):
         return DROPPED
 
 
-class SharedGroup(Group):
-    """The training visits behind the phases."""
-
-    before: Group | None = None
-
-    def conditions_of(self, clients: Sequence[int]) -> Conditions:
-        return _warm(super().conditions_of(clients), self.before)
-
-
-def _warm(conditions: Conditions, before: Group | None) -> Conditions:
-    """Conditions of visits over the connections of a phase that has just ended."""
-    if before is None:
-        return conditions
-    timeline = before.final.solution.timeline
-    place = {visit.client: number for number, visit in enumerate(before.visits)}
-    at = [place[client] for client in conditions.clients.tolist()]
-    return replace(conditions, last_down=timeline.down_end[at], last_up=timeline.up_end[at])
-
-
 @dataclass
 class Course:
     """The phases of a cohort, as the clock foresees them."""
 
     phases: list[PhaseGroup] = field(default_factory=list)
-    main: SharedGroup | None = None
+    main: WarmGroup | None = None
     """The training visits; None if nobody has come so far"""
     end: float = 0.0
     """Absolute seconds at which the server has the sum, or knows that the round is lost"""
@@ -133,7 +127,7 @@ class SecureGroup(Group):
         if not going and not listening:
             course.end, course.is_lost = start, True
             return course
-        main = course.main = SharedGroup(self.run, self.round, self.station, start, self.rules, self.waited)
+        main = course.main = WarmGroup(self.run, self.round, self.station, start, self.rules, self.waited)
         main.before = course.phases[-1] if course.phases and not listening else None
         main.begin(going + listening, [])
         course.end = main.end

@@ -19,14 +19,14 @@ from edge.protocol.rng import keyed_generator
 
 @dataclass(frozen=True)
 class SecureRules:
-    """What the secure aggregation of a run needs to know."""
+    """The facts that the secure aggregation of a run needs."""
 
     config: PrivacyConfig
     numbers: int
     """Numbers of an update"""
     seed: int
     invitation_nbytes: int = 0
-    """Of the message by which the server asks a client to take part, which opens its connection"""
+    """Bytes of the message by which the server asks a client to take part, which opens its connection"""
 
     def protocol(self, clients: int) -> SecureAggregation:
         """The protocol of a cohort of so many."""

@@ -67,14 +67,20 @@ class ClientHistory:
         """Training visits that counted"""
         self.steps = np.zeros(clients, np.int64)
         """Local steps of those"""
+        self.has_downloaded = np.zeros(clients, bool)
+        """Whether a whole download has come with a training visit that has ended, counted or not"""
 
     def record(self, visits: VisitColumns) -> None:
         """Learn from visits that have ended."""
         columns = (visits[name] for name in ("client", "kind", "round", "loss", "steps"))
-        for client, kind, round, loss, steps, seconds in zip(*columns, visits.seconds, strict=True):
+        # Of a visit that ends in its download both are its end.
+        has_computed = np.asarray(visits["compute_end_s"]) > np.asarray(visits["down_end_s"])
+        rows = zip(*columns, visits.seconds, has_computed.tolist(), strict=True)
+        for client, kind, round, loss, steps, seconds, computed in rows:
             if kind in (DOWNLOAD_ONLY, *NO_TRAINING):
                 continue
             self.visits[client] += 1
+            self.has_downloaded[client] |= computed or kind in TRAINED
             if kind in TRAINED:
                 self.counted[client] += 1
                 self.steps[client] += steps

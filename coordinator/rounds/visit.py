@@ -131,7 +131,7 @@ class VisitPricing:
         return price
 
     def with_base(self, price: VisitPrice) -> VisitPrice:
-        """The price of a client's first visit, with which the frozen base comes."""
+        """The price of a visit with which the frozen base comes: the first of a client, until one has downloaded it."""
         nbytes = ITEM_NBYTES * int(self._description.frozen.sum())
         work = replace(price.work, bytes_down=price.work.bytes_down + nbytes)
         return replace(price, work=work, down={**price.down, BASE: {"frozen": nbytes}})

@@ -94,7 +94,7 @@ class ModelRow:
     children: tuple[tuple[str, ...], ...] = ()
     """The children of a torch module in each block, one after another; see `module_row`."""
     options: type[PluginOptions] = PluginOptions
-    """Of ``model.options``; where it is another class, ``stages`` takes ``options`` as well"""
+    """The class of ``model.options``; where it is another class, ``stages`` takes ``options`` as well"""
     norm: Norm | None = None
     """The model's own normalisation, ``batch``, ``group`` or ``none``, if ``model.norm`` can replace it; else None."""
 

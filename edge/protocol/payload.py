@@ -25,6 +25,18 @@ the others need; and the one that it passes on to its input."""
 PASS_TYPES = 4
 
 
+def step_passes(learns: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """(blocks, 4) passes of one ordinary training step: gradients go as far back as to the first block that learns.
+
+    ``learns``: (blocks,)
+    """
+    is_behind = np.cumsum(learns) - learns > 0
+    passes = np.ones((len(learns), PASS_TYPES))
+    passes[:, WEIGHT_GRADIENT], passes[:, INNER_GRADIENT] = learns, learns | is_behind
+    passes[:, INPUT_GRADIENT] = is_behind
+    return passes
+
+
 def step_flops(flops: NDArray[np.float64]) -> float:
     """FLOPs per example of a training step of blocks: all passes but the gradient of their input, which nobody needs.
 
@@ -160,6 +172,11 @@ class Layout(Struct, frozen=True, dict=True, array_like=True, forbid_unknown_fie
     def names(self) -> tuple[str, ...]:
         """Block names, first to last."""
         return tuple(block.name for block in self.blocks)
+
+    @property
+    def learns(self) -> NDArray[np.bool_]:
+        """(blocks,) Whether a block has parameters: the others are frozen, or have none."""
+        return np.array([block.params > 0 for block in self.blocks])
 
     @cached_property
     def sizes(self) -> dict[str, int]:

@@ -20,7 +20,7 @@ CHUNK = 1 << 15
 EXAMPLE_NUMBERS = 1 << 24
 """Numbers of gradients of single examples that are in memory together, or one gradient"""
 FLOPS_OF_WEIGHT, FLOPS_OF_NOISE = 4, 2
-"""Of DP-SGD, for each weight: the square and the scaled sum of an example's gradient; the noise of a step"""
+"""FLOPs of DP-SGD for each weight: the square and the scaled sum of an example's gradient; the noise of a step"""
 
 
 def examples_at_a_time(weights: int) -> int:

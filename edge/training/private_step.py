@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from edge.protocol.config import PrivacyConfig
-from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
+from edge.protocol.payload import step_passes
 from edge.protocol.privacy import FLOPS_OF_NOISE, FLOPS_OF_WEIGHT, examples_at_a_time, gaussian
 from edge.training.adapters import is_frozen
 from edge.training.block_model import BlockModel
@@ -37,14 +37,10 @@ class ExampleGradients:
         self.net, self.clip = net, clip
         self.at_a_time = examples_at_a_time(net.flat.numel())
         self.is_recurrent = any(isinstance(layer, nn.RNNBase) for module in net.modules for layer in module.modules())
-
-    @property
-    def _learning(self) -> list[dict[str, nn.Parameter]]:
-        """The parameters of each block that learn, by name; a frozen base is as it is."""
-        return [
-            {name: each for name, each in module.named_parameters() if not is_frozen(each)}
-            for module in self.net.modules
+        self._learning = [
+            {name: each for name, each in module.named_parameters() if not is_frozen(each)} for module in net.modules
         ]
+        """The parameters of each block that learn, by name; a frozen base is as it is"""
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Add the clipped gradients of these examples to ``net.grad``; returns (examples,) their losses."""
@@ -98,6 +94,7 @@ class PrivateBackward:
         """``batch``: examples that a batch has on average; ``losses``: where mean losses of batches are noted."""
         self.net, self.privacy, self.batch, self.rng, self.losses = net, privacy, batch, rng, losses
         self.gradients = ExampleGradients(net, privacy.clip)
+        self.passes = step_passes(net.layout.learns).astype(np.int64)
 
     def __call__(self, x: Tensor, y: Tensor) -> None:
         """Set ``net.grad`` to the noisy mean of the clipped gradients of a batch, which may be empty."""
@@ -105,12 +102,7 @@ class PrivateBackward:
         net.grad.zero_()
         if count:
             self.losses.append(self.gradients.add(x, y).mean().detach())
-            learns = np.array([block.params > 0 for block in net.layout.blocks])
-            is_behind = np.cumsum(learns) - learns > 0
-            net.executed[:, FORWARD] += count
-            net.executed[:, WEIGHT_GRADIENT] += count * learns
-            net.executed[:, INNER_GRADIENT] += count * (learns | is_behind)
-            net.executed[:, INPUT_GRADIENT] += count * is_behind
+            net.executed += count * self.passes
             net.add_flops(float(FLOPS_OF_WEIGHT * count * weights))
         noise = torch.from_numpy(gaussian(weights, self.rng)).to(net.device)
         net.grad.add_(noise, alpha=self.privacy.noise * self.privacy.clip).div_(self.batch)

@@ -163,7 +163,7 @@ def _row(kind: str, row: Any, name: str) -> Row:
             about = {key: getattr(row, key) for key in ("name", "title", "source", "lr")}
             return {**about, **costs, "options": options(row.options)}
         case "models":
-            return asdict(row) | {"options": options(row.options) if row.options else []}
+            return asdict(row) | {"options": options(row.options)}
         case "devices" | "networks":
             return asdict(row)
     keys = ("name", "title", "source", *(["neutral"] if kind == "servers" else []))

@@ -156,18 +156,15 @@ def _device_details(row: Row) -> list[str]:
         f"memory: {row['memory_bytes_per_second'] / 1e9:.3g}{_mark(row, 'memory_bytes_per_second')} GB/s in steps of "
         "optimizers that move more than sgd",
         *([f"power modes: {modes}{_mark(row, 'modes')}"] if len(row["modes"]) > 1 else []),
-        *_held_out(row["measurements"]),
+        *(
+            f"held out, {step['model']}, batch {step['batch']}: {predicted:.3g} s a step predicted, {measured:.3g} s "
+            f"measured, {predicted / measured - 1:+.0%}"
+            for step in row["measurements"]
+            for predicted, measured in [(step["predicted_seconds"], step["measured_seconds"])]
+            if not step["fitted"]
+        ),
         _source(row),
     ]
-
-
-def _held_out(steps: Iterable[Row]) -> Iterator[str]:
-    """The errors of a device's row on measured steps that it was not fitted to."""
-    for step in steps:
-        if not step["fitted"]:
-            predicted, measured = step["predicted_seconds"], step["measured_seconds"]
-            error = f"{predicted:.3g} s a step predicted, {measured:.3g} s measured, {predicted / measured - 1:+.0%}"
-            yield f"held out, {step['model']}, batch {step['batch']}: {error}"
 
 
 def _network_details(row: Row) -> list[str]:

@@ -296,7 +296,7 @@ def _chosen(result: SweepResult) -> list[Table]:
 
 
 def spent(result: SweepResult) -> list[Amount]:
-    """The amounts that rows have: those of `SPENT`, and of `readings.OF_SOME` if any row has tiers."""
+    """The amounts that rows have: those of `SPENT`, and of `readings.OF_SOME` if any row has them."""
     above = [
         amount for key, amount in readings.OF_SOME.items() if any(key in row.statistics.spent for row in result.rows)
     ]

@@ -41,10 +41,10 @@ FROZEN = LAYERS * (sum(inputs * outputs for inputs, outputs in SHAPES) + 3 * WID
 """Weights of matrices, the embedding's once"""
 BATCH, TOKENS, STEPS = 8, 64, 10
 HEADER_NBYTES = 80
-"""Of each of the two arrays of an adapter in an upload: 2,960,640 B of rank 8 are 2,949,120 and 144 headers"""
+"""A header of each array of an adapter in an upload: 2,960,640 B of rank 8 are 2,949,120 and 144 headers"""
 NANOS, PHONES = 3, 5
 RATES = {NANO: 1e9, PHONE: 400e6}
-"""Of the devices' links in bit/s: Ethernet and Wi-Fi"""
+"""Bit/s of the devices' links: Ethernet and Wi-Fi"""
 
 
 def trained(rank: int) -> int:
@@ -58,19 +58,19 @@ def upload(rank: int) -> int:
 
 
 def step_seconds(device: str, rank: int) -> float:
-    """Of one step: per token 4 FLOPs for each frozen weight, whose gradients are not computed, and 6 for others."""
+    """Seconds of one step: a token takes 4 FLOPs for each frozen weight, whose gradient nobody needs, 6 for others."""
     row = devices()[device]
     return BATCH * TOKENS * (4 * FROZEN + 6 * trained(rank)) / row.throughput("attention") + row.step_seconds
 
 
 def visit_seconds(device: str, rank: int) -> float:
-    """Of ten steps between two messages at the rate of the link."""
+    """Seconds of ten steps between two messages at the rate of the link."""
     return STEPS * step_seconds(device, rank) + 2 * 8 * upload(rank) / RATES[device]
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
-RANK, PHONE_RANK, ALL, ALONE, CUT, BUFFER = 8, 4, "8", "Nanos alone", "deadline", "FedBuff"
+RANK, PHONE_RANK, ALONE, CUT, BUFFER = 8, 4, "Nanos alone", "deadline", "FedBuff"
 BY_SPEED = "ranks by speed"
 BUFFERED = 3
 ROUNDS = {PAPER: 100, SMALL: 16, TINY: 8}
@@ -83,10 +83,6 @@ CUTS = {PAPER: 150.0, SMALL: 2 * NANO_VISIT, TINY: 2 * NANO_VISIT}
 """Scale -> seconds after which a round ends without phones"""
 
 
-def _row(note: str = "", method: str = "fedavg", **keys: object) -> PaperRow:
-    return PaperRow(method, {name.replace("__", "."): value for name, value in keys.items()}, note=note)  # type: ignore[misc]
-
-
 def _in_time(row: PaperRow, steps: float) -> PaperRow:
     """The row with ``steps`` times as many rounds as that in which all wait, as many as its time has."""
     scaled = {
@@ -97,25 +93,22 @@ def _in_time(row: PaperRow, steps: float) -> PaperRow:
 
 
 ROWS = {
-    "rank 4": _in_time(_row(adapter__rank=4), 1),
-    "rank 8": _in_time(_row(adapter__rank=8), 1),
-    "rank 16": _in_time(_row(adapter__rank=16), 1),
+    "rank 4": _in_time(PaperRow("fedavg", {"adapter.rank": 4}), 1),
+    "rank 8": _in_time(PaperRow("fedavg", {"adapter.rank": 8}), 1),
+    "rank 16": _in_time(PaperRow("fedavg", {"adapter.rank": 16}), 1),
     BY_SPEED: _in_time(
-        _row(
-            "phones have rank 4",
+        PaperRow(
             "flexlora",
-            adapter__rank=8,
-            adapter__alpha=4.0,
-            submodel__rate={NANO: 1.0, PHONE: 0.5},
+            {"adapter.rank": 8, "adapter.alpha": 4.0, "submodel.rate": {NANO: 1.0, PHONE: 0.5}},
+            note="phones have rank 4",
         ),
         1,
     ),
     ALONE: _in_time(
-        _row(
-            "without the phones and their data, and judged on that of the Nanos",
-            data__clients=NANOS,
-            rounds__participants=NANOS,
-            fleet__devices={NANO: 1.0},
+        PaperRow(
+            "fedavg",
+            {"data.clients": NANOS, "rounds.participants": NANOS, "fleet.devices": {NANO: 1.0}},
+            note="without the phones and their data, and judged on that of the Nanos",
         ),
         10.5,
     ),
@@ -135,7 +128,12 @@ ROWS = {
         },
     ),
     BUFFER: _in_time(
-        _row(f"a step for each {BUFFERED} updates", rounds__policy="fedbuff", rounds__buffer=BUFFERED), 12
+        PaperRow(
+            "fedavg",
+            {"rounds.policy": "fedbuff", "rounds.buffer": BUFFERED},
+            note=f"a step for each {BUFFERED} updates",
+        ),
+        12,
     ),
 }
 RANKS = {"rank 4": 4, "rank 16": 16}

@@ -136,7 +136,7 @@ def plot(axes: Axes, curve: Curve, label: str, style: LineStyle, is_stepped: boo
 
 
 def accuracy(shown: ShownRuns) -> Figure | None:
-    """Accuracy against rounds, virtual time and bytes, one line per group; and against what aggregators spent."""
+    """Accuracy against rounds, virtual time and bytes, and what some runs alone spend; a line per group."""
     scored = _scored(shown)
     lines = [_accuracy_line(group, shown.styles[group.label], shown.target) for group in scored]
     amounts = (ROUNDS, VIRTUAL_SECONDS, BYTES, *of_some(run.trail for group in scored for run in group.runs))

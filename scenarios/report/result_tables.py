@@ -338,7 +338,7 @@ def by_rate(runs: Runs) -> Table | None:
 
 
 def by_phase(runs: Runs) -> Table | None:
-    """What the phases of secure aggregation took, and the training visits between them; None without any."""
+    """The costs of the phases of secure aggregation, and of the training visits between them; None without any."""
     columns = [
         TableColumn("method"),
         TableColumn("phase", is_left=True),

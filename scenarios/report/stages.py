@@ -20,7 +20,7 @@ from scenarios.report import labels
 from scenarios.report.columns import BYTES, JOULES, SECONDS
 from scenarios.report.readings import Reading, of_field
 from scenarios.report.run_reader import RecordedRun, RunGroup
-from scenarios.run.visits import SUMS
+from scenarios.run.visits import SUMS, quoted
 
 CODEC = "codec."
 CHAINS = (f"{CODEC}up", f"{CODEC}down")
@@ -152,8 +152,7 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
                 by_slot[slot, direction] += SlotBytes(times * one.raw, times * one.encoded)
     secure_bytes = None
     if is_secure:
-        kinds = ", ".join(f"'{kind}'" for kind in PHASES)
-        query = f"SELECT TOTAL(bytes_down + bytes_up) FROM visits WHERE kind IN ({kinds}) AND round < ?"
+        query = f"SELECT TOTAL(bytes_down + bytes_up) FROM visits WHERE kind IN ({quoted(PHASES)}) AND round < ?"
         secure_bytes = int(run.query(query, [len(rows)])[0][0])
         secure_bytes += sum(slot.encoded - slot.raw for slot in by_slot.values())
     return StageTotals(

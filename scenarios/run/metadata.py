@@ -250,13 +250,13 @@ class PrivacySpent(Struct, frozen=True):
     """Of the client with the largest, where clients differ; None without noise"""
     delta: float
     guarantee: str
-    """What epsilon is about, in words"""
+    """The meaning of epsilon in words"""
     epsilon_of_clients: dict[str, float]
     """``lowest``, ``median`` and ``highest``; empty where all clients have the same, or it is infinite"""
 
 
 def _privacy(recorded: RunFolder, setup: Setup, began: Environment) -> PrivacySpent | None:
-    """What the run has spent; None without differential privacy."""
+    """The run's spending; None without differential privacy."""
     accountant = setup.accountant([int(client) for client in began.refused_clients])
     if accountant is None:
         return None

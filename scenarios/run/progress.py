@@ -64,7 +64,7 @@ class ProgressPoint:
     co2e_grams: float | None = None
     """Of clients' joules; None without a carbon intensity"""
     epsilon: float | None = None
-    """Of differential privacy; None without any, or without noise"""
+    """Differential privacy that is spent; None without any, or without noise"""
     device_joules: float | None = None
     """Of the client that has spent the most; None, as the next one, where visits were not read"""
     device_nbytes: int | None = None

@@ -705,7 +705,7 @@ class Setup:
         def method_server(context: ServerContext) -> ServerStrategy:
             parts = [correction.server(context) for correction in method.corrections if correction.server]
             if self._sees_adapters:
-                parts.append(AdapterGap(context, context.adapters))
+                parts.append(AdapterGap(context))
             return method.objective.server(context, parts)
 
         server = method_server(context)

@@ -78,10 +78,15 @@ def bottlenecks(query: Query) -> dict[str, BottleneckCount]:
     return {name: counts.get(name, BottleneckCount()) for name in names}
 
 
+def quoted(kinds: Iterable[str]) -> str:
+    """Kinds of visit as a list in a query of a ledger."""
+    return ", ".join(f"'{kind}'" for kind in kinds)
+
+
 TAKEN_PART = (
     "SELECT client, COUNT(*) begun, SUM(kind IN ({0})) counted, SUM(steps * (kind IN ({0}))) steps "
     "FROM visits WHERE kind NOT IN ({1}) GROUP BY client"
-).format(*(", ".join(f"'{kind}'" for kind in kinds) for kinds in (TRAINED, (*NO_TRAINING, DOWNLOAD_ONLY))))
+).format(quoted(TRAINED), quoted((*NO_TRAINING, DOWNLOAD_ONLY)))
 """Query of a ledger for each client's training visits, those of them that counted, and their local steps"""
 
 
@@ -95,24 +100,20 @@ def by_phase(query: Query) -> list[sqlite3.Row]:
     """(kind, visits, bytes down, bytes up, seconds, joules) of the phases of secure aggregation, and of the training
     visits between them, in their order; those that were lost last; empty without any."""
     kinds = (SETUP, SHARE, *TRAINED, UNMASK, DROPPED)
-    if not query(f"SELECT 1 FROM visits WHERE kind IN ({_quoted(PHASES)}) LIMIT 1"):
+    if not query(f"SELECT 1 FROM visits WHERE kind IN ({quoted(PHASES)}) LIMIT 1"):
         return []
     order = " ".join(f"WHEN '{kind}' THEN {place}" for place, kind in enumerate(kinds))
     return query(
         "SELECT kind, COUNT(*) visits, SUM(bytes_down) bytes_down, SUM(bytes_up) bytes_up, "
         "TOTAL(up_end_s - start_s) seconds, TOTAL(joules) joules "
-        f"FROM visits WHERE kind IN ({_quoted(kinds)}) "
+        f"FROM visits WHERE kind IN ({quoted(kinds)}) "
         f"GROUP BY kind ORDER BY CASE kind {order} END"
     )
 
 
-def _quoted(kinds: Iterable[str]) -> str:
-    return ", ".join(f"'{kind}'" for kind in kinds)
-
-
 def faulty(query: Query, most: int) -> list[sqlite3.Row]:
     """(client, kind, n): clients with invalid updates, most frequent first, at most ``most`` of them."""
-    kinds = ", ".join(f"'{kind}'" for kind in FAULTY)
+    kinds = quoted(FAULTY)
     return query(
         f"SELECT client, kind, COUNT(*) n FROM visits WHERE kind IN ({kinds}) GROUP BY client, kind "
         f"ORDER BY n DESC, client, kind LIMIT {most}"
@@ -127,7 +128,7 @@ def staleness(query: Query) -> dict[int, int]:
 
 def critical_clients(query: Query, most: int) -> list[CriticalClient]:
     """The clients that most rounds waited for last, at most ``most`` of them; ties by client number."""
-    no_training = ", ".join(f"'{kind}'" for kind in NO_TRAINING)
+    no_training = quoted(NO_TRAINING)
     clients = {
         row["client"]: CriticalClient(row["client"], row["device"], row["network"], row["visited"])
         for row in query(
@@ -156,8 +157,8 @@ def counted(numbers: Mapping[str, int]) -> str:
 
 # --- participation --------------------------------------------------------------------------------------------------
 
-VISITS_OF_CLIENTS = f"""SELECT client, kind IN ({", ".join(f"'{kind}'" for kind in TRAINED)}) AS counted, COUNT(*) AS n
-    FROM visits WHERE kind NOT IN ({", ".join(f"'{kind}'" for kind in (*NO_TRAINING, DOWNLOAD_ONLY))})
+VISITS_OF_CLIENTS = f"""SELECT client, kind IN ({quoted(TRAINED)}) AS counted, COUNT(*) AS n
+    FROM visits WHERE kind NOT IN ({quoted((*NO_TRAINING, DOWNLOAD_ONLY))})
     GROUP BY client, counted"""
 
 
@@ -242,7 +243,7 @@ def energy_of_clients(query: Query) -> list[sqlite3.Row]:
 # --- parts of the model ---------------------------------------------------------------------------------------------
 
 BY_RATE = f"""SELECT rate, COUNT(DISTINCT client) AS clients, COUNT(*) AS visits,
-    SUM(kind NOT IN ({", ".join(f"'{kind}'" for kind in COUNTED)})) AS wasted,
+    SUM(kind NOT IN ({quoted(COUNTED)})) AS wasted,
     TOTAL(up_end_s - start_s) AS seconds, SUM(bytes_down + bytes_up) AS nbytes, TOTAL(flops) AS flops,
     TOTAL(joules) AS joules FROM visits GROUP BY rate ORDER BY rate DESC"""
 
@@ -256,7 +257,7 @@ def by_rate(query: Query) -> list[sqlite3.Row]:
 
 def rates_by_round(query: Query) -> dict[float, dict[int, int]]:
     """Rate, the largest first -> round -> training visits that ended in it, also in vain."""
-    kinds = ", ".join(f"'{kind}'" for kind in (*NO_TRAINING, DOWNLOAD_ONLY))
+    kinds = quoted((*NO_TRAINING, DOWNLOAD_ONLY))
     counts: dict[float, dict[int, int]] = {}
     for row in query(
         f"SELECT rate, round, COUNT(*) AS n FROM visits WHERE kind NOT IN ({kinds}) GROUP BY rate, round "

@@ -398,7 +398,7 @@ def tables(result: AuditResult) -> list[Table]:
 
 
 def _privacy_notes(rows: Sequence[AuditRow]) -> Iterator[str]:
-    """What secure aggregation adds to each row, and that noise adds nothing."""
+    """Notes on what secure aggregation adds to each row, and that noise adds nothing."""
     for row in rows:
         secure, payload = (row.whole[stage.key].mean for stage in (stages.SECURE, stages.PAYLOAD))
         messages, wasted = (row.whole[stage.key].mean for stage in (stages.MESSAGES, stages.WASTED))

@@ -70,6 +70,19 @@ def test_a_base_that_is_downloaded_comes_once_with_the_first_visit_of_each_clien
     assert fetched["bytes_down"] - shipped["bytes_down"] == len(first) * base  # type: ignore[operator]
 
 
+def test_a_straggler_downloads_the_base_once_even_if_it_never_counts(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    words = (*LORA, "model.base=download", "rounds.policy=deadline", "rounds.deadline=300 ms", "fleet.compute_spread=100")
+    run = run_with(tmp_path, launcher, 2, *words, "rounds.participants=10")
+    visits = rows(run["run_dir"], "SELECT client, kind, bytes_down FROM visits ORDER BY round, client")
+    first, later = min(row[2] for row in visits), max(row[2] for row in visits)  # type: ignore[type-var]
+    by_client: dict[object, list[tuple[object, object]]] = {}
+    for client, kind, nbytes in visits:
+        by_client.setdefault(client, []).append((kind, nbytes))
+    assert first < later
+    assert all([nbytes for _, nbytes in own] == [later, first, first] for own in by_client.values())
+    assert any({kind for kind, _ in own} == {"late"} for own in by_client.values())
+
+
 def test_ranks_of_clients_are_parts_of_one_adapter_and_cost_their_share(
     launcher: WorkerLauncher, tmp_path: Path
 ) -> None:

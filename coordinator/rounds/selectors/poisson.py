@@ -21,7 +21,7 @@ class Poisson(ClientSelector):
         """Any number will do."""
 
     def select(self, context: SelectionContext) -> Sequence[int]:
-        """Of the eligible clients those drawn, if they are available."""
+        """The eligible clients that are drawn and available."""
         rate = min(context.participants / len(context.eligible), 1.0)
         drawn = context.rng.random(len(context.eligible)) < rate
         there = context.is_available

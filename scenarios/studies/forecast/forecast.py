@@ -134,9 +134,9 @@ class Forecast:
     co2e_grams: float | None = None
     """Of ``joules``, if the scenario has a carbon intensity"""
     epsilon: float | None = None
-    """Of differential privacy after ``rounds``; where it depends on who takes part, if clients take turns"""
+    """Differential privacy spent after ``rounds``; where it depends on who takes part, if clients take turns"""
     guarantee: str | None = None
-    """What it is about, in words; None without differential privacy"""
+    """Its meaning in words; None without differential privacy"""
 
 
 class PlayedRounds:
