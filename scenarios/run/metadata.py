@@ -54,11 +54,10 @@ def environment(
 ) -> Environment:
     """The environment of a run that begins here. ``refused``: client -> why it cannot take part."""
     loaded, profile, inputs = setup.loaded, setup.description, setup.inputs
-    devices = inputs.files.devices
     calibrations = {
-        name: [StepRecord(**asdict(step)) for step in steps]
-        for name in sorted(devices.keys() & set(loaded.scenario.fleet.devices))
-        if (steps := devices[name].measurements)
+        device.name: [StepRecord(**asdict(step)) for step in device.measurements]
+        for device in sorted(inputs.drawn_fleet.devices, key=lambda device: device.name)
+        if device.measurements
     }
     by_device: dict[str, list[int]] = {}
     if evaluated(loaded.method, loaded.scenario) != "global":

@@ -672,14 +672,7 @@ class Setup:
         """
         scenario, method, description = self.scenario, self.loaded.method, self.description
         assert scenario.aggregate.weights is not None
-        if scenario.adapter.kind is not None and (
-            buffers := [k for k in description.layout.sizes if k.endswith(BUFFERS)]
-        ):
-            why = f"{buffers[0]} has running statistics, which a frozen base cannot keep"
-            raise ScenarioError(
-                f'{self.loaded.name}: adapter.kind = {scenario.adapter.kind}: {why}; choose model.norm = "group"'
-            )
-        noise = self.central_noise()
+        self._refuse_vectors()
         context = ServerContext(
             layout=description.layout,
             initial=initial,
@@ -697,7 +690,7 @@ class Setup:
             store=ClientVectors(folder),
             submodels=self.submodels(),
             adapters={key: description.tensors[key] for key in scenario.adapter.keys(description.layout)},
-            privacy=noise if folder is not None else None,
+            privacy=None if folder is None else self.central_noise(),
             weight_cap=scenario.privacy.weight_cap,
             secure=secure_sum(self.job.privacy),
         )
@@ -724,20 +717,26 @@ class Setup:
         faults = self.scenario.faults
         return replace(faults, max_growth=math.inf) if self.scenario.privacy.unit == "client" else faults
 
+    def _refuse_vectors(self) -> None:
+        """ScenarioError for a model whose vectors a frozen base or differential privacy cannot have."""
+        name, adapter, unit = self.loaded.name, self.scenario.adapter.kind, self.scenario.privacy.unit
+        every = tuple(self.description.layout.sizes)
+        private = self.travels.up if unit == "client" else every if unit else ()
+        for key, keys, why in (
+            (f"adapter.kind = {adapter}", every if adapter else (), "which a frozen base cannot keep"),
+            (f"privacy.unit = {unit}", private, "which no clipping bounds"),
+        ):
+            if buffers := [each for each in keys if each.endswith(BUFFERS)]:
+                has = f"{buffers[0]} has running statistics, {why}"
+                raise ScenarioError(f'{name}: {key}: {has}; choose model.norm = "group"')
+        if unit == "client" and (missing := sorted(set(self.travels.up) - set(self.travels.down))):
+            why = f"{missing[0]} goes up but not down, so that there is nothing that its change is from"
+            raise ScenarioError(f"{name}: privacy.unit = client: {why}; choose travels.up without it")
+
     def central_noise(self) -> CentralNoise | None:
         """The noise on sums of updates, before the first round; None without central differential privacy."""
         scenario, samples = self.scenario, self.description.samples
         privacy, cap = scenario.privacy, scenario.privacy.weight_cap
-        if privacy.unit is not None:
-            keys = self.travels.up if privacy.unit == "client" else tuple(self.description.layout.sizes)
-            if buffers := [key for key in keys if key.endswith(BUFFERS)]:
-                why = f"{buffers[0]} has running statistics, which no clipping bounds"
-                raise ScenarioError(
-                    f'{self.loaded.name}: privacy.unit = {privacy.unit}: {why}; choose model.norm = "group"'
-                )
-        if privacy.unit == "client" and (missing := sorted(set(self.travels.up) - set(self.travels.down))):
-            why = f"{missing[0]} goes up but not down, so that there is nothing that its change is from"
-            raise ScenarioError(f"{self.loaded.name}: privacy.unit = client: {why}; choose travels.up without it")
         if not privacy.is_central:
             return None
         cohort = float(scenario.rounds.participants)
