@@ -128,7 +128,7 @@ class Environment(Record):
     partition: PartitionRecord = PartitionRecord()
     blocks: list[BlockRecord] = []
     calibrations: dict[str, list[StepRecord]] = {}
-    """Calibrated device -> its measurements"""
+    """Device of the fleet -> the steps that were measured on it, by calibration or in the source of its row"""
     bases: dict[str, dict[str, dict[str, str]]] | None = None
     """The basis of the fleet's figures (`scenarios.run.visits`)"""
     refused_clients: dict[str, str] = {}

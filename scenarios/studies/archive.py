@@ -23,6 +23,7 @@ from typing import Any
 from coordinator.records import foreign
 from coordinator.records.names import PLACES, is_valid
 from coordinator.rounds.amounts import BYTES, ENERGY, VIRTUAL_SECONDS
+from costmodel.fleet.devices import devices
 from costmodel.units import format_bytes
 from edge.protocol import app_records
 from edge.protocol.files import opened
@@ -185,8 +186,8 @@ def _stage_inputs(folder: Path, place: Path) -> Iterator[str]:
         (place / SCENARIO).write_text(abbreviated(toml_text(tables)), UTF_8)
     else:
         _copy_text(folder / SCENARIO, place / SCENARIO)
-    calibrated = sorted(recorded.environment.calibrations) if "fleet.device_file" not in recorded.file_names else []
-    for name in calibrated:
+    measured = recorded.environment.calibrations.keys() - devices().keys()  # everybody has the devices that ship
+    for name in sorted(measured) if "fleet.device_file" not in recorded.file_names else ():
         yield (
             f"fleet.devices: {name} was calibrated on this machine, and its figures are left out; those of a run with "
             f"fleet.device_file = {fleet_files.calibrated(name) or f'{name}.toml'} are not"
