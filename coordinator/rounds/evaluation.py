@@ -152,7 +152,9 @@ class PoolEvaluator:
             PoolTask(
                 messages.Evaluate(start, min(start + batch, count), GLOBAL, payload, round, variant=variant),
                 flops=self._forward_flops * min(batch, count - start),
-                validator=ReplyValidator(self._scope.quantities),
+                validator=ReplyValidator(
+                    self._scope.quantities, most_losses=self.job.train.loss_row[0].most_of_an_example
+                ),
             )
             for start in range(0, count, batch)
         ]
@@ -179,7 +181,7 @@ class PoolEvaluator:
             messages.Evaluate(0, count, client, payload, round, lr, choice, self._scope.split, variant),
             None if self._states is None else self._states.newest(client),
             flops=self._forward_flops * float(measured + adapted),
-            validator=ReplyValidator(quantities),
+            validator=ReplyValidator(quantities, most_losses=job.train.loss_row[0].most_of_an_example),
             build=build,
         )
 

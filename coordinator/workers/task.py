@@ -63,6 +63,8 @@ class ReplyValidator:
     """The quantities that a score may have, with any part of theirs; None: any."""
     takes_vectors: bool = False
     """Whether a score may have vectors."""
+    most_losses: int = 1
+    """That an evaluated example may have: more than one of tokens."""
 
     def check(
         self, task: PoolTask, reply: Reply, state: messages.ClientState | None, is_remote: bool, is_doubted: bool
@@ -86,8 +88,10 @@ class ReplyValidator:
         if isinstance(message, messages.Train):
             fits = isinstance(reply, messages.Update) and (reply.client, reply.round) == (message.client, message.round)
         elif isinstance(message, messages.Evaluate):
-            examples = (message.client, message.start, message.stop - message.start)
-            fits = isinstance(reply, messages.Score) and (reply.client, reply.start, reply.examples) == examples
+            fits = isinstance(reply, messages.Score) and (reply.client, reply.start) == (message.client, message.start)
+            if isinstance(reply, messages.Score):
+                least = message.stop - message.start
+                fits = fits and reply.losses is not None and least <= reply.losses <= self.most_losses * least
         else:
             fits = isinstance(reply, messages.Described)
         if not fits:

@@ -71,8 +71,7 @@ class Arrays:
     def __repr__(self) -> str:
         counts = f"{len(self.train.y)} training and {len(self.test.y)} test examples"
         clients = f" of {len(self.client_names)} clients" if self.client_names else ""
-        targets = f"{self.row.numbers} real targets" if self.row.numbers else f"{self.row.classes} classes"
-        about = f"{self.row.name}: {counts}{clients}, {self.row.kind} {self.row.shape}, {targets}"
+        about = f"{self.row.name}: {counts}{clients}, {self.row.kind} {self.row.shape}, {self.row.target_text}"
         return f"<{'; '.join((about, *self.notes))}>"
 
 

@@ -28,15 +28,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edge.data import own_series, own_tables
+from edge.data import own_series, own_tables, own_text, tokenizers
 from edge.data.arrays import Arrays, dataset
 from edge.data.atomic_cache import text_once
 from edge.data.content import received_folder
 from edge.data.images import SUFFIXES as IMAGES
 from edge.data.images import decoded
 from edge.data.own_tables import PART_WORDS, Examples
-from edge.data.registry import DataError, RealTargets
-from edge.protocol.config import FileReading, SeriesReading
+from edge.data.registry import NEXT_TOKENS, DataError, RealTargets
+from edge.protocol.config import FileReading, SeriesReading, TextReading
 
 RULES = "2"
 """Raised when a file is read in another way than before"""
@@ -69,10 +69,13 @@ class PlacedFile:
     label: str = ""
 
 
-def kept(path: Path, reading: FileReading, cache: Path, series: SeriesReading | None = None) -> Kept:
-    """Read a file or folder into the cache, unless it is there; DataError for what is no data set."""
-    sources = find(path)
-    stamp = hashlib.sha256(f"{RULES}|{path.name}|{reading!r}|{series!r}".encode())
+def kept(path: Path, reading: FileReading, cache: Path, more: SeriesReading | TextReading | None = None) -> Kept:
+    """Read a file or folder into the cache, unless it is there; ``more``: whether it holds series or texts, and how
+    these are read. DataError for what is no data set."""
+    sources = find(path, own_text.FORMS if isinstance(more, TextReading) else FORMS)
+    stamp = hashlib.sha256(f"{RULES}|{path.name}|{reading!r}|{more!r}".encode())
+    if isinstance(more, TextReading) and more.tokenizer not in (tokenizers.CHARACTERS, tokenizers.BYTES):
+        _stamp(stamp, tokenizers.file_of(more.tokenizer))
     for source in sources:
         _stamp(stamp, source.file)
     entries = cache / "data" / "v1" / "own"
@@ -82,11 +85,14 @@ def kept(path: Path, reading: FileReading, cache: Path, series: SeriesReading | 
         return _whole(sources, reading)
 
     def made() -> str:
-        data = _arrays(path, sources, reading, whole()) if series is None else _series(path, sources, series)
+        if isinstance(more, TextReading):
+            data = _texts(path, sources, more)
+        else:
+            data = _arrays(path, sources, reading, whole()) if more is None else _series(path, sources, more)
         return json.dumps([data.keep(cache), len(data.client_names)])
 
     def images_of() -> str:
-        return json.dumps([] if series is not None else [*map(str, whole().images)])
+        return json.dumps([] if more is not None else [*map(str, whole().images)])
 
     listed = text_once(entries / f"{stamp.hexdigest()[:32]}.files", images_of)
     for file in json.loads(listed):
@@ -106,15 +112,16 @@ def _stamp(stamp: hashlib._Hash, file: Path) -> None:
     stamp.update(f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ino};".encode())
 
 
-def find(path: Path) -> list[PlacedFile]:
-    """The files of a data set, in the order of their names; DataError if there are none, or of several kinds."""
+def find(path: Path, forms: Sequence[str] = FORMS) -> list[PlacedFile]:
+    """The files of a data set, in the order of their names; ``forms``: ends of these. DataError if there are none, or
+    of several kinds."""
     if not path.is_dir():
         if not path.exists():
             raise DataError(f"{path}: no such file or folder")
         return [PlacedFile(path)]
-    files = sorted(file for file in _files(path) if file.suffix.lower() in FORMS)
+    files = sorted(file for file in _files(path) if file.suffix.lower() in forms)
     if not files:
-        raise DataError(f"{path}: has no file of a known form ({', '.join(FORMS)})")
+        raise DataError(f"{path}: has no file of a known form ({', '.join(forms)})")
     kinds = {"images" if file.suffix.lower() in IMAGES else file.suffix.lower(): file for file in files}
     if len(kinds) > 1:
         first, other = list(kinds.values())[:2]
@@ -234,6 +241,19 @@ def _series(path: Path, sources: Sequence[PlacedFile], series: SeriesReading) ->
     targets = RealTargets(series.horizon, series.window, series.season or 0, overlap)
     row = replace(data.row, targets=targets, overlap=overlap, overlap_within="client")
     return replace(data, row=row, decoded=replace(data.decoded, notes=(*counts.notes(series), *data.notes)))
+
+
+def _texts(path: Path, sources: Sequence[PlacedFile], reading: TextReading) -> Arrays:
+    """Pieces of these texts."""
+    found = own_text.read(sources, reading)
+    several = len({*found.clients[0].tolist(), *found.clients[1].tolist()}) > 1
+    owners = found.clients if several else (None, None)
+    data = dataset(
+        found.x[0], found.given[0], found.x[1], found.given[1], clients=owners[0], clients_test=owners[1],
+        kind="tokens", targets="numbers", name=_name(path), form=f"read from {path.name}",
+    )  # fmt: skip
+    row = replace(data.row, targets=NEXT_TOKENS, vocabulary=found.vocabulary)
+    return replace(data, row=row, decoded=replace(data.decoded, notes=(*found.notes, *data.notes)))
 
 
 def _name(path: Path) -> str:

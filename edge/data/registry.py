@@ -19,8 +19,8 @@ ExampleKind = Literal["image", "features", "series", "tokens"]
 """Grey or colour images; rows of numbers; channels of numbers over time; sequences of token numbers."""
 
 
-REAL = "r"
-"""Before the number of real targets, in names of arrays"""
+REAL, CONTINUED = "r", "t"
+"""Before the number of real targets, in names of arrays; and in place of it"""
 CHANNELS = (1, 3, 4)
 """Numbers of channels that images may have last"""
 DIMENSIONS: dict[ExampleKind, int] = {"image": 3, "features": 1, "series": 2, "tokens": 1}
@@ -46,22 +46,31 @@ class RealTargets(NamedTuple):
     """Steps after which a series is like itself, at most as many as the window has; 0: unknown"""
     overlap: int = 0
     """Windows of the same client after one that have values in common with it (`DataSet.overlap`)"""
+    continues: bool = False
+    """Whether the one number says how many tokens of an example are given, and the targets are those behind them"""
 
     @property
     def text(self) -> str:
-        """As names of arrays have it: r2w8s4o9."""
+        """As names of arrays have it: r2w8s4o9, or t for tokens that are to be continued."""
+        if self.continues:
+            return CONTINUED
         of_windows = f"w{self.window}s{self.season}" if self.window else ""
         return f"{REAL}{self.numbers}{of_windows}" + (f"o{self.overlap}" if self.overlap else "")
 
     @classmethod
     def parsed(cls, text: str) -> RealTargets:
         """Inverse of `text`; no real targets for a number of classes."""
+        if text == CONTINUED:
+            return NEXT_TOKENS
         if not text.startswith(REAL):
             return cls()
-        return cls(*map(int, re.split("[wso]", text[1:])))
+        numbers, *of_windows = map(int, re.split("[wso]", text[1:]))
+        window, season, overlap = (*of_windows, 0, 0, 0)[:3]
+        return cls(numbers, window, season, overlap)
 
 
 OF_CLASSES = RealTargets()
+NEXT_TOKENS = RealTargets(1, continues=True)
 
 
 @dataclass(frozen=True)
@@ -114,6 +123,8 @@ class DataSet:
     """Number of different tokens, with the padding."""
     archive: str | None = None
     """The name of the authors' one file, which ``reader`` reads; of images, Parquet files are accepted too."""
+    like: str = ""
+    """The set whose files it reads, in folders of that name; by default its own"""
     counts: tuple[int, int] | None = None
     """Training and test examples of the whole set, where smaller copies are common."""
     class_folders: ClassFolders | None = None
@@ -144,6 +155,20 @@ class DataSet:
     def numbers(self) -> int:
         """Numbers of a real target; 0: targets are classes."""
         return self.targets.numbers
+
+    @property
+    def target(self) -> Literal["class", "numbers", "tokens"]:
+        """What a model has to foresee of an example."""
+        return "tokens" if self.targets.continues else "numbers" if self.numbers else "class"
+
+    @property
+    def target_text(self) -> str:
+        """The same in words: 10 classes, 2 real targets, or the next of 81 tokens."""
+        if self.vocabulary is not None and self.targets.continues:
+            return f"the next of {self.vocabulary - 1:,} tokens"
+        if not self.numbers:
+            return f"{self.classes} classes"
+        return f"{self.numbers} real target{'s' * (self.numbers > 1)}"
 
     @property
     def validation_by(self) -> Literal["client", "stretch"]:
@@ -190,7 +215,8 @@ class Split:
     """(examples, channels, height, width) uint8, (examples, features) or (examples, channels, length) float32, or
     (examples, length) uint8, int32 or int64"""
     y: NDArray[Any]
-    """(examples,) int64 classes, or (examples, numbers) float32 real targets"""
+    """(examples,) int64 classes; (examples, numbers) float32 real targets; or (examples, 1) float32, how many
+    tokens are given before those that are foreseen"""
     ids: NDArray[Any] | None = None
     """(examples,) natural clients: ints in the cache, ints or text in the source; None if the set has none."""
 
@@ -427,17 +453,34 @@ _ROWS = (
         overlap=80,
         overlap_within="client",
     ),
+    DataSet(
+        "shakespeare-text",
+        "The same roles, every character foreseen",
+        1,
+        shape=(80,),
+        stored=(80,),
+        profile="plain",
+        source="the files of shakespeare",
+        like="shakespeare",
+        id_column="role",
+        reader="edge.data.shakespeare",
+        archive="shakespeare.parquet",
+        kind="tokens",
+        vocabulary=82,
+        targets=NEXT_TOKENS,
+    ),
 )
 
 DATASETS: dict[str, DataSet] = {row.name: row for row in _ROWS}
 
 
 _ARRAYS = re.compile(
-    r"([\w-]{1,40})/(image|features|series|tokens)-(\d{1,9})/(\d{1,7}(?:x\d{1,7}){0,2})/(\d{1,7}|r\d{1,7}(?:w\d{1,7}s\d{1,7}(?:o\d{1,7})?)?)/([0-9a-f]{64})"
+    r"([\w-]{1,40})/(image|features|series|tokens)-(\d{1,9})/(\d{1,7}(?:x\d{1,7}){0,2})/(\d{1,7}|t|r\d{1,7}(?:w\d{1,7}s\d{1,7}(?:o\d{1,7})?)?)/([0-9a-f]{64})"
     r"(/ids)?"
 )
-"""``NAME/KIND-NUMBER/SHAPE/TARGETS/HASH``, with the number of classes, or `REAL` and that of real targets, and `IDS`
-behind it if they say whose each example is: all that the row of arrays depends on, so that it needs no file"""
+"""``NAME/KIND-NUMBER/SHAPE/TARGETS/HASH``, with the number of classes, `REAL` and that of real targets, or `CONTINUED`,
+and `IDS` behind it if they say whose each example is: all that the row of arrays depends on, so that it needs no
+file"""
 IDS = "/ids"
 GIVEN = "arrays"
 

@@ -8,6 +8,8 @@ in the order of the play. The first 80 % of a role's characters are its training
 character of a part but the first is an example: its class is the character, and its tokens are those of the characters
 before it in the same part, 80 or fewer, padded at the end. LEAF leaves out the characters that have fewer before them;
 no example of the test has a character of the training part.
+
+``shakespeare-text`` has the same parts in pieces of 80 characters (`edge.data.pieces`), each a token behind the first.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge.data.pieces import pieces
 from edge.data.registry import DataError, DataSet, Decoded, Split
 
 LETTERS = f"\n !\"&'(),-./{digits}:;?@{ascii_uppercase}]_{ascii_lowercase}{{"
@@ -42,8 +45,8 @@ def read(row: DataSet, files: Sequence[Path]) -> Decoded:
         tokens = encoded(text, f"{files[0]}: {role} of {play}")
         first = int(TRAIN_FRACTION * len(tokens))
         for name, part in (("train", tokens[:first]), ("test", tokens[first:])):
-            x, y = windows(part, length)
-            splits[name].append(Split(x, y, np.full(len(y), client)))
+            x, y = pieces(part.astype(np.int32), length) if row.targets.continues else windows(part, length)
+            splits[name].append(Split(x.astype(np.uint8), y, np.full(len(y), client)))
     train, test = (
         Split(*(np.concatenate([getattr(each, name) for each in parts]) for name in ("x", "y", "ids")))
         for parts in splits.values()

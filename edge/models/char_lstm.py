@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import warnings
 
-import torch
 from torch import Tensor, nn
 
-from edge.models.marked_sequences import MarkedVectors, last_output
+from edge.models.marked_sequences import MarkedVectors, Outputs, chosen_outputs
 
 EMBEDDING = 8
 
@@ -21,18 +20,17 @@ EMBEDDING = 8
 class MarkedLstm(nn.Module):
     """One LSTM layer over marked vectors. Its weights stay where the model has put them: they are never flattened."""
 
-    def __init__(self, inputs: int, width: int, is_last: bool) -> None:
-        """``is_last``: whether it gives its output at the last character, instead of at all."""
+    def __init__(self, inputs: int, width: int, which: Outputs) -> None:
         super().__init__()
         self.lstm = nn.LSTM(inputs, width, batch_first=True)
-        self.is_last = is_last
+        self.which = which
 
     def train(self, mode: bool = True) -> MarkedLstm:
         """Stay in training mode, which changes no number here: cuDNN has no gradient in evaluation mode."""
         return super().train(True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, inputs + 1) -> (batch, length, width + 1), or (batch, width)."""
+        """(batch, length, inputs + 1) -> `chosen_outputs`."""
         vectors, mark = x[..., :-1], x[..., -1:]
         if x.is_cuda:
             with warnings.catch_warnings():
@@ -42,15 +40,21 @@ class MarkedLstm(nn.Module):
                 outputs, _ = self.lstm(vectors)
         else:
             outputs, _ = self.lstm(vectors)
-        return last_output(outputs, mark) if self.is_last else torch.cat([outputs, mark.to(outputs.dtype)], dim=2)
+        return chosen_outputs(outputs, mark.to(outputs.dtype), self.which)
 
 
-def stages(classes: int, vocabulary: int, width: int | None) -> list[tuple[str, list[nn.Module]]]:
-    """Four stages of one unit each: (batch, length) int64, 0 for padding at the end -> (batch, classes)."""
+def stages(
+    classes: int, vocabulary: int, width: int | None, continues: bool = False
+) -> list[tuple[str, list[nn.Module]]]:
+    """Four stages of one unit each: (batch, length) int64, 0 for padding at the end -> (batch, classes).
+
+    ``continues``: (batch, length, classes), of the character behind each place.
+    """
     assert width is not None
+    last: Outputs = "all" if continues else "last"
     return [
         ("embedding", [MarkedVectors(vocabulary, EMBEDDING)]),  # (length, 9)
-        ("lstm1", [MarkedLstm(EMBEDDING, width, is_last=False)]),  # (length, w + 1)
-        ("lstm2", [MarkedLstm(width, width, is_last=True)]),  # (w,)
+        ("lstm1", [MarkedLstm(EMBEDDING, width, "marked")]),  # (length, w + 1)
+        ("lstm2", [MarkedLstm(width, width, last)]),  # (w,)
         ("head", [nn.Linear(width, classes)]),
     ]

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from edge.models.marked_sequences import MarkedVectors, last_output
+from edge.models.marked_sequences import MarkedVectors, Outputs, chosen_outputs
 
 HEADS = 4
 LONGEST_PERIOD = 10_000.0
@@ -39,22 +39,21 @@ class PlacedVectors(MarkedVectors):
 class CausalLayer(nn.Module):
     """Attention to the characters so far, then two linear layers; each is added to its input."""
 
-    def __init__(self, width: int, is_last: bool) -> None:
-        """``is_last``: whether it gives its output at the last character, instead of at all."""
+    def __init__(self, width: int, which: Outputs) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
         self.projections = nn.Linear(width, 3 * width)
         self.output = nn.Linear(width, width)
         self.norm2 = nn.LayerNorm(width)
         self.hidden = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-        self.is_last = is_last
+        self.which = which
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width + 1) -> the same, or (batch, width)."""
+        """(batch, length, width + 1) -> `chosen_outputs`."""
         vectors, mark = x[..., :-1], x[..., -1:]
         vectors = vectors + self._attention(self.norm1(vectors))
         vectors = vectors + self.hidden(self.norm2(vectors))
-        return last_output(vectors, mark) if self.is_last else torch.cat([vectors, mark], dim=2)
+        return chosen_outputs(vectors, mark, self.which)
 
     def _attention(self, x: Tensor) -> Tensor:
         """Written out, so that the same products run, and are counted, on every device."""
@@ -68,12 +67,18 @@ class CausalLayer(nn.Module):
         return result
 
 
-def stages(classes: int, vocabulary: int, width: int | None) -> list[tuple[str, list[nn.Module]]]:
-    """Four stages of one unit each: (batch, length) int64, 0 for padding at the end -> (batch, classes)."""
+def stages(
+    classes: int, vocabulary: int, width: int | None, continues: bool = False
+) -> list[tuple[str, list[nn.Module]]]:
+    """Four stages of one unit each: (batch, length) int64, 0 for padding at the end -> (batch, classes).
+
+    ``continues``: (batch, length, classes), of the character behind each place.
+    """
     assert width is not None
+    last: Outputs = "all" if continues else "last"
     return [
         ("embedding", [PlacedVectors(vocabulary, width)]),  # (length, w + 1)
-        ("layer1", [CausalLayer(width, is_last=False)]),  # (length, w + 1)
-        ("layer2", [CausalLayer(width, is_last=True)]),  # (w,)
+        ("layer1", [CausalLayer(width, "marked")]),  # (length, w + 1)
+        ("layer2", [CausalLayer(width, last)]),  # (w,)
         ("head", [nn.Sequential(nn.LayerNorm(width), nn.Linear(width, classes))]),
     ]

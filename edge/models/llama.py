@@ -3,36 +3,62 @@
 H. Touvron et al., LLaMA: Open and Efficient Foundation Language Models, 2023, https://arxiv.org/abs/2302.13971: no
 biases; RMSNorm before attention and before the hidden units (Zhang and Sennrich, NeurIPS 2019); rotary positions (Su et
 al., RoFormer, 2021); hidden units gated by SiLU (Shazeer, 2020); heads of queries in groups that share keys and values
-(Ainslie et al., EMNLP 2023). The output is that at the last token of a sequence. A layer of width w with heads of
+(Ainslie et al., EMNLP 2023). The output is that at the last token of a sequence, or at each where each is foreseen;
+vectors of padding are 0. A layer of width w with heads of
 queries and keys q and k numbers wide has w (2 q + 2 k) + 3 w h weights for h hidden units, and 2 w of its norms.
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edge.models.marked_sequences import MarkedVectors, last_output
+from edge.models.marked_sequences import Outputs, chosen_outputs
 from edge.protocol.options.llama import LlamaOptions
-
-EPSILON = 1e-5
 
 
 class RootMeanSquareNorm(nn.Module):
     """x / rms(x), with a weight for each number."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, epsilon: float = 1e-5) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
+        self.weight, self.epsilon = nn.Parameter(torch.ones(width)), epsilon
 
     def forward(self, x: Tensor) -> Tensor:
         """(.., width) -> the same."""
         whole = x.float()
-        scaled: Tensor = whole * torch.rsqrt(whole.square().mean(dim=-1, keepdim=True) + EPSILON)
+        scaled: Tensor = whole * torch.rsqrt(whole.square().mean(dim=-1, keepdim=True) + self.epsilon)
         return scaled.to(x.dtype) * self.weight
+
+
+class UnpaddedVectors(nn.Module):
+    """An embedding without a vector of padding, with the mark of `edge.models.marked_sequences` as last channel."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.vectors = nn.Embedding(tokens, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, length) int64, 0 for padding -> (batch, length, width + 1)."""
+        mark = (tokens != 0).unsqueeze(2)
+        vectors: Tensor = self.vectors((tokens - 1).clamp(min=0)) * mark
+        return torch.cat([vectors, mark.to(vectors.dtype)], dim=2)
+
+
+class TiedHead(nn.Module):
+    """Norm, then products with the vectors of an embedding, which stay parameters of that alone."""
+
+    def __init__(self, norm: nn.Module, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.norm, self._of = norm, (embedding,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(.., width) -> (.., tokens)."""
+        return F.linear(self.norm(x), self._of[0].weight)
 
 
 class GroupedAttention(nn.Module):
@@ -93,37 +119,59 @@ class GatedUnits(nn.Module):
 class LlamaLayer(nn.Module):
     """Attention, then gated units; each is added to its input. Padding travels as the last channel."""
 
-    def __init__(self, width: int, options: LlamaOptions, is_last: bool) -> None:
-        """``is_last``: whether it gives its output at the last token, instead of at all."""
+    def __init__(self, width: int, options: LlamaOptions, which: Outputs) -> None:
         super().__init__()
         hidden = options.hidden or -(-8 * width // 3 // 8) * 8
-        self.norm1, self.attention = RootMeanSquareNorm(width), GroupedAttention(width, options)
-        self.norm2, self.hidden = RootMeanSquareNorm(width), GatedUnits(width, hidden)
-        self.is_last = is_last
+        self.norm1, self.attention = RootMeanSquareNorm(width, options.epsilon), GroupedAttention(width, options)
+        self.norm2, self.hidden = RootMeanSquareNorm(width, options.epsilon), GatedUnits(width, hidden)
+        self.which = which
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width + 1) -> the same, or (batch, width)."""
+        """(batch, length, width + 1) -> `chosen_outputs`."""
         vectors, mark = x[..., :-1], x[..., -1:]
         vectors = vectors + self.attention(self.norm1(vectors))
         vectors = vectors + self.hidden(self.norm2(vectors))
-        return last_output(vectors, mark) if self.is_last else torch.cat([vectors, mark], dim=2)
+        return chosen_outputs(vectors, mark, self.which)
 
 
 def stages(
-    classes: int, vocabulary: int, width: int | None, options: LlamaOptions
+    classes: int,
+    vocabulary: int,
+    width: int | None,
+    options: LlamaOptions,
+    continues: bool = False,
+    is_filled: bool = False,
 ) -> list[tuple[str, list[nn.Module]]]:
-    """Four stages of one unit each: (batch, length) int64, 0 for padding at the end -> (batch, classes)."""
+    """Four stages of one unit each: (batch, length) int64, 0 for padding at the end -> (batch, classes).
+
+    ``continues``: the output is (batch, length, classes), of the token behind each place. ``is_filled``: the numbers
+    come from a file, so that layers have no memory yet; a head of other classes is drawn.
+    """
     assert width is not None
     if options.head_width is None and width % (2 * options.heads):
         raise ValueError(
             f"model.width = {width}: must be a multiple of twice the heads, {2 * options.heads}, or name "
             "model.options.head_width"
         )
-    layers = [LlamaLayer(width, options, number == options.layers - 1) for number in range(options.layers)]
-    half = options.layers // 2
+    if options.tied and not continues:
+        options = options.model_copy(update={"tied": False})  # there are classes to tell apart, and no tokens
+    half, last = options.layers // 2, options.layers - 1
+    with torch.device("meta") if is_filled else nullcontext():
+        embedding = UnpaddedVectors(vocabulary - 1, width)
+        layers = [
+            LlamaLayer(width, options, "marked" if number < last else "all" if continues else "last")
+            for number in range(options.layers)
+        ]
+        norm = RootMeanSquareNorm(width, options.epsilon)
+    with torch.device("meta") if is_filled and continues else nullcontext():
+        head = TiedHead(norm, embedding.vectors) if options.tied else nn.Sequential(norm, _products(width, classes))
     return [
-        ("embedding", [MarkedVectors(vocabulary, width)]),
+        ("embedding", [embedding]),
         ("lower", [nn.Sequential(*layers[:half])]),
         ("upper", [nn.Sequential(*layers[half:])]),
-        ("head", [nn.Sequential(RootMeanSquareNorm(width), nn.Linear(width, classes, bias=False))]),
+        ("head", [head]),
     ]
+
+
+def _products(width: int, classes: int) -> nn.Linear:
+    return nn.Linear(width, classes, bias=False)

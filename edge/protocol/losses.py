@@ -9,6 +9,9 @@ numbers, outputs of a number).
 Real targets are standardised for training by mean and standard deviation of the client's own training examples, where
 examples have natural clients, else of all; metrics are in their units. A loss whose targets are not ``scaled`` gets
 them as they are.
+
+Targets of ``tokens`` are (examples, length), `UNCOUNTED` where none is foreseen, and outputs (examples, length,
+tokens); a batch's loss is the mean over tokens, and so is that of an evaluation.
 """
 
 from __future__ import annotations
@@ -22,9 +25,14 @@ from pydantic import Field, field_validator
 
 from edge.protocol.plugins import OptionsRow, PluginOptions, find
 
-CROSS_ENTROPY = "cross-entropy"
-Target = Literal["class", "numbers", "input"]
-"""Classes; real numbers; or the example itself, which the model has to give back"""
+CROSS_ENTROPY, NEXT_TOKEN = "cross-entropy", "next-token"
+MOST_TOKENS = 8192
+"""Of an example"""
+UNCOUNTED = -100
+"""The target of a place where no token is foreseen, as torch's cross-entropy ignores it"""
+Target = Literal["class", "numbers", "input", "tokens"]
+"""Classes; real numbers; the example itself, which the model has to give back; or each of its tokens behind the given
+ones"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,11 @@ class LossRow(OptionsRow):
     scale; None: its first output"""
     is_scaled: bool = True
     """Whether real targets are standardised for training"""
+
+    @property
+    def most_of_an_example(self) -> int:
+        """The most losses that an example has."""
+        return MOST_TOKENS if self.target == "tokens" else 1
 
 
 class HuberOptions(PluginOptions):
@@ -152,6 +165,15 @@ LOSSES: dict[str, LossRow] = {
             "input",
             "rmse",
             is_scaled=False,
+        ),
+        LossRow(
+            NEXT_TOKEN,
+            "of each token from those before it, in nats a token",
+            "Bengio et al., JMLR 2003",
+            PluginOptions,
+            f"{_FUNCTIONS}:cross_entropy",
+            "tokens",
+            "perplexity",
         ),
     )
 }

@@ -383,8 +383,9 @@ class Score(Message, frozen=True):
                 expect(0 <= total <= count, "Score: correct, count", (total, count))
 
     @property
-    def examples(self) -> int | None:
-        """The number of examples whose loss it has; None unless it has any, or where its accuracy is of others."""
+    def losses(self) -> int | None:
+        """How many losses it has, of examples or of tokens; None unless it has any, or where its accuracy is of
+        others."""
         counts = {self.values[of][1] for of in (CORRECT, CROSS_ENTROPY) if of in self.values}
         return counts.pop() if len(counts) == 1 and CROSS_ENTROPY in self.values else None
 

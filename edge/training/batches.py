@@ -15,11 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from edge.data.augment import Profile, prepare, to_device
 from edge.data.registry import Split
 from edge.data.targets import TargetScale
 from edge.protocol.config import TrainConfig
+from edge.protocol.losses import UNCOUNTED, Target
 from edge.protocol.payload import ITEM_NBYTES
 from edge.protocol.rng import keyed_generator
 from edge.training.client_update import Batch
@@ -44,12 +46,12 @@ class Loader:
     repeatedly on a GPU."""
     scale: TargetScale | None = None
     """Of real targets; None: targets are classes"""
-    reconstructs: bool = False
-    """Whether an example's target is the example itself, as the model gets it"""
+    target: Target = "class"
+    """Of ``train.loss``"""
 
     def fetch(self, chosen: Indices, draws: np.random.Generator | None = None) -> Batch:
-        """(x, y) with x as `prepare` returns it, unaugmented without ``draws``; y (batch,) int64, or of real targets
-        (batch, 4, numbers) float32 (`TargetScale.of`)."""
+        """(x, y) with x as `prepare` returns it, unaugmented without ``draws``; y (batch,) int64, of real targets
+        (batch, 4, numbers) float32 (`TargetScale.of`), of tokens (batch, length) int64."""
         targets = self.split.labels[chosen] if self.scale is None else self.scale.of(self.split, chosen)
         labels = to_device(np.asarray(targets), self.device)
         if self.resident:
@@ -64,7 +66,9 @@ class Loader:
         x = prepare(stored, self.profile, draws, ids)
         # Only images have a memory format.
         x = x.contiguous(memory_format=self.memory_format) if x.dim() == 4 else x.contiguous()
-        if self.reconstructs:
+        if self.target == "tokens":
+            return x, next_tokens(x, to_device(self.split.y[chosen], self.device))
+        if self.target == "input":
             own = x.flatten(1)
             scale = torch.zeros_like(own), torch.ones_like(own), torch.full_like(own, torch.nan)
             labels = torch.stack((own, *scale), dim=1)
@@ -160,6 +164,16 @@ class PoissonBatches(LocalBatches):
     def phase(self, purpose: str, epochs: int | None) -> LocalBatches:
         found = super().phase(purpose, epochs)
         return PoissonBatches(found.loader, found.indices, found.config, found.key, found.purposes)
+
+
+def next_tokens(x: Tensor, given: Tensor) -> Tensor:
+    """The class of the token behind each place, (batch, length) int64, `UNCOUNTED` where it is padding or given.
+
+    ``x``: (batch, length) tokens, 0 for padding; ``given``: (batch, 1) tokens at the front that are not foreseen.
+    """
+    behind = F.pad(x[:, 1:], (0, 1))
+    place = torch.arange(1, x.shape[1] + 1, device=x.device)
+    return torch.where((behind != 0) & (place >= given), behind - 1, UNCOUNTED)
 
 
 def cut(indices: Indices, batch: int, drop_last: bool = False) -> Iterator[Indices]:

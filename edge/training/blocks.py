@@ -9,15 +9,18 @@ import importlib
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from edge.models.layers import take_places_first
-from edge.models.registry import ModelRow, model
+from edge.models.registry import MODELS, ModelRow, model
 from edge.models.user_module import make_module, stages_of
 from edge.protocol.config import ModelConfig
 from edge.protocol.options.base import Options
+from edge.protocol.payload import ITEM_NBYTES
 from edge.protocol.plugins import PluginOptions, error_text
 
 Block = tuple[str, nn.Module]
@@ -30,10 +33,14 @@ def load_dotted(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def build(config: ModelConfig, classes: int, inputs: int) -> list[Block]:
+def build(
+    config: ModelConfig, classes: int, inputs: int, continues: bool = False, weights: Path | None = None
+) -> list[Block]:
     """The blocks of a model, initialised by torch's defaults from its current random state.
 
-    ``inputs``: channels, features, or the size of the vocabulary. ValueError if the model cannot be cut into these
+    ``inputs``: channels, features, or the size of the vocabulary. ``continues``: whether every token of a sequence has
+    an output; ``weights``: the file that `pretrained.flat_file` has made of ``model.weights``; without it, and under
+    torch's device without memory, no numbers are read. ValueError if the model cannot be cut into these
     blocks, or cannot have the width.
     """
     row = model(config.name)
@@ -44,9 +51,17 @@ def build(config: ModelConfig, classes: int, inputs: int) -> list[Block]:
         stages = stages_of(row, make_module(row, classes, inputs, width))
     else:
         norm = () if row.norm is None else (config.norm or row.norm,)
-        made = {} if row.options is PluginOptions else {"options": row.options.model_validate(config.options)}
+        made: dict[str, Any] = (
+            {} if row.options is PluginOptions else {"options": row.options.model_validate(config.options)}
+        )
+        if continues:
+            made["continues"] = _can_continue(row)
+        if config.weights is not None:
+            made["is_filled"] = True
         stages = load_dotted(row.stages)(classes, inputs, width, *norm, **made)
         _check_names(row, [name for name, _ in stages])
+    if weights is not None:
+        fill([unit for _, units in stages for unit in units], weights)
     take_places_first(unit for _, units in stages for unit in units)
     if config.blocks == "stages":
         return [(name, units[0] if len(units) == 1 else nn.Sequential(*units)) for name, units in stages]
@@ -55,6 +70,37 @@ def build(config: ModelConfig, classes: int, inputs: int) -> list[Block]:
     count = row.block_count(config.blocks)
     cuts = [0, *balanced_cuts(sizes, count), len(units)]
     return [(f"b{i + 1}", nn.Sequential(*units[cuts[i] : cuts[i + 1]])) for i in range(count)]
+
+
+def _can_continue(row: ModelRow) -> bool:
+    """True; ValueError for a model with one output for all of a sequence."""
+    if row.continues:
+        return True
+    others = ", ".join(other.name for other in MODELS.values() if other.continues)
+    raise ValueError(f"model.name = {row.name!r}: has no output at every token, as train.loss needs; choose {others}")
+
+
+def fill(modules: Sequence[nn.Module], file: Path) -> None:
+    """Map the numbers of a file of `pretrained.flat_file`: of the parameters without memory, or of all, in their order.
+
+    Nothing is written to the file, whatever becomes of the parameters. ValueError for a file of another model.
+    """
+    places = [(part, name) for module in modules for part in module.modules() for name in part._parameters]
+    parameters = [part._parameters[name] for part, name in places]
+    known = [(place, each) for place, each in zip(places, parameters, strict=True) if each is not None]
+    unfilled = [(place, each) for place, each in known if each.is_meta] or known
+    wanted, held = sum(each.numel() for _, each in unfilled), file.stat().st_size // ITEM_NBYTES
+    is_drawn = len(unfilled) < len(known)
+    if held != wanted and not (is_drawn and held > wanted):
+        raise ValueError(
+            f"model.weights: holds {held:,} numbers, and the model has {wanted:,}; its tokens must be those of the "
+            "data (data.text.tokenizer)"
+        )
+    storage = torch.UntypedStorage.from_file(str(file), False, held * ITEM_NBYTES)
+    mapped = torch.empty(0, dtype=torch.float32).set_(storage)  # type: ignore[arg-type]
+    pieces = torch.split(mapped[:wanted], [each.numel() for _, each in unfilled])
+    for ((part, name), each), piece in zip(unfilled, pieces, strict=True):
+        part._parameters[name] = nn.Parameter(piece.view(each.shape))
 
 
 def _check_names(row: ModelRow, names: Sequence[str]) -> None:
@@ -66,12 +112,19 @@ def _check_names(row: ModelRow, names: Sequence[str]) -> None:
         )
 
 
-def method_blocks(config: ModelConfig, classes: int, inputs: int, wrapper: tuple[str, Options] | None) -> list[Block]:
+def method_blocks(
+    config: ModelConfig,
+    classes: int,
+    inputs: int,
+    wrapper: tuple[str, Options] | None,
+    continues: bool = False,
+    weights: Path | None = None,
+) -> list[Block]:
     """The blocks of a model as a method changes it; ``wrapper``: its ``wrap_model`` and options, if it has one.
 
     ValueError as of `build` and `wrapped`, and, naming the model, for one that the method does not take.
     """
-    blocks = build(config, classes, inputs)
+    blocks = build(config, classes, inputs, continues, weights)
     if wrapper is None:
         return blocks
     width = model(config.name).width if config.width is None else config.width

@@ -224,13 +224,16 @@ def plain_loss(net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
 
 
 def mean_loss(net: BlockModel, batches: Batches) -> float:
-    """Mean loss of the model, in evaluation mode, over these examples; 0 without any. Training mode after."""
+    """Mean loss of the model, in evaluation mode, over these examples, or their tokens; 0 without any.
+
+    Training mode after.
+    """
     total, count = 0.0, 0
     net.train_mode(False)
     with torch.no_grad():
         for x, y in batches():
             total += float(net.criterion.total(net.run(x), y))
-            count += len(y)
+            count += net.criterion.count(y)
     net.train_mode(True)
     return total / max(count, 1)
 

@@ -171,6 +171,11 @@ def empty_examples(shape: Shape, kind: ExampleKind, examples: int = EXAMPLES) ->
     return torch.empty((examples, *shape), device=META, dtype=torch.int64 if kind == "tokens" else torch.float32)
 
 
+def is_without_memory() -> bool:
+    """Whether modules that are made now have no numbers."""
+    return torch.empty(0).is_meta
+
+
 def modules_without_memory(make: Callable[[], list[Block]]) -> list[nn.Module]:
     """The modules of a model's blocks, in order."""
     with META:

@@ -2,6 +2,7 @@
 
 Batches have classes as (examples,) int64. Real targets are (examples, 4, numbers) float32: the targets in units, mean
 and standard deviation by which training standardises them, and the error of the naive forecast (`edge.data.targets`).
+Tokens that are foreseen are (examples, length) int64, `UNCOUNTED` elsewhere.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from edge.protocol.config import TrainConfig
+from edge.protocol.losses import UNCOUNTED
 from edge.training.blocks import load_dotted
 
 TARGET, MEAN, STD, NAIVE = range(4)
@@ -33,6 +35,10 @@ class Criterion:
     def total(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The sum over the examples; a scalar."""
         return self.each(outputs, y).sum()
+
+    def count(self, y: Tensor) -> int:
+        """How many losses `total` adds up: one for each example."""
+        return len(y)
 
     def each(self, outputs: Tensor, y: Tensor) -> Tensor:
         """(examples,). ValueError for a loss of a user's own of another shape."""
@@ -75,6 +81,29 @@ class CrossEntropy(Criterion):
         return F.cross_entropy(outputs, y, reduction="sum")
 
 
+class NextToken(Criterion):
+    """The loss of language models: means are over all tokens of a batch, whatever example they are of."""
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """A scalar, of outputs (examples, length, tokens)."""
+        return F.cross_entropy(outputs.flatten(0, 1), y.flatten(), ignore_index=UNCOUNTED)
+
+    def total(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """A scalar."""
+        return F.cross_entropy(outputs.flatten(0, 1), y.flatten(), ignore_index=UNCOUNTED, reduction="sum")
+
+    def count(self, y: Tensor) -> int:
+        """The tokens that are foreseen."""
+        return int((y != UNCOUNTED).sum())
+
+    def each(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """(examples,): the mean over an example's tokens."""
+        losses = F.cross_entropy(outputs.transpose(1, 2), y, ignore_index=UNCOUNTED, reduction="none")
+        return losses.sum(1) / (y != UNCOUNTED).sum(1)
+
+
 def criterion(train: TrainConfig) -> Criterion:
     """That of ``train.loss``."""
-    return CrossEntropy() if train.is_cross_entropy else Criterion(train)
+    if train.is_cross_entropy:
+        return CrossEntropy()
+    return NextToken(train) if train.loss_row[0].target == "tokens" else Criterion(train)

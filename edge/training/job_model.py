@@ -25,6 +25,7 @@ from torch import nn
 
 from edge.data.atomic_cache import CacheError, build_once, text_once, warn_cache_unusable
 from edge.data.registry import DataSet
+from edge.models import pretrained
 from edge.models.registry import ModelRow, model
 from edge.protocol.config import Job, ModelConfig, ModelProfile, TensorAxes, TrainConfig
 from edge.protocol.operations import KINDS
@@ -41,6 +42,7 @@ from edge.training.counts import (
     ModelCounts,
     count_blocks,
     empty_examples,
+    is_without_memory,
     modules_without_memory,
     output_shapes,
     subnetwork_flops,
@@ -60,8 +62,11 @@ MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.
 
 
 def model_outputs(train: TrainConfig, dataset: DataSet) -> int:
-    """The outputs of a model: classes, those of a loss for each real target, or as many as an example has numbers."""
+    """The outputs of a model: classes, tokens but for padding, those of a loss for each real target, or as many as an
+    example has numbers."""
     row, options = train.loss_row
+    if row.target == "tokens":
+        return dataset.inputs - 1
     if row.target == "class":
         return dataset.classes
     return (math.prod(dataset.shape) if row.target == "input" else dataset.numbers) * row.outputs(options)
@@ -87,13 +92,32 @@ class JobModel:
     def blocks(self, config: ModelConfig | None = None, rank: int | None = None) -> list[Block]:
         """Its blocks, initialised from torch's current random state; ``config``: of a variant of the model; ``rank``:
         of its adapters, if it is not the job's."""
-        blocks = method_blocks(config or self.job.model, self.dataset.classes, self.dataset.inputs, self._wrapper)
+        config, weights = config or self.job.model, None if is_without_memory() else self._weights
+        continues = self.dataset.targets.continues
+        blocks = method_blocks(config, self.dataset.classes, self.dataset.inputs, self._wrapper, continues, weights)
         if self.job.adapter.kind is not None:
             blocks = adapted(blocks, self.job.adapter if rank is None else self.job.adapter.of_rank(rank))
         plan = self.job.submodels
         if plan is not None and plan.has_own_statistics:
             add_statistics(blocks, plan.rates)
         return blocks
+
+    @cached_property
+    def _weights(self) -> Path | None:
+        """The numbers of ``model.weights`` in the cache; ValueError for others than those of the run."""
+        config = self.job.model
+        if config.weights is None:
+            return None
+        assert self.row.files is not None
+        path = pretrained.located(config.weights)
+        content = pretrained.sha256(path)
+        if config.weights_sha256 not in (None, content):
+            raise ValueError(
+                f"model.weights = {config.weights!r}: {path} has the hash {content}, and the run's weights have "
+                f"{config.weights_sha256}; copy these here"
+            )
+        numbers_of = importlib.import_module(self.row.files).numbers_of
+        return pretrained.flat_file(path, content, self.row.name, numbers_of, self.cache)
 
     @property
     def _wrapper(self) -> tuple[str, Options] | None:
@@ -127,8 +151,8 @@ class JobModel:
         facts += [self.dataset.inputs, torch.__version__]
         name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
         numbers = sum(each.numel() for each in base)
-        if not numbers or self.own_modules:  # a user's module may change without its name
-            return
+        if not numbers or self.own_modules or self.job.model.weights is not None:
+            return  # a user's module may change without its name; and weights are mapped already
 
         def fill(folder: Path) -> None:
             with (folder / BASE_FILE).open("wb") as file:
@@ -406,6 +430,8 @@ def cached_path(
     ]
     if row.children or dataset.kind != "image":
         facts += [dataset.kind, dataset.vocabulary, row.width, row.blocks, row.children]
+    if dataset.targets.continues:
+        facts.append(dataset.target)
     if wrapper is not None:
         function, options = wrapper
         module = importlib.import_module(function.partition(":")[0])

@@ -142,9 +142,8 @@ class LocalTrainer:
 
     def _loader(self, split: Split, resident: bool = False) -> Loader:
         profile = fitted(self.profile, self.data.train)
-        reconstructs = self.job.train.loss_row[0].target == "input"
-        memory_format = self.model.memory_format
-        return Loader(split, profile, self.device, memory_format, resident, self._target_scale, reconstructs)
+        target, memory_format = self.job.train.loss_row[0].target, self.model.memory_format
+        return Loader(split, profile, self.device, memory_format, resident, self._target_scale, target)
 
     @cached_property
     def _target_scale(self) -> TargetScale | None:

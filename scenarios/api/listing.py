@@ -146,7 +146,8 @@ def _row(kind: str, row: Any, name: str) -> Row:
             shown = ("name", "title", "classes", "kind", "shape", "vocabulary", "source")
             data = find_data(name, None, cache_folder())
             return {key: getattr(row, key) for key in shown} | {
-                "real_targets": row.numbers,
+                "real_targets": row.numbers if row.target == "numbers" else 0,
+                "targets": row.target_text,
                 "natural_clients": row.id_column is not None,
                 "found": data,
             }

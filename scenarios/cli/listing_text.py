@@ -101,9 +101,7 @@ def _dataset_details(row: Row) -> list[str]:
     kind += f" of a vocabulary of {row['vocabulary']}" if row["vocabulary"] else ""
     shape = "x".join(map(str, row["shape"])) + kind
     natural = ", with the author of each example" if row["natural_clients"] else ""
-    many = "s" * (row["real_targets"] > 1)
-    targets = f"{row['real_targets']} real target{many}" if row["real_targets"] else f"{row['classes']} classes"
-    return [f"{targets}, {shape}{natural}; {row['source']}", f"found: {row['found'] or 'not found'}"]
+    return [f"{row['targets']}, {shape}{natural}; {row['source']}", f"found: {row['found'] or 'not found'}"]
 
 
 def _metric_details(row: Row) -> list[str]:
@@ -113,7 +111,12 @@ def _metric_details(row: Row) -> list[str]:
 
 
 def _loss_details(row: Row) -> Iterator[str]:
-    targets = {"class": "classes", "numbers": "real numbers", "input": "the example itself"}[row["target"]]
+    targets = {
+        "class": "classes",
+        "numbers": "real numbers",
+        "input": "the example itself",
+        "tokens": "the next tokens",
+    }[row["target"]]
     yield f"targets: {targets}; runs are judged by {row['score']}"
     yield from _plugin_details(row)
 

@@ -14,8 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 from edge.data.content import restore_content
 from edge.data.own_files import kept
 from edge.data.registry import DataError, dataset, is_arrays
-from edge.protocol.config import FileReading, SeriesReading
+from edge.protocol.config import FileReading, SeriesReading, TextReading
 from edge.protocol.home import expanded
+from edge.protocol.losses import NEXT_TOKEN
 from scenarios.config.cache import cache_folder
 from scenarios.config.errors import ScenarioError
 from scenarios.config.fleet_files import ARRAYS, DATA_FILE
@@ -23,8 +24,9 @@ from scenarios.config.tables import TomlValue, leaves, set_value, value_at
 
 READING = "data.reading"
 SERIES = "data.series"
+TEXT = "data.text"
 NAME = "data.name"
-_READING, _SERIES = TypeAdapter(FileReading), TypeAdapter(SeriesReading)
+_READING, _SERIES, _TEXT = TypeAdapter(FileReading), TypeAdapter(SeriesReading), TypeAdapter(TextReading)
 
 
 def named(given: Mapping[str, TomlValue], beneath: Mapping[str, TomlValue], source: str) -> dict[str, TomlValue]:
@@ -40,31 +42,36 @@ def named(given: Mapping[str, TomlValue], beneath: Mapping[str, TomlValue], sour
         raise ScenarioError(
             f"{NAME} = {name!r}: {DATA_FILE} = {file!r} is the data set; leave one out", key=NAME, source=source
         )
-    if not any(key == DATA_FILE or key.startswith((f"{READING}.", f"{SERIES}.")) for key in keys):
+    if not any(key == DATA_FILE or key.startswith((f"{READING}.", f"{SERIES}.", f"{TEXT}.")) for key in keys):
         return {}
-    reading, windows = (_laid_over(keys, beneath, table) for table in (READING, SERIES))
+    reading, windows, pieces = (_laid_over(keys, beneath, table) for table in (READING, SERIES, TEXT))
     try:
         how = _READING.validate_python(reading)
         series = _SERIES.validate_python(windows) if windows else None
+        text = _TEXT.validate_python(pieces) if pieces else None
     except ValidationError:  # its keys are refused with all others
         return {}
-    for table, is_given in ((READING, how != FileReading()), (SERIES, series is not None)):
+    given_tables = ((READING, how != FileReading()), (SERIES, series is not None), (TEXT, text is not None))
+    for table, is_given in given_tables:
         if is_given and not isinstance(file, str):
             raise ScenarioError(f"{table}: says how {DATA_FILE} is read, and there is none", key=table, source=source)
     if not isinstance(file, str):
         return {}
-    if series is not None and how != FileReading():
-        why = f"{READING}: {SERIES} says how {DATA_FILE} is read; leave one of them out"
-        raise ScenarioError(why, key=READING, source=source)
+    said = [table for table, is_given in given_tables if is_given]
+    if len(said) > 1:
+        why = f"{said[0]}: {said[1]} says how {DATA_FILE} is read; leave one of them out"
+        raise ScenarioError(why, key=said[0], source=source)
     if not file.strip():
         raise ScenarioError(f"{DATA_FILE} = {file!r}: names no file", key=DATA_FILE, source=source)
     try:
-        name, clients = kept(expanded(file), how, cache_folder(), series)
+        name, clients = kept(expanded(file), how, cache_folder(), series or text)
     except (ValueError, RuntimeError, OSError) as error:
         raise ScenarioError(f"{DATA_FILE}: {error}", key=DATA_FILE, source=source) from None
     own: dict[str, TomlValue] = {NAME: name}
     if series is not None:
         own["data.augment"] = "standardise-client"
+    if text is not None:
+        own["train.loss"] = NEXT_TOKEN
     if clients:
         own |= {"data.partition.kind": "natural", "data.clients": clients}
     return {key: value for key, value in own.items() if key not in keys or key == NAME}
@@ -78,12 +85,6 @@ def _laid_over(keys: Mapping[str, TomlValue], beneath: Mapping[str, TomlValue], 
         if key.startswith(f"{table}."):
             set_value(said, key.removeprefix(f"{table}."), value)
     return said
-
-
-def laid_over(tables: dict[str, TomlValue], beneath: Mapping[str, TomlValue], source: str) -> None:
-    """Say in these tables, in place, which data set their ``data.file`` is."""
-    for key, value in named(tables, beneath, source).items():
-        set_value(tables, key, value)
 
 
 def restored(tables: Mapping[str, TomlValue], folder: Path) -> None:

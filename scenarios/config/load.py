@@ -32,14 +32,14 @@ from edge.protocol.options.base import Options
 from edge.protocol.plugins import PluginOptions, is_own
 from edge.protocol.spelling import closest, nearest
 from edge.training.metrics.registry import metric_rows
-from scenarios.config import data_file, plugin_errors, quantities, search_path, validation
+from scenarios.config import plugin_errors, quantities, search_path, validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
 from scenarios.config.errors import COMMAND_LINE
 from scenarios.config.errors import ScenarioError as ScenarioError
 from scenarios.config.plugin_points import BY_KEY, BY_OPTIONS, PLUGIN_POINTS
 from scenarios.config.schema import EvalSection, Scenario, all_fields, without_nones
 from scenarios.config.tables import TomlValue, leaves, set_value
-from scenarios.config.toml_source import FILES, ValueOrigin, extended, find, is_recorded, read
+from scenarios.config.toml_source import FILES, ValueOrigin, extended, find, is_recorded, named_files, read
 from scenarios.config.value_types import type_text
 
 Source = str | Mapping[str, TomlValue]
@@ -96,7 +96,7 @@ def load(
             default, is_resolved = path.name, is_recorded(path)
             name, tables = path.stem, read(path)
         sources = ValueOrigin(default, tables)
-        for key, value in {**overrides, **data_file.named(overrides, tables, origin)}.items():
+        for key, value in {**overrides, **named_files(overrides, tables, origin)}.items():
             try:
                 set_value(tables, key, value)
             except ValueError as error:

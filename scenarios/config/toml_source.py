@@ -12,10 +12,10 @@ from pathlib import Path
 from costmodel.files import parse_toml, read_bytes
 from edge.data.locate import is_file
 from edge.protocol.spelling import nearest
-from scenarios.config import data_file, fleet_files
+from scenarios.config import data_file, fleet_files, model_weights
 from scenarios.config.errors import Argument, ScenarioError
 from scenarios.config.plugin_points import WHOLE
-from scenarios.config.tables import TomlValue, leaves
+from scenarios.config.tables import TomlValue, leaves, set_value
 
 FILES = Path(__file__).parent / "files"
 LARGEST_NBYTES = 32_000_000
@@ -89,8 +89,19 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, TomlValue]:
     if is_recorded(path):  # it says which data the run had, and may have them
         data_file.restored(raw, path.parent)
     else:
-        data_file.laid_over(raw, beneath, path.name)
+        _lay_over(raw, beneath, path.name)
     return merged(beneath, raw)
+
+
+def _lay_over(tables: dict[str, TomlValue], beneath: Mapping[str, TomlValue], source: str) -> None:
+    """Say in these tables, in place, what the data and weights that they name are."""
+    for key, value in named_files(tables, beneath, source).items():
+        set_value(tables, key, value)
+
+
+def named_files(given: Mapping[str, TomlValue], beneath: Mapping[str, TomlValue], source: str) -> dict[str, TomlValue]:
+    """Dotted key -> value of what ``data.file`` and ``model.weights`` of these tables say (`data_file.named`)."""
+    return data_file.named(given, beneath, source) | model_weights.named(given, beneath, source)
 
 
 def extended(tables: Mapping[str, TomlValue]) -> tuple[str, dict[str, TomlValue]]:
@@ -98,13 +109,13 @@ def extended(tables: Mapping[str, TomlValue]) -> tuple[str, dict[str, TomlValue]
     raw = dict(tables)
     base = raw.pop("extends", None)
     if base is None:
-        data_file.laid_over(raw, {}, UNNAMED)
+        _lay_over(raw, {}, UNNAMED)
         return UNNAMED, raw
     if not isinstance(base, str):
         raise ScenarioError(f"extends = {base!r}: must be the name of a scenario or a file", key="extends")
     path = find(base)
     beneath = read(path)
-    data_file.laid_over(raw, beneath, UNNAMED)
+    _lay_over(raw, beneath, UNNAMED)
     return path.stem, merged(beneath, raw)
 
 

@@ -26,12 +26,12 @@ from costmodel.fleet.devices import devices, networks
 from costmodel.units import format_rate, format_seconds
 from edge.data.json_partition import parts_beside
 from edge.data.registry import DataSet
-from edge.models.registry import MODELS, ModelRow
+from edge.models.registry import MODELS, ModelRow, model
 from edge.protocol.better import LOWER
 from edge.protocol.codecs.registry import make_codec
 from edge.protocol.codecs.update_codec import most_levels
 from edge.protocol.config import AdapterConfig, PrivacyConfig, TrainConfig
-from edge.protocol.losses import LOSSES
+from edge.protocol.losses import CROSS_ENTROPY, LOSSES, NEXT_TOKEN
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.optimizers import SGD
 from edge.protocol.options.base import Options
@@ -230,19 +230,29 @@ def of_loss(method: Method, options: Options, train: TrainConfig) -> Contradicti
 def of_targets(scenario: Scenario, data: DataSet) -> Contradictions:
     """Losses of other targets than the data set has, and metrics that they cannot give."""
     train, row = scenario.train, scenario.train.loss_row[0]
-    has = "numbers" if data.numbers else "class"
+    has = data.target
     if row.target not in (has, "input"):
         fitting = [name for name, other in LOSSES.items() if other.target in (has, "input")]
-        real = "real numbers" if data.numbers else "classes"
+        real = {"class": "classes", "numbers": "real numbers", "tokens": "the tokens themselves"}[has]
         choose = f"choose train.loss among {', '.join(fitting)}"
         yield "train.loss", f"train.loss = {train.loss!r}: the targets of {data.name} are {real}; {choose}"
     if row.target == "input" and data.kind == "tokens":
         why = f"the examples of {data.name} are tokens, which are no numbers to give back"
-        yield "train.loss", f"train.loss = {train.loss!r}: {why}; choose cross-entropy"
-    given = "class" if row.target == "class" else "numbers"
+        choose = NEXT_TOKEN if data.targets.continues else CROSS_ENTROPY
+        yield "train.loss", f"train.loss = {train.loss!r}: {why}; choose {choose}"
+    if row.target == "tokens" == has:
+        try:
+            made = model(scenario.model.name)
+        except ValueError:  # refused elsewhere
+            return
+        if not made.continues and not made.children:
+            takers = ", ".join(each.name for each in MODELS.values() if each.continues)
+            why = f"{made.name} has one output for a sequence, and train.loss = {train.loss!r} needs one at every token"
+            yield "model.name", f"model.name: {why}; choose {takers}"
+    given = "numbers" if row.target == "input" else row.target
     for metric in metric_rows(scenario.eval.metrics, train.score):
-        if metric.targets not in ("any", given):
-            needs = "classes" if metric.targets == "class" else "real targets"
+        if metric.targets != "any" and given not in metric.targets.split("|"):
+            needs = "real targets" if metric.targets == "numbers" else "classes"
             why = f"{metric.name} needs {needs}, and train.loss = {train.loss!r} has none"
             yield "eval.metrics", f"eval.metrics: {why}; leave it out"
         elif metric.needs_windows and not data.targets.window:

@@ -354,7 +354,8 @@ class _Measuring:
         return values
 
     def _values(self, evaluations: Sequence[Evaluate]) -> dict[int, Values]:
-        tasks = [PoolTask(message, validator=ReplyValidator(self.scope.quantities)) for message in evaluations]
+        validator = ReplyValidator(self.scope.quantities, most_losses=self.job.train.loss_row[0].most_of_an_example)
+        tasks = [PoolTask(message, validator=validator) for message in evaluations]
         return _by_client(result(Scoring(self.workers, tasks).wait(), self.scope))
 
 

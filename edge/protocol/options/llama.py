@@ -24,6 +24,10 @@ class LlamaOptions(PluginOptions):
     """Gated hidden units; by default 8/3 of the width, rounded up to a multiple of 8."""
     theta: float = Field(default=10_000.0, gt=0)
     """Base of the periods of rotary positions."""
+    epsilon: float = Field(default=1e-5, gt=0, lt=1)
+    """Added to the mean square that RMSNorm divides by."""
+    tied: bool = False
+    """Whether the head's products are those with the vectors of the embedding; for tokens that are foreseen."""
 
     @model_validator(mode="after")
     def _heads_share(self) -> Self:

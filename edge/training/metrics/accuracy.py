@@ -1,4 +1,4 @@
-"""The share of examples whose largest logit is that of their class."""
+"""The share of examples, or of tokens, whose largest logit is that of their class."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ class Accuracy(Metric):
     """In [0, 1]."""
 
     def measure(self, net: BlockModel, x: Tensor, y: Tensor, logits: Tensor) -> Sums:
-        """The number of correct examples."""
-        return {"": (int((logits.argmax(dim=1) == y).sum()), len(y))}
+        """The number of correct ones; places where no token is foreseen equal no class."""
+        return {"": (int((logits.argmax(dim=-1) == y).sum()), net.criterion.count(y))}

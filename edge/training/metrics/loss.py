@@ -1,4 +1,4 @@
-"""The mean loss of examples, summed in float64."""
+"""The mean loss of examples, or of tokens, summed in float64."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ class MeanLoss(Metric):
     def measure(self, net: BlockModel, x: Tensor, y: Tensor, logits: Tensor) -> Sums:
         """The sum of the losses."""
         targets = y.double() if y.is_floating_point() else y
-        return {"": (float(net.criterion.total(logits.double(), targets)), len(y))}
+        return {"": (float(net.criterion.total(logits.double(), targets)), net.criterion.count(y))}

@@ -40,8 +40,9 @@ class MetricRow:
     finish: str | None = None
     """``module:function`` of part -> (sum, number), which gives the metric's one value once these are added; None: each
     part's value is sum / number. Never torch."""
-    targets: Literal["any", "class", "numbers"] = "any"
-    """The targets that it is measured on: classes, or real ones, also those of a reconstruction"""
+    targets: Literal["any", "class", "numbers", "class|tokens"] = "any"
+    """The targets that it is measured on: classes, perhaps tokens as well; or real ones, also those of a
+    reconstruction"""
     is_share: bool = False
     """Whether its values are shares in [0, 1], which are written as percentages"""
     losses: tuple[str, ...] = ()
@@ -68,7 +69,9 @@ class MetricRow:
 METRICS: dict[str, MetricRow] = {
     row.name: row
     for row in (
-        MetricRow(ACCURACY, "accuracy", "edge.training.metrics.accuracy:Accuracy", targets="class", is_share=True),
+        MetricRow(
+            ACCURACY, "accuracy", "edge.training.metrics.accuracy:Accuracy", targets="class|tokens", is_share=True
+        ),
         MetricRow(LOSS, "the loss of train.loss", "edge.training.metrics.loss:MeanLoss", LOWER),
         MetricRow(
             "class-accuracy",
@@ -146,8 +149,8 @@ METRICS: dict[str, MetricRow] = {
             "edge.training.metrics.loss:MeanLoss",
             LOWER,
             finish="edge.training.metrics.finishing:perplexity",
-            targets="class",
-            losses=("cross-entropy",),
+            targets="class|tokens",
+            losses=("cross-entropy", "next-token"),
         ),
         MetricRow(
             "hessian",

@@ -25,7 +25,7 @@ def test_fractions_or_several_numbers_are_real_targets() -> None:
     one, several = dataset(X, Y, kind="features"), dataset(X, np.stack([Y, Y], 1), kind="features")
     assert (one.row.numbers, one.row.classes, several.row.numbers) == (1, 1, 2)
     assert (one.train.y.dtype, one.train.y.shape, len(one.test.y)) == (np.dtype("float32"), (16, 1), 4)
-    assert repr(one).endswith("features (2,), 1 real targets>")
+    assert repr(one).endswith("features (2,), 1 real target>")
     assert dataset(X, np.arange(20) % 2, kind="features").row.numbers == 0
     assert dataset(X, np.arange(20), kind="features", targets="numbers").row.numbers == 1
     assert named(arrays_name(several.row)) == several.row

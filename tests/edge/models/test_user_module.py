@@ -58,7 +58,7 @@ def test_a_module_that_is_no_chain_of_blocks_is_refused_with_the_reason(name: st
     row = replace(row, width=None) if name == "broken" else row
     x = torch.zeros(2, 5) if flat else torch.linspace(-1, 1, 128).view(2, 1, 8, 8)
     with pytest.raises(ValueError, match=f"model.name = '{name}': {NETS}:{name}: .*{complaint}"):
-        check_chain(row, make_module(row, 10, x.shape[1], row.width), x, 10)
+        check_chain(row, make_module(row, 10, x.shape[1], row.width), x, (10,))
 
 
 def test_neither_a_row_nor_a_bare_class_brings_torch_into_the_process_that_reads_scenarios() -> None:

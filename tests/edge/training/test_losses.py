@@ -78,7 +78,7 @@ def test_the_cross_entropy_of_classifiers_is_torchs_to_the_bit() -> None:
 def test_every_loss_names_what_its_runs_are_judged_by() -> None:
     assert {name: row.score for name, row in LOSSES.items()} == {
         "cross-entropy": "accuracy", "mse": "rmse", "mae": "mae", "huber": "rmse", "pinball": "pinball",
-        "gaussian-nll": "loss", "bce": "f1", "reconstruction": "rmse",
+        "gaussian-nll": "loss", "bce": "f1", "reconstruction": "rmse", "next-token": "perplexity",
     }  # fmt: skip
     options = {name: row.options() for name, row in LOSSES.items()}
     outputs = {name: row.outputs(options[name]) for name, row in LOSSES.items()}

@@ -25,7 +25,7 @@ from costmodel import units
 from costmodel.fleet.devices import devices, networks
 from edge.data.registry import DATASETS
 from edge.models.registry import MODELS
-from edge.protocol.config import SeriesReading
+from edge.protocol.config import SeriesReading, TextReading
 from edge.protocol.losses import LOSSES
 from edge.protocol.optimizers import OPTIMIZERS
 from scenarios.config import schema
@@ -85,6 +85,8 @@ def _of(kind: Any, bounds: list[Any], key: str) -> st.SearchStrategy[Any]:
         return _numbers(kind, bounds)
     if kind is SeriesReading:
         return st.sampled_from([{"target": "load"}, {"target": "load", "window": 3, "step": "1 h"}, {"window": 2}])
+    if kind is TextReading:
+        return st.sampled_from([{"length": 8}, {"tokenizer": "bytes", "every": 3}, {"every": 64}, {"template": "x"}])
     if kind is schema.StopTarget:
         return st.sampled_from([{"metric": "accuracy", "above": 0.9}, {"metric": "rmse", "below": 2.0}])
     if kind is Any:
