@@ -18,6 +18,7 @@ from typing import Any
 
 from edge.data.registry import ExampleKind
 from edge.protocol.config import CPU, Norm
+from edge.protocol.options.causal_lm import CausalLmOptions
 from edge.protocol.options.llama import LlamaOptions
 from edge.protocol.plugins import PluginOptions, find, is_own
 
@@ -101,6 +102,8 @@ class ModelRow:
     """The module that reads its pretrained numbers (``model.weights``): ``options_of(path)``, ``model.width`` and
     ``model.options`` of those; and ``numbers_of(path)``, its tensors in the order of its parameters. ``stages`` then
     takes ``is_filled``, and may leave numbers that are read without memory."""
+    is_replayed: bool = True
+    """Whether its steps can run as the kernels that one of them called"""
     norm: Norm | None = None
     """The model's own normalisation, ``batch``, ``group`` or ``none``, if ``model.norm`` can replace it; else None."""
 
@@ -289,6 +292,16 @@ _ROWS = (
         options=LlamaOptions,
         continues=True,
         files="edge.models.llama_files",
+    ),
+    replace(
+        _flat("transformers", "A causal model of transformers, in a folder", "tokens", None, "decoder", 1),
+        stages="edge.models.causal_lm:stages",
+        family=ATTENTION,
+        options=CausalLmOptions,
+        defaults={},
+        continues=True,
+        files="edge.models.causal_lm_files",
+        is_replayed=False,
     ),
 )
 MODELS: dict[str, ModelRow] = {row.name: row for row in _ROWS}

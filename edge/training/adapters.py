@@ -43,10 +43,13 @@ class LowRank(nn.Module):
 class LowRankLinear(nn.Module):
     """A linear layer and its adapter."""
 
-    def __init__(self, base: nn.Linear, config: AdapterConfig) -> None:
+    def __init__(self, base: nn.Module, config: AdapterConfig) -> None:
+        """``base``: as `_is_linear`."""
         super().__init__()
         self.base = base
-        self.adapter = LowRank(base.in_features, base.out_features, config)
+        sides: tuple[int, int] = base.weight.shape  # type: ignore[assignment]
+        outputs, inputs = sides if isinstance(base, nn.Linear) else sides[::-1]
+        self.adapter = LowRank(inputs, outputs, config)
 
     def forward(self, x: Tensor) -> Tensor:
         """(.., inputs) -> (.., outputs)."""
@@ -148,8 +151,7 @@ def _with_adapters(block: str, module: nn.Module, config: AdapterConfig, unmatch
         if not matching:
             continue
         unmatched -= matching
-        kind = LowRankLinear if isinstance(layer, nn.Linear) else LowRankConvolution
-        wrapped = kind(layer, config)  # type: ignore[arg-type]
+        wrapped = LowRankConvolution(layer, config) if isinstance(layer, nn.Conv2d) else LowRankLinear(layer, config)
         if config.aggregate == "ffa":
             _freeze(wrapped.adapter.a)
         if not path:
@@ -166,8 +168,13 @@ def _targets(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """(path, layer) of the layers that may have adapters."""
     for path, layer in module.named_modules():
         is_pointwise = isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1) and layer.groups == 1
-        if isinstance(layer, nn.Linear) or is_pointwise:
+        if _is_linear(layer) or is_pointwise:
             yield path, layer
+
+
+def _is_linear(layer: nn.Module) -> bool:
+    """Whether it is a linear layer: torch's, or GPT-2's of transformers, whose weights are (inputs, outputs)."""
+    return isinstance(layer, nn.Linear) or (type(layer).__name__ == "Conv1D" and hasattr(layer, "nf"))
 
 
 def _freeze(parameter: nn.Parameter) -> None:

@@ -85,11 +85,9 @@ def fill(modules: Sequence[nn.Module], file: Path) -> None:
 
     Nothing is written to the file, whatever becomes of the parameters. ValueError for a file of another model.
     """
-    places = [(part, name) for module in modules for part in module.modules() for name in part._parameters]
-    parameters = [part._parameters[name] for part, name in places]
-    known = [(place, each) for place, each in zip(places, parameters, strict=True) if each is not None]
-    unfilled = [(place, each) for place, each in known if each.is_meta] or known
-    wanted, held = sum(each.numel() for _, each in unfilled), file.stat().st_size // ITEM_NBYTES
+    known = list(dict.fromkeys(each for module in modules for each in module.parameters()))
+    unfilled = [each for each in known if each.is_meta] or known
+    wanted, held = sum(each.numel() for each in unfilled), file.stat().st_size // ITEM_NBYTES
     is_drawn = len(unfilled) < len(known)
     if held != wanted and not (is_drawn and held > wanted):
         raise ValueError(
@@ -98,9 +96,12 @@ def fill(modules: Sequence[nn.Module], file: Path) -> None:
         )
     storage = torch.UntypedStorage.from_file(str(file), False, held * ITEM_NBYTES)
     mapped = torch.empty(0, dtype=torch.float32).set_(storage)  # type: ignore[arg-type]
-    pieces = torch.split(mapped[:wanted], [each.numel() for _, each in unfilled])
-    for ((part, name), each), piece in zip(unfilled, pieces, strict=True):
-        part._parameters[name] = nn.Parameter(piece.view(each.shape))
+    pieces = torch.split(mapped[:wanted], [each.numel() for each in unfilled])
+    filled = {each: nn.Parameter(piece.view(each.shape)) for each, piece in zip(unfilled, pieces, strict=True)}
+    for part in (part for module in modules for part in module.modules()):
+        for name, each in part._parameters.items():
+            if each in filled:  # tied ones are in several places
+                part._parameters[name] = filled[each]
 
 
 def _check_names(row: ModelRow, names: Sequence[str]) -> None:

@@ -106,7 +106,7 @@ def test_a_backbone_computes_what_the_published_code_computes(name: str) -> None
 # --- width ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "transformers"])  # it is what a folder says
 def test_a_row_says_what_its_file_builds(name: str) -> None:
     row = model(name)
     with torch.device("meta"):

