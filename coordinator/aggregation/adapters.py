@@ -11,10 +11,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregation.server import Model, ServerContext, ServerExtension
+from coordinator.aggregation.server import GLOBAL, Model, ServerContext, ServerExtension, ServerStrategy
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL
 
@@ -98,6 +99,10 @@ class StepProducts:
             a, b = next(pieces), next(pieces)
             products.add(a, b, weight)
 
+    def mean(self, key: str) -> list[Matrix]:
+        """(outputs, inputs) the mean of products of each adapter in the vector of this key."""
+        return [b @ a for a, b in (products.mean() for products in self.of_key[key])]
+
     def cut(self, key: str, tensors: TensorShapes) -> NDArray[np.float32]:
         """The vector of this key with adapters of the ranks in ``tensors``, nearest to the mean of products."""
         pieces: list[Matrix] = []
@@ -110,6 +115,30 @@ class StepProducts:
         both = [products.gap() for of_key in self.of_key.values() for products in of_key]
         apart, whole = math.fsum(apart for apart, _ in both), math.fsum(whole for _, whole in both)
         return math.sqrt(apart / whole) if whole > 0 else None
+
+
+class ProductServer(ServerStrategy):
+    """A server side that keeps the adapters of a step's updates, and averages all else as FedAvg does."""
+
+    def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
+        super().__init__(setup, extensions)
+        self._products = StepProducts()
+
+    def accumulate(self, reply: Update) -> None:
+        """Keep the adapters of an update until the step."""
+        assert self.setup.submodels is not None
+        slices = self.setup.submodels.slices(reply.variant)
+        vectors = dict(reply.payload.get(MODEL, {}))
+        for key in self.setup.adapters:
+            if key in vectors:
+                weight = self.weight(reply, GLOBAL, key)
+                self._products.add(key, vectors.pop(key).data, slices.tensors[key], weight)
+        super().accumulate(msgspec.structs.replace(reply, payload={**reply.payload, MODEL: vectors}))
+
+    def taken_products(self) -> StepProducts:
+        """The adapters since the last call."""
+        products, self._products = self._products, StepProducts()
+        return products
 
 
 def split(vector: NDArray[Any], tensors: TensorShapes) -> list[Matrix]:

@@ -86,6 +86,8 @@ Models = dict[str, Model]
 """name -> model. A model is replaced, never changed in place."""
 GLOBAL = "global"
 """The name of the only model of most methods."""
+NEVER = -1
+"""The server steps before the last download of a client that has had none"""
 MOST_PARTS = 4096
 """Vectors of parts that are kept for visits with the same part"""
 
@@ -376,6 +378,11 @@ class ServerStrategy(NumberLog):
     def payload(self, client: int, round: int, choice: Choice) -> Payload | LaterPayload:
         """The vectors that a visit with this choice downloads, each model whole; changes nothing."""
         return self.with_extensions(client, self.select(self.setup.down))
+
+    def charged(self, down: Shapes, since: int) -> Shapes:
+        """The shapes that a download of shapes ``down`` is charged for; others where a client makes a part of it from
+        what it has. ``since``: server steps before the client's last whole download, or `NEVER`."""
+        return down
 
     def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
         """Clients outside the cohort that download and keep the whole model in this round."""

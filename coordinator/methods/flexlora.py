@@ -8,40 +8,20 @@ as FedAvg's clients train adapters; all have the factor ``adapter.alpha`` / ``ad
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import msgspec
-
-from coordinator.aggregation.adapters import StepProducts
-from coordinator.aggregation.server import GLOBAL, ServerContext, ServerExtension, ServerStrategy
+from coordinator.aggregation.adapters import ProductServer
+from coordinator.aggregation.server import GLOBAL
 from coordinator.methods.spec import ObjectiveSpec, Refusals, SubmodelRules
-from edge.protocol.messages import Update
 from edge.protocol.options.base import Options
-from edge.protocol.payload import MODEL, Vector
+from edge.protocol.payload import Vector
 
 
-class FlexLoRAServer(ServerStrategy):
+class FlexLoRAServer(ProductServer):
     """Averages products of adapters, and all else as FedAvg does."""
-
-    def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
-        super().__init__(setup, extensions)
-        self._products = StepProducts()
-
-    def accumulate(self, reply: Update) -> None:
-        """Keep the adapters of an update until the step."""
-        assert self.setup.submodels is not None
-        slices = self.setup.submodels.slices(reply.variant)
-        vectors = dict(reply.payload.get(MODEL, {}))
-        for key in self.setup.adapters:
-            if key in vectors:
-                weight = self.weight(reply, GLOBAL, key)
-                self._products.add(key, vectors.pop(key).data, slices.tensors[key], weight)
-        super().accumulate(msgspec.structs.replace(reply, payload={**reply.payload, MODEL: vectors}))
 
     def step(self) -> None:
         """Make the next model, with adapters cut from the mean of products."""
         super().step()
-        products, self._products = self._products, StepProducts()
+        products = self.taken_products()
         cut = {key: Vector(products.cut(key, self.setup.adapters[key])) for key in products.of_key}
         self.models = {**self.models, GLOBAL: {**self.models[GLOBAL], **cut}}
 

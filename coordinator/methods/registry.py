@@ -33,6 +33,7 @@ from coordinator.methods import (
     fedrolex,
     fjord,
     flexlora,
+    flora,
     flower_app,
     gradaug,
     heterofl,
@@ -79,6 +80,7 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         fjord.SPEC,
         depthfl.SPEC,
         flexlora.SPEC,
+        flora.SPEC,
         central.SPEC,
     )
 }
@@ -146,6 +148,11 @@ class Method:
         refusals += [part.refusals.single_updates(options) for part in self.parts if single_updates]
         for reason in filter(None, refusals):
             raise ValueError(reason)
+
+    @property
+    def charges_otherwise(self) -> bool:
+        """Whether downloads are charged for other vectors than workers get."""
+        return _overrides(self.objective.server, ("charged",))
 
     def needs_individual_updates(self, options: Options) -> str | None:
         """The part that needs single updates beyond their weighted mean, with the option that is why; or None."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from coordinator.aggregation.download_codec import DownloadCodec
 from coordinator.aggregation.level_schedule import LevelSchedule
-from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy, payload_shapes
+from coordinator.aggregation.server import GLOBAL, NEVER, Download, ServerStrategy, payload_shapes
 from coordinator.methods.registry import Method
 from coordinator.privacy.accountant import Accountant, VisitCounts
 from coordinator.records.client_states import ClientStates
@@ -261,8 +261,10 @@ class FederatedRun:
         down, samples = dispatch.shapes, int(self.description.samples[client])
         rng_round = round if rng_round is None else rng_round
         choice, variant = dispatch.choice, dispatch.variant
-        price = self.pricing.train(choice, down, samples, client, rng_round, encoded, variant)
-        if self.job.model.base == "download" and not self.selection.history.has_downloaded[client]:
+        since = int(self.selection.history.downloaded[client])
+        charged = self.server.charged(down, since)
+        price = self.pricing.train(choice, charged, samples, client, rng_round, encoded, variant)
+        if self.job.model.base == "download" and since == NEVER:
             price = self.pricing.with_base(price)
         with self._named_failure():
             lr = self.job.train.lr_in(self.rounds)
@@ -279,6 +281,7 @@ class FederatedRun:
         """Plan a visit that evaluates the current model of a client; only where evaluations are charged."""
         assert self.charged_examples is not None, client
         dispatch, down = Download(client, {}), payload_shapes(self.server.evaluation_model(client))
+        down = self.server.charged(down, int(self.selection.history.downloaded[client]))
         samples = int(self.description.samples[client])
         pricing = self.pricing.of_visit(self.server.evaluation_variant(client))
         price = pricing.evaluation(down, int(self.charged_examples[client]), samples)

@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.aggregation.server import NEVER
 from coordinator.records.schema import DOWNLOAD_ONLY, NO_TRAINING, TRAINED
 from coordinator.records.visit_columns import VisitColumns
 from edge.protocol.plugins import is_own
@@ -67,8 +68,8 @@ class ClientHistory:
         """Training visits that counted"""
         self.steps = np.zeros(clients, np.int64)
         """Local steps of those"""
-        self.has_downloaded = np.zeros(clients, bool)
-        """Whether a whole download has come with a training visit that has ended, counted or not"""
+        self.downloaded = np.full(clients, NEVER)
+        """Server steps before the last whole download of a training visit that has ended, counted or not"""
 
     def record(self, visits: VisitColumns) -> None:
         """Learn from visits that have ended."""
@@ -80,7 +81,8 @@ class ClientHistory:
             if kind in (DOWNLOAD_ONLY, *NO_TRAINING):
                 continue
             self.visits[client] += 1
-            self.has_downloaded[client] |= computed or kind in TRAINED
+            if computed or kind in TRAINED:
+                self.downloaded[client] = max(self.downloaded[client], round)
             if kind in TRAINED:
                 self.counted[client] += 1
                 self.steps[client] += steps

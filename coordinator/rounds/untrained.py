@@ -41,6 +41,9 @@ class DecisionOnlyServer(ServerStrategy):
     def payload(self, client: int, round: int, choice: Choice) -> Payload | LaterPayload:
         return self.server_side.payload(client, round, choice)
 
+    def charged(self, down: Shapes, since: int) -> Shapes:
+        return self.server_side.charged(down, since)
+
     def select(self, keys: Sequence[str]) -> Payload:
         return self.server_side.select(keys)
 

@@ -52,11 +52,18 @@ CONTROL = "control"
 """SCAFFOLD's control variates."""
 STEPS = "optimizer_steps"
 """The steps that an optimizer's vectors, in slots of torch's names, have behind them."""
+MERGED = "merged"
+"""The slot of products of adapters that a frozen base has taken up, by `merged_key`."""
 BUFFERS = ".buffers"
 ITEM_NBYTES = 4
 LAYER = "/"
 """Between the names of a block and of one of its layers, in keys of single layers."""
 VERSION_NBYTES = 16
+
+
+def merged_key(key: str) -> str:
+    """That of the products of the adapters in the vector ``key``, which are other numbers than these."""
+    return f"{key}.{MERGED}"
 
 
 class Vector:

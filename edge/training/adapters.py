@@ -14,7 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -37,6 +39,9 @@ class LowRank(nn.Module):
         self.b = nn.Parameter(torch.zeros(outputs, config.rank))
         nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
         self.scale = config.scale
+        self.merged: Tensor | None = None
+        """(outputs, inputs) the sum of products that the base has taken up (FLoRA); None: of none. Always in the same
+        place, so that replayed steps find it"""
         self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 
 
@@ -55,6 +60,8 @@ class LowRankLinear(nn.Module):
         """(.., inputs) -> (.., outputs)."""
         own = self.adapter
         added: Tensor = F.linear(F.linear(own.dropout(x), own.a), own.b)
+        if own.merged is not None:
+            added = added + F.linear(x, own.merged)
         result: Tensor = self.base(x) + own.scale * added
         return result
 
@@ -71,8 +78,26 @@ class LowRankConvolution(nn.Module):
         """(batch, inputs, height, width) -> (batch, outputs, height, width)."""
         own, base = self.adapter, self.base
         inner = F.conv2d(own.dropout(x), own.a[:, :, None, None], stride=base.stride)
-        result: Tensor = base(x) + own.scale * F.conv2d(inner, own.b[:, :, None, None])
+        added = F.conv2d(inner, own.b[:, :, None, None])
+        if own.merged is not None:
+            added = added + F.conv2d(x, own.merged[:, :, None, None], stride=base.stride)
+        result: Tensor = base(x) + own.scale * added
         return result
+
+
+def merge(module: nn.Module, products: Sequence[NDArray[np.float32]]) -> None:
+    """Let the layers of a block with adapters have these sums of products in place of former ones.
+
+    ``products``: vectors with (outputs, inputs) numbers of one layer after another. They stay beside the base, which
+    all workers share.
+    """
+    adapters = [layer for layer in module.modules() if isinstance(layer, LowRank)]
+    numbers = torch.from_numpy(np.concatenate(products)) if adapters else torch.zeros(0)
+    sides = [(layer.b.shape[0], layer.a.shape[1]) for layer in adapters]
+    for layer, shape, piece in zip(adapters, sides, torch.split(numbers, [*map(math.prod, sides)]), strict=True):
+        if layer.merged is None:
+            layer.merged = torch.empty(shape, device=layer.a.device)
+        layer.merged.copy_(piece.view(shape))
 
 
 def rank_axes(tensors: Mapping[str, Sequence[Tensor]], adapters: Collection[str]) -> TensorAxes:

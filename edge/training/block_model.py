@@ -34,8 +34,9 @@ from edge.protocol.payload import (
     LayerShape,
     Layout,
     Vector,
+    merged_key,
 )
-from edge.training.adapters import is_frozen, learnable, let_learn
+from edge.training.adapters import is_frozen, learnable, let_learn, merge
 from edge.training.blocks import Block
 from edge.training.criterion import Criterion, CrossEntropy
 from edge.training.own_state import OwnState
@@ -202,6 +203,14 @@ class BlockModel:
     def dump(self, keys: Iterable[str]) -> dict[str, Vector]:
         """The numbers of these keys, as copies that later training does not change."""
         return {key: Vector(self._read(key).to("cpu", copy=True).numpy()) for key in keys}
+
+    def merge(self, products: Mapping[str, Vector]) -> None:
+        """Let the base have taken up these products of adapters, by `merged_key`; nothing without any."""
+        if not products:
+            return
+        for name, module in zip(self.layout.names, self.modules, strict=True):
+            keys = (merged_key(key) for key in self.layout.keys([name]))
+            merge(module, [products[key].data for key in keys if key in products])
 
     def _view(self, key: str, flat: Tensor | None) -> Tensor:
         return self._homes[key] if flat is None else flat[self.slices[key]]

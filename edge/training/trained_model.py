@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +27,14 @@ class TrainedModel(nn.Sequential):
     classes)."""
 
 
-def trained_model(job: Job, vectors: Mapping[str, Vector]) -> TrainedModel:
-    """The job's model with these numbers, in evaluation mode; ``vectors``: by key, all of the model's."""
+def trained_model(
+    job: Job, vectors: Mapping[str, Vector], merged: Mapping[str, Vector] = MappingProxyType({})
+) -> TrainedModel:
+    """The job's model with these numbers, in evaluation mode; ``vectors``: by key, all of the model's; ``merged``: what
+    its base has taken up (`edge.protocol.payload.MERGED`)."""
     net = _trainer(job).net
     net.load(vectors)
+    net.merge(merged)
     net.train_mode(False)
     return TrainedModel(OrderedDict(zip(net.layout.names, _modules(net), strict=True))).eval()
 

@@ -36,6 +36,7 @@ from edge.protocol.messages import BEFORE, GLOBAL, LOCAL_MODEL, Evaluate, Score,
 from edge.protocol.options.base import Options
 from edge.protocol.payload import (
     BUFFERS,
+    MERGED,
     MODEL,
     EncodedVectors,
     Floats,
@@ -229,6 +230,7 @@ class LocalTrainer:
         purpose = "process" if isinstance(task, Train) else f"process: evaluation from {task.start}"
         seed_process(int(keyed_generator(self.job.seed, purpose, task.round, task.client).integers(2**62)))
         net.reset()
+        net.merge(task.payload.get(MERGED, {}))
         if self.model.own_modules:  # a metric of the user's own may keep something
             self.__dict__.pop("metrics", None)
 
@@ -529,6 +531,7 @@ class LocalTrainer:
             net.reset()
             net.train_mode(False)
             net.load(slices.taken(task.payload[MODEL]))
+            net.merge(task.payload.get(MERGED, {}))
             self._settle(net, task, rate)
             values |= self.metrics.score_and_loss(net, self._chosen(task), rate=rate)
         return values

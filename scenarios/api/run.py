@@ -31,7 +31,7 @@ from coordinator.records.schema import (
 from coordinator.rounds.amounts import ENERGY
 from coordinator.rounds.ports import Arrays
 from costmodel.units import format_bytes, format_joules, format_seconds
-from edge.protocol.payload import MODEL, Vector
+from edge.protocol.payload import MERGED, MODEL, Vector
 from edge.protocol.plugins import display_name
 from edge.protocol.spelling import nearest
 from scenarios.api import tables
@@ -213,10 +213,9 @@ class Run(RunFigures):
         known = sorted(GLOBAL if head == MODEL else head.removeprefix(f"{MODEL} ") for head in heads)
         if name not in known:
             raise ReportError(f"name = {name!r}: {run.method} has no such model; {nearest(name, known)}")
-        stored = arrays_under(model_prefix(name), arrays)
-        vectors = {key: Vector(np.asarray(array, np.float32)) for key, array in stored.items()}
+        vectors, merged = (_vectors(arrays, each) if each in known else {} for each in (name, MERGED))
         with run.open_scenario("auto", allow_code) as (loaded, _):
-            return trained_model(RunInputs(loaded).job, vectors)
+            return trained_model(RunInputs(loaded).job, vectors, merged)
 
     def test_set(self, *, allow_code: bool = False) -> Examples:
         """(inputs, labels) of the test examples on which `accuracy` was evaluated, as tensors for `model`.
@@ -254,6 +253,12 @@ class Run(RunFigures):
 
 def _scored(score: RunScore, value: float | None) -> str:
     return "not evaluated" if value is None else score.text(value)
+
+
+def _vectors(arrays: Arrays, name: str) -> dict[str, Vector]:
+    """The vectors of a model in a checkpoint, by key."""
+    stored = arrays_under(model_prefix(name), arrays)
+    return {key: Vector(np.asarray(array, np.float32)) for key, array in stored.items()}
 
 
 def _checkpoint(run: RecordedRun, round: int | None) -> Arrays:

@@ -516,6 +516,9 @@ def of_adapter(method: Method, scenario: Scenario) -> Contradictions:
             yield "method", f"method = {method.name}: {needs}; choose adapter.kind = lora"
         elif adapter.aggregate != "fedit":
             yield "adapter", f"adapter.aggregate = {adapter.aggregate}: {needs}, and both factors learn; choose fedit"
+        if scenario.codec.down and method.charges_otherwise:
+            why = f"{method.name} charges stacks of adapters, which travel as they are"
+            yield "codec.down", f"codec.down: {why}; choose none"
         if scenario.train.instructions == PORTABLE:
             why = "singular values come from a library whose last bits depend on the processor"
             yield "train.instructions", f"train.instructions = {PORTABLE}: {method.name}: {why}; choose native"

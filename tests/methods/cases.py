@@ -176,6 +176,7 @@ CASES = [
     ),
     # Without adapters all vectors are whole, whatever the rate.
     Case("flexlora", {}, {"adapter": ADAPTED_HEAD, "submodel": PARTS}, also_neutral=({"submodel": PARTS},)),
+    Case("flora", {}, {"adapter": ADAPTED_HEAD, "submodel": PARTS}, also_neutral=({"submodel": PARTS},)),
     Case("stochdepth", {"keep_last": 1}, {"keep_last": 0.5}, model=ModelConfig("tests.plugins.residual:ROW")),
     Case("calibrated", {"tau": 0}),
     Case("fedmlb+calibrated", {**NO_TERMS, "tau": 0}, {"form": "margin"}),

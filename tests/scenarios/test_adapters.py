@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+import fedbr
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
@@ -37,6 +39,7 @@ def rows(folder: str | Path, query: str) -> list[tuple[object, ...]]:
                 ("rounds.policy=fedbuff", "rounds.buffer=3", "model.base=download"),
                 ("method=fedper",),
                 ("method=local",),
+                ("method=flora", "submodel.rate=round", "submodel.rates=[0.5,1]", "train.instructions=native"),
                 ("method=flexlora", "submodel.rate=round", "submodel.rates=[0.5,1]", "train.instructions=native"),
             )
         ),
@@ -106,6 +109,33 @@ def test_ranks_of_clients_are_parts_of_one_adapter_and_cost_their_share(
     gaps = [row[0] for row in rows(whole["run_dir"], "SELECT value FROM logged WHERE name = 'adapter_gap'")]
     assert len(gaps) == 3 and all(0 < gap < 2 for gap in gaps), gaps  # type: ignore[operator]
     assert not rows(parts["run_dir"], "SELECT name FROM sqlite_master WHERE name = 'logged'")
+
+
+def test_a_client_downloads_the_stacks_of_all_rounds_that_it_has_missed(
+    launcher: WorkerLauncher, tmp_path: Path
+) -> None:
+    words = (*(word for word in LORA if "rounds.max" not in word and "method" not in word), "method=flora")
+    run = run_with(tmp_path, launcher, 2, *words, "rounds.max=5", "train.instructions=native")
+    visits = rows(run["run_dir"], "SELECT client, round, bytes_down FROM visits ORDER BY round, client")
+    stack = 4 * 4 * 2 * (128 + 10)  # of four clients' adapters of rank 2 on the head, 128 inputs and 10 classes
+    whole = 4 * 128 * 10  # the change of the layer itself, which is no more than two stacks
+    behind: dict[object, int] = {}
+    plain = next(nbytes for _, round, nbytes in visits if round == 0)
+    for client, round, nbytes in visits:
+        missed = int(round) - behind.get(client, 0)  # type: ignore[call-overload]
+        more = 0 if missed == 0 else nbytes - plain - min(missed * stack, whole)  # type: ignore[operator]
+        assert (nbytes == plain) if missed == 0 else 0 < more < 80, (client, round, more)
+        behind[client] = int(round)  # type: ignore[call-overload]
+    assert {round for _, round, _ in visits} == {0, 1, 2, 3, 4} and stack == 4416
+
+
+def test_the_model_of_a_run_has_taken_the_stacks_up(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    words = ("method=flora", "adapter.alpha=2", *LORA[1:], "train.instructions=native", "train.local_steps=8")
+    run = fedbr.Run(run_with(tmp_path, launcher, 2, *words)["run_dir"])
+    x, y = run.test_set()
+    with torch.no_grad():
+        correct = (run.model()(x).argmax(1) == y).double().mean()
+    assert float(correct) == pytest.approx(run.accuracy, abs=1e-9)
 
 
 def test_a_report_shows_how_far_a_shipped_device_is_off(launcher: WorkerLauncher, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ REPLAYED = (
     ("fjord", "submodel.rate=deadline", "rounds.policy=deadline", "rounds.deadline=2 s", "model.norm=batch"),
     ("depthfl", "submodel.rate=client", FOUR_BITS, "eval.on=both"),
     ("flexlora", "submodel.rate=memory", "adapter.kind=lora", "adapter.train=['conv3']", "train.instructions=native"),
+    ("flora", "submodel.rate=memory", "adapter.kind=lora", "adapter.train=['conv3']", "train.instructions=native"),
 )
 TRAINED_ANEW = (
     ("fedavg", 'codec.up={kind="quantize",bits=4}', "rounds.policy=fedbuff", "rounds.buffer=2"),

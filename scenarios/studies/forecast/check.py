@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 from msgspec import Struct, to_builtins
 
+from coordinator.aggregation.server import NEVER
 from coordinator.records.kept_checkpoints import BEST, EVERY, NEWEST
 from coordinator.rounds.budget import BYTES, SECONDS
 from coordinator.workers.launcher import WorkerLauncher
@@ -313,7 +314,8 @@ def parts(played: PlayedRounds) -> list[PartRow]:
         part = part_profile(description, variant.share)
         dispatch = server.download_of(ANY, 0, server.choose(ANY, 0), variant)
         encoded = setup.codecs.of(variant).down.lengths(dispatch.shapes)
-        price = pricing.train(dispatch.choice, dispatch.shapes, samples, ANY, 0, encoded, variant)
+        charged = server.charged(dispatch.shapes, NEVER)
+        price = pricing.train(dispatch.choice, charged, samples, ANY, 0, encoded, variant)
         params = sum(block.params for block in part.layout.blocks)
         is_drawn = loaded.scenario.submodel.rate == "round"
         rows.append(

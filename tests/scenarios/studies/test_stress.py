@@ -34,6 +34,7 @@ CODEC = 'codec.up={kind="quantize", bits=4}'
 NEEDS = {
     "stochdepth": ("model.name=tests.plugins.residual:ROW",),
     "flexlora": ("adapter.kind=lora", "train.instructions=native"),
+    "flora": ("adapter.kind=lora", "train.instructions=native"),
 }
 """Method -> what else its scenario takes"""
 SMALL: dict[str, Any] = {"clients": 24, "participants": 6, "rounds": 2}
