@@ -27,8 +27,10 @@ FLOAT_NBYTES = 4
 LIMIT = 0.7
 """Fraction of a device's memory that training may take. An assumption: the operating system, the framework and its
 workspaces need the rest."""
-OF_FLOPS = ("conv", "pointwise", "channelwise", "linear")
+OF_FLOPS = ("conv", "pointwise", "channelwise", "linear", "attention")
 """Kinds counted in FLOPs, before any width class; a device without a figure does them at its throughput of a family."""
+INSTEAD = {"attention": "linear"}
+"""Kind -> the one whose figure counts where a device has none of its own"""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ def _seconds(device: Device, throughput: float, counts: Mapping[str, float]) -> 
     seconds = []
     for kind, count in counts.items():
         otherwise = throughput if _parted(kind)[0] in OF_FLOPS else math.inf
-        seconds.append(count / (rate(device.operations_per_second, kind) or otherwise))
+        figures = (rate(device.operations_per_second, each) for each in (kind, INSTEAD.get(kind, kind)))
+        seconds.append(count / next(filter(None, figures), otherwise))
     return math.fsum(seconds)
 
 

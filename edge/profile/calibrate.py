@@ -2,7 +2,7 @@
 [--quick] [--passes N] [--codec-sizes BYTES ..]``.
 
 Prints one JSON object. Networks take the steps of a visit (a batch gathered and augmented, forward, backward, SGD) on
-random images, on one thread. Only CPU time is read, never wall-clock time. Other processes still lengthen it through
+random examples, on one thread. Only CPU time is read, never wall-clock time. Other processes still lengthen it through
 the caches and memory that they share, so all networks are measured in several passes, one after another, and the least
 time counts. No file is written, and no data set is opened.
 
@@ -32,6 +32,7 @@ from edge.profile.fit import Measurement, fit
 from edge.profile.memory import FEW_WEIGHTS, WEIGHTS, memory_rate
 from edge.profile.references import REFERENCES, Reference
 from edge.protocol.config import CPU, ModelConfig, TrainConfig
+from edge.protocol.losses import NEXT_TOKEN
 from edge.protocol.operations import KINDS
 from edge.protocol.options.base import Options
 from edge.protocol.payload import step_flops
@@ -41,7 +42,8 @@ from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
 from edge.training.client_update import ClientUpdate
 from edge.training.counts import count_blocks
-from edge.training.job_model import MEMORY_FORMATS, seeded
+from edge.training.criterion import criterion
+from edge.training.job_model import MEMORY_FORMATS, model_outputs, seeded
 from edge.training.sgd import Sgd
 
 BATCHES = (16, 32)
@@ -56,6 +58,8 @@ CHECKED: tuple[tuple[str, int | None], ...] = (
     ("mobilenetv2", 16),
     ("shufflenet", 12),
     ("squeezenet", 48),
+    ("char-transformer", 128),
+    ("llama", 64),
 )
 """Shipped models and widths to which nothing is fitted."""
 EXAMPLES = 4 * max(BATCHES)
@@ -68,16 +72,17 @@ PASSES = 3
 
 
 class TimedNetwork:
-    """A network that is trained on random images to time its steps."""
+    """A network that is trained on random examples to time its steps."""
 
     def __init__(
-        self, make: Callable[[], list[Block]], images: DataSet, memory_format: str, about: dict[str, Any]
+        self, make: Callable[[], list[Block]], examples: DataSet, memory_format: str, about: dict[str, Any]
     ) -> None:
         """``about``: the fields of its `Measurement` that are known beforehand."""
         self.net = BlockModel(seeded(0, make), torch.device(CPU), MEMORY_FORMATS[memory_format])
         self.net.train_mode(True)
-        self.loader = random_images(images, memory_format)
-        counts = count_blocks(make, images.shape, images.kind)
+        self.net.criterion = criterion(_training(examples))
+        self.loader = random_examples(examples, memory_format)
+        counts = count_blocks(make, examples.shape, examples.kind)
         flops = step_flops(counts.flops)
         self._measurement = partial(Measurement, **about, flops=flops, operations=counts.operations)
         self._quartiles: list[float] = []
@@ -103,13 +108,14 @@ def reference(one: Reference) -> TimedNetwork:
 
 def shipped(row: ModelRow, width: int | None) -> TimedNetwork:
     """A model that ships, which is not fitted."""
-    images = fitting(row)
+    examples = fitting(row)
+    outputs = model_outputs(_training(examples), examples)
 
     def make() -> list[Block]:
-        return build(ModelConfig(row.name, width), images.classes, images.inputs)
+        return build(ModelConfig(row.name, width), outputs, examples.inputs, row.continues)
 
     about = {"model": row.name, "width": width, "fitted": False, "family": row.family}
-    return TimedNetwork(make, images, row.on(CPU, width).memory_format, about)
+    return TimedNetwork(make, examples, row.on(CPU, width).memory_format, about)
 
 
 def measure(row: ModelRow, width: int | None, batches: Sequence[int], steps: range = STEPS) -> Iterator[Measurement]:
@@ -144,13 +150,25 @@ def step_seconds(net: BlockModel, loader: Loader, train: TrainConfig, fewest: in
 
 
 def fitting(row: ModelRow) -> DataSet:
-    """The first data set with images of a model's size."""
+    """The first data set with images of a model's size, or with tokens that it foresees."""
+    if row.kind == "tokens":
+        return next(each for each in DATASETS.values() if each.targets.continues)
     return next(images for images in DATASETS.values() if images.shape[1:] == row.shape)
 
 
-def random_images(images: DataSet, memory_format: str) -> Loader:
+def _training(examples: DataSet) -> TrainConfig:
+    return TrainConfig(loss=NEXT_TOKEN) if examples.targets.continues else TrainConfig()
+
+
+def random_examples(examples: DataSet, memory_format: str) -> Loader:
     """Random examples of a data set's shape, with its augmentation."""
     rng = keyed_generator(0, "calibrate")
+    if examples.vocabulary is not None:
+        split = Split(
+            rng.integers(1, examples.vocabulary, (EXAMPLES, *examples.stored)), np.ones((EXAMPLES, 1), np.float32)
+        )
+        return Loader(split, profile_for(examples, "default"), torch.device(CPU), target="tokens")
+    images = examples
     pixels = rng.integers(0, images.pixel_max + 1, (EXAMPLES, *images.stored), dtype=np.uint8)
     split = Split(pixels, rng.integers(0, images.classes, EXAMPLES))
     return Loader(split, profile_for(images, "default"), torch.device(CPU), MEMORY_FORMATS[memory_format])

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from edge.models.layers import conv_norm
+from edge.models.llama import GroupedAttention
+from edge.protocol.options.llama import LlamaOptions
 from edge.training.blocks import Block
 
 IMAGE_SIDE = 32
@@ -32,6 +34,20 @@ class ReferenceResidual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, channels, height, width) -> the same."""
         return torch.relu(x + self.body(x))
+
+
+class ReferenceAttention(nn.Module):
+    """Attention of all places to those before them, added to its input."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attention = GroupedAttention(width, LlamaOptions())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, channels, height, width) -> the same."""
+        places = x.flatten(2).transpose(1, 2)
+        result: Tensor = x + self.attention(places).transpose(1, 2).reshape(x.shape)
+        return result
 
 
 class ReferenceJoin(nn.Module):
@@ -96,6 +112,11 @@ def joined(width: int) -> nn.Module:
     return ReferenceJoin(width)
 
 
+def attending(width: int) -> nn.Module:
+    """Attention with four heads."""
+    return ReferenceAttention(width)
+
+
 @dataclass(frozen=True)
 class Reference:
     """A network of one kind of layer."""
@@ -143,7 +164,7 @@ class Reference:
         return [("all", nn.Sequential(*layers, nn.Linear(self.hidden or channels, CLASSES)))]
 
 
-CONV, DEPTHWISE = "conv", "depthwise"
+CONV, DEPTHWISE, ATTENTION = "conv", "depthwise", "attention"
 REFERENCES = (
     Reference(CONV, large, 4, (32, 16, 8), hidden=64),
     Reference(CONV, large, 8, (16, 8)),
@@ -184,6 +205,10 @@ REFERENCES = (
     Reference(DEPTHWISE, grouped, 24, depth=2),
     Reference(DEPTHWISE, grouped, 60, (16, 8), 4),
     Reference(DEPTHWISE, grouped, 120, (16, 8, 4), 2),
+    Reference(ATTENTION, attending, 32, (16,), 2),
+    Reference(ATTENTION, attending, 64, (8,), 3),
+    Reference(ATTENTION, attending, 128, (8,), 2),
+    Reference(ATTENTION, attending, 256, (8,)),
 )
 """The reference networks; together they have all kinds of operations. Some widths are multiples of 16, which fill the
 vectors of processors, and some are not."""

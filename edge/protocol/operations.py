@@ -14,16 +14,18 @@ from collections.abc import Iterator
 WIDTHS = (2, 4, 8, 16, 32, 64, 128)
 """Width classes: channels of a convolution, log-interpolated between two classes."""
 CONVOLUTION, POINTWISE = "conv", "pointwise"
-CHANNELWISE, LINEAR = "channelwise", "linear"
+CHANNELWISE, LINEAR, ATTENTION = "channelwise", "linear", "attention"
 NORMALISED, ELEMENTWISE, PARAMETERS = "normalised", "elementwise", "parameters"
 CONVOLUTIONS, CALLS = "convolutions", "calls"
 FLOP_KINDS = (
     *(f"{kind}.w{width}" for kind in (CONVOLUTION, POINTWISE) for width in WIDTHS),
     CHANNELWISE,
     LINEAR,
+    ATTENTION,
 )
 """Kinds that are counted in FLOPs: convolutions and 1x1 convolutions by width class, with output channels that fill
-whole vectors of a processor, depthwise convolutions, and all other matrix products."""
+whole vectors of a processor, depthwise convolutions, products of matrices that examples have of their own,
+as attention has, and all other matrix products."""
 KINDS = (*FLOP_KINDS, NORMALISED, ELEMENTWISE, PARAMETERS, CONVOLUTIONS, CALLS)
 """All kinds, in the order of a `ModelProfile`'s ``operations``. Beside FLOPs: numbers read and written by
 normalisation and by all other layers, trained numbers, and calls: of convolutions with their gradients, and

@@ -62,8 +62,10 @@ POOLS = {"mean", "avg_pool2d", "_adaptive_avg_pool2d"}
 VECTOR = 16
 """Output channels that a processor works on at a time: numbers of 32 bits in 512. A convolution with fewer in its last
 vector takes as long as one that fills it; convolutions in groups are computed otherwise."""
-MATRIX_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"}
-"""Operators whose FLOPs are `operations.LINEAR`, which are counted with those of the model."""
+BATCHED_PRODUCTS = {"bmm", "baddbmm"}
+"""Operators whose FLOPs are `operations.ATTENTION`"""
+MATRIX_PRODUCTS = {"mm", "addmm", "addmv", "mv", "dot", *BATCHED_PRODUCTS}
+"""All others of these have `operations.LINEAR`, whose FLOPs are counted with those of the model."""
 
 
 class Product(NamedTuple):
@@ -127,6 +129,8 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
                 flops = self._formulas[func.overloadpacket](*args, **(kwargs or {}), out_val=result)
                 first, second, *_ = (each for each in args if isinstance(each, Tensor) and each.ndim > 1)
                 self.products.append(Product(int(flops), second.numel(), first.requires_grad))
+                if name in BATCHED_PRODUCTS:
+                    self.counts[operations.ATTENTION] += flops
             if name not in MATRIX_PRODUCTS:
                 kind = operations.NORMALISED if "_norm" in name else operations.ELEMENTWISE
                 self.counts[kind] += _numbers(args) + _numbers(result)
@@ -253,7 +257,7 @@ class ModelCounts(NamedTuple):
     not counted."""
     operations: NDArray[np.float64]
     """(kinds, 2): operations of a plain training step, per example and per step, in the order of `operations.KINDS`;
-    FLOPs of the step that are in no convolution are `operations.LINEAR`"""
+    FLOPs of the step that are in no convolution and no attention are `operations.LINEAR`"""
     unit_blocks: NDArray[np.int64]
     unit_flops: Flops
     """Both: `unit_flops_per_example`"""
@@ -270,7 +274,8 @@ def count_blocks(
     per_example = (many.operations - few.operations) / (MORE_EXAMPLES - EXAMPLES)
     counts = np.stack([per_example, few.operations - EXAMPLES * per_example], axis=1)
     convolutions = (many.convolution_flops - few.convolution_flops) / (MORE_EXAMPLES - EXAMPLES)
-    counts[operations.KINDS.index(operations.LINEAR), 0] = step_flops(flops) - convolutions
+    linear, attention = (operations.KINDS.index(kind) for kind in (operations.LINEAR, operations.ATTENTION))
+    counts[linear, 0] = step_flops(flops) - convolutions - counts[attention, 0]
     stored = (many.stored - few.stored) / EXAMPLES if is_wrapped else few.stored / EXAMPLES
     units = unit_flops_per_example(make, shape, kind)
     return ModelCounts(flops, stored, np.maximum(counts, 0.0), *units, few.pooled / EXAMPLES)

@@ -16,8 +16,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from coordinator.methods.registry import resolve
 from edge.data.registry import dataset
+from edge.models.llama import GroupedAttention
 from edge.protocol.config import ModelConfig
 from edge.protocol.operations import KINDS
+from edge.protocol.options.llama import LlamaOptions
 from edge.protocol.payload import PASS_TYPES
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build, load_dotted
@@ -154,3 +156,18 @@ def test_flops_of_no_convolution_are_linear_and_a_transposed_one_has_places_of_i
     found = counted(nn.ConvTranspose2d(4, 4, 2, stride=2), nn.Flatten(), nn.Linear(144, 5), shape=(4, 3, 3))
     assert found["conv.w4"] == [4 * 4 * 576, 0]
     assert found["linear"] == [6 * 720, 0]
+
+
+def test_products_of_attention_are_a_kind_of_their_own() -> None:
+    """A layer of width 16 with four heads of 4, on 10 tokens: queries by keys and scores by values are 4 x 10 x 10 x 4
+    MACs each, and twice as many in the backward pass; the projections have 16 (16 + 8 + 8 + 16) weights."""
+    torch.manual_seed(0)
+
+    def make() -> list[Block]:
+        return [("all", GroupedAttention(16, LlamaOptions()))]
+
+    counts = count_blocks(make, (10, 16), "features")
+    found = dict(zip(KINDS, counts.operations.tolist(), strict=True))
+    assert found["attention"] == [3 * 2 * 2 * 4 * 10 * 10 * 4, 0]
+    # The input of the first block needs no gradient: two passes of q, k and v, and three of the output.
+    assert found["linear"] == [10 * 2 * 16 * (2 * 32 + 3 * 16), 0]
