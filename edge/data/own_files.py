@@ -121,7 +121,9 @@ def find(path: Path, forms: Sequence[str] = FORMS) -> list[PlacedFile]:
         return [PlacedFile(path)]
     files = sorted(file for file in _files(path) if file.suffix.lower() in forms)
     if not files:
-        raise DataError(f"{path}: has no file of a known form ({', '.join(forms)})")
+        texts = sorted({file.suffix.lower() for file in _files(path)} & {*own_text.FORMS})
+        hint = f"; its {texts[0]} files are texts with data.text, such as data.text.length=64" if texts else ""
+        raise DataError(f"{path}: has no file of a known form ({', '.join(forms)}){hint}")
     kinds = {"images" if file.suffix.lower() in IMAGES else file.suffix.lower(): file for file in files}
     if len(kinds) > 1:
         first, other = list(kinds.values())[:2]

@@ -71,8 +71,9 @@ def check_partition(config: DataConfig, data: DataSet) -> None:
     row.check(config, data)
     if row.of_classes and data.numbers:
         by_number = [each.name for each in PARTITIONS.values() if not each.of_classes and each.name != BOARDS]
+        targets = "tokens" if data.targets.continues else "real"
         raise PartitionError(
-            f"data.partition.kind = {rule.kind}: is by class, and the targets of {data.name} are real; choose "
+            f"data.partition.kind = {rule.kind}: is by class, and the targets of {data.name} are {targets}; choose "
             f"{', '.join(by_number[:-1])} or {by_number[-1]}"
         )
     if rule.kind != "file" and rule.file is not None:

@@ -232,7 +232,8 @@ def of_targets(scenario: Scenario, data: DataSet) -> Contradictions:
     train, row = scenario.train, scenario.train.loss_row[0]
     has = data.target
     if row.target not in (has, "input"):
-        fitting = [name for name, other in LOSSES.items() if other.target in (has, "input")]
+        targets = (has,) if data.kind == "tokens" else (has, "input")
+        fitting = [name for name, other in LOSSES.items() if other.target in targets]
         real = {"class": "classes", "numbers": "real numbers", "tokens": "the tokens themselves"}[has]
         choose = f"choose train.loss among {', '.join(fitting)}"
         yield "train.loss", f"train.loss = {train.loss!r}: the targets of {data.name} are {real}; {choose}"
@@ -520,7 +521,7 @@ def of_adapter(method: Method, scenario: Scenario) -> Contradictions:
             why = f"{method.name} charges stacks of adapters, which travel as they are"
             yield "codec.down", f"codec.down: {why}; choose none"
         if scenario.train.instructions == PORTABLE:
-            why = "singular values come from a library whose last bits depend on the processor"
+            why = "products of adapters come from a library whose last bits depend on the processor"
             yield "train.instructions", f"train.instructions = {PORTABLE}: {method.name}: {why}; choose native"
     if adapter.kind is None:
         key = next((key for key, value in vars(adapter).items() if value != getattr(plain, key)), None)

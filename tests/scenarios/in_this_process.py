@@ -71,9 +71,10 @@ def summary_of_run(
     run_id: str | None = None,
     stop_at_target: bool = True,
     observers: Sequence[RunObserver] = (),
+    scenario: str | None = None,
 ) -> dict[str, Any]:
-    """The summary of a real run on the digits."""
-    loaded = load("digits", parse_all(["method=fedavg", *SMALL, *overrides]))
+    """The summary of a real run, of FedAvg on the digits unless another scenario is named."""
+    loaded = load(scenario or "digits", parse_all([*(() if scenario else ("method=fedavg", *SMALL)), *overrides]))
     host = Host(out, 1, "cpu", run_id, observers)
     return dict(runner.run(loaded, host, WorkerLauncher(), lambda: False, stop_at_target))
 

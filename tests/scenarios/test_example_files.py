@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fedbr
+from coordinator.records.store import read
 from tests.observers import Listener
 from tests.scenarios.in_this_process import pool_in_this_process, summary_of_run
 
@@ -42,6 +44,25 @@ def test_examples_in_each_form_are_trained_on_by_their_clients(
     assert notes[0].startswith(f"data: {name}: {first}")
     assert fedbr.Run(result["run_dir"]).visits.column("client_name").to_pylist() == clients
     assert result["clients_left_out"] == 0
+
+
+def test_texts_are_foreseen_token_by_token_and_tokens_not_examples_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    notes: list[str] = []
+    result: dict[str, Any] = summary_of_run(
+        tmp_path / "runs", f"data.file={FILES / 'notes'}", "data.text.length=32", "rounds.max=1",
+        "rounds.participants=3", scenario="phone-keyboard", run_id="run", observers=[Listener(on_note=notes.append)],
+    )  # fmt: skip
+    assert notes[0] == "data: 3 texts of 3 clients, 2,004 tokens, tokens by characters"
+    run = fedbr.Run(result["run_dir"])
+    assert run.visits.column("client_name").to_pylist() == ["ann", "ben", "cleo"]
+    # The last fifth of each text is tested, of which every character but the first is foreseen: 402 - 3.
+    ledger = run.folder / "ledger.sqlite"
+    assert [tuple(row) for row in read(ledger, "SELECT metric, count FROM evaluations")] == [("accuracy", 399)]
+    ((score, loss),) = read(ledger, "SELECT score, test_loss FROM rounds")
+    assert score == pytest.approx(math.exp(loss)) and 1 < score < 60
 
 
 def test_a_log_of_sites_is_understood_by_its_own_columns() -> None:

@@ -34,6 +34,7 @@ from scenarios.config.load import Loaded
 from scenarios.config.overrides import KeyValues
 from scenarios.report import drawn_times
 from scenarios.run.host import Host
+from scenarios.run.observer import Observers
 from scenarios.run.progress import Mean, Trail
 from scenarios.run.run_folder import RunFolder
 from scenarios.studies import measure, uncertainty
@@ -429,6 +430,7 @@ def on_test(scored: Scored, host: Host, launcher: WorkerLauncher, stopped: Calla
     """The score of clients' models on their own test examples, by seed, of the models after these rounds: the mean
     accuracy over clients, or another metric over all their examples together."""
     scores = list[float | None]()
+    Observers(host.observers).on_note("the answer is scored on clients' test examples, all of them")
     for loaded, folder, rounds in scored.values():
         if not any(RunFolder(folder).environment.partition.test):
             scores.append(None)  # no client has test examples
