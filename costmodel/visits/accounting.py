@@ -16,6 +16,7 @@ from costmodel.arrays import Doubles
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
+from costmodel.visits.exchange import ExchangeTimes
 from costmodel.visits.work import Works
 
 WHOLE_BITS = 1e-6
@@ -145,6 +146,36 @@ class ComputePhase:
     """Seconds of work that it takes at the device's nominal speed"""
     computed: Doubles
     """Seconds of computing until ``end``; only these of visits that reach it count"""
+    exchange: ExchangeTimes | None = None
+    """What goes back and forth in ``seconds``; None: nothing"""
+
+
+def computing_watts(conditions: Conditions, exchange: ExchangeTimes | None, seconds: Doubles) -> Doubles:
+    """(visits,) Watts of the device on the average of its computing, the radio of its exchange included.
+
+    ``seconds``: of computing, with the exchange. While the device waits, it draws its baseline.
+    """
+    if exchange is None:
+        return conditions.train_watts
+    computes, receives, sends, idles = _watts(conditions, exchange, seconds)
+    return computes + receives + sends + idles
+
+
+def _watts(
+    conditions: Conditions, exchange: ExchangeTimes, seconds: Doubles
+) -> tuple[Doubles, Doubles, Doubles, Doubles]:
+    """(visits,) Watts of computing, receiving, sending and waiting on the average of computing with an exchange."""
+    own, radio = seconds - exchange.seconds, []
+    of_way = (DOWN, exchange.down_seconds, exchange.down_bits), (UP, exchange.up_seconds, exchange.up_bits)
+    for way, at_work, bits in of_way:
+        watts, joules_per_bit = conditions.radio(way)
+        radio.append(watts * at_work + joules_per_bit * bits)
+    waits = np.maximum(exchange.seconds - exchange.down_seconds - exchange.up_seconds, 0.0)
+    parts = (conditions.train_watts * own, *radio, conditions.idle_watts * waits)
+    computes, receives, sends, idles = (
+        np.divide(part, seconds, out=np.zeros_like(seconds), where=seconds > 0) for part in parts
+    )
+    return computes, receives, sends, idles
 
 
 def account_visits(
@@ -181,10 +212,10 @@ def account_visits(
         computing.end,
         up.end,
         lost=np.where(is_lost, cut, math.inf),
-        bytes_down=whole_bytes(works.bytes_down, down),
-        bytes_up=whole_bytes(works.bytes_up, up),
+        bytes_down=whole_bytes(works.message_down, down) + _exchanged(works, DOWN, fraction, begun),
+        bytes_up=whole_bytes(works.message_up, up) + _exchanged(works, UP, fraction, begun),
         flops=np.where(done, works.flops, np.where(begun, works.flops * fraction, 0.0)),
-        **_joules(down, up, intervals, computed, paused, works, conditions),
+        **_joules(down, up, intervals, computed, paused, works, conditions, computing),
         contention_seconds=down.contention_seconds + up.contention_seconds,
         paused_seconds=paused,
         computed=computed,
@@ -217,7 +248,7 @@ def _account_of_done(
         bytes_down=works.bytes_down,
         bytes_up=works.bytes_up,
         flops=works.flops,
-        **_joules(down, up, intervals, seconds, paused, works, conditions),
+        **_joules(down, up, intervals, seconds, paused, works, conditions, computing),
         contention_seconds=down.contention_seconds + up.contention_seconds,
         paused_seconds=paused,
         computed=seconds,
@@ -258,6 +289,7 @@ def _joules(
     paused: Doubles,
     works: Works,
     conditions: Conditions,
+    phase: ComputePhase,
 ) -> dict[str, Doubles]:
     """The columns of `Timeline` with joules, (visits,) each; ``intervals``: seconds of each part.
 
@@ -269,11 +301,13 @@ def _joules(
     charged so much less for the tail of its own last message; one that is interrupted has no such tail to charge.
     """
     tail = conditions.tail_seconds
-    sends = works.bytes_up > 0
-    first = np.where(works.bytes_down > 0, down.begin, np.where(sends, up.begin, math.inf))
+    sends = works.message_up > 0
+    first = np.where(works.message_down > 0, down.begin, np.where(sends, up.begin, math.inf))
     last_tail = np.minimum(tail, np.maximum(first - conditions.last_message, 0.0))
     after_down = np.where(
-        np.isfinite(down.end) & (works.bytes_down > 0), np.where(sends, np.minimum(tail, intervals[1]), last_tail), 0.0
+        np.isfinite(down.end) & (works.message_down > 0),
+        np.where(sends, np.minimum(tail, intervals[1]), last_tail),
+        0.0,
     )
     after_up = np.where(np.isfinite(up.end) & sends, last_tail, 0.0)
     transfers = ((DOWN, down, intervals[0]), (UP, up, intervals[2]))
@@ -282,6 +316,13 @@ def _joules(
     joules: Doubles = messages[0] + computing + messages[1]
     # Ledgers and their hashes hold these bits: the parts below are not added up for them.
     joules += pauses + conditions.tail_watts * (after_down + after_up)
+    if phase.exchange is not None:
+        computes, receives, sends_on, idles = _watts(conditions, phase.exchange, phase.seconds)
+        own, idle = computes * computed, np.maximum(pauses, 0.0) + idles * computed
+        receive = messages[0] + conditions.tail_watts * after_down + receives * computed
+        send = messages[1] + conditions.tail_watts * after_up + sends_on * computed
+        parts = {"idle_joules": idle, "compute_joules": own, "receive_joules": receive, "send_joules": send}
+        return {"joules_spent": idle + own + receive + send, **parts}
     return {
         "joules_spent": joules,
         "idle_joules": np.maximum(pauses, 0.0),  # rounding may leave a pause of less than nothing
@@ -289,6 +330,14 @@ def _joules(
         "receive_joules": messages[0] + conditions.tail_watts * after_down,
         "send_joules": messages[1] + conditions.tail_watts * after_up,
     }
+
+
+def _exchanged(works: Works, direction: int, fraction: Doubles, begun: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(visits,) whole bytes that have been exchanged in this fraction of computing."""
+    if works.exchanges is None:
+        return np.zeros(len(works), np.int64)
+    nbytes = works.exchanges.bytes_down if direction == DOWN else works.exchanges.bytes_up
+    return np.where(begun, np.floor(np.where(begun, fraction, 0.0) * nbytes + WHOLE_BITS), 0).astype(np.int64)
 
 
 def _until_cut(

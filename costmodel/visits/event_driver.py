@@ -27,8 +27,9 @@ from costmodel.network.links import Links
 from costmodel.network.senders import WholeSender
 from costmodel.network.window_sharing import WindowLink
 from costmodel.visits.accounting import Timeline
+from costmodel.visits.exchange import ExchangeTimes, exchange_times
 from costmodel.visits.live_visit import LiveVisit
-from costmodel.visits.work import Work, Works
+from costmodel.visits.work import StepExchange, Work, Works
 
 FLOW_ENDS, PASSES, BREAKS, CHANGES, DUE, FLOW_BEGINS, SETTLES = range(2, 9)
 """Kinds of event in their order at one instant; SimPy's own URGENT and NORMAL come before."""
@@ -394,7 +395,9 @@ def solve_by_events(
     def end(driver: VisitDriver) -> None:
         del live_visits[driver.order]
 
-    visits = []
+    visits, exchanges = [], works.exchanges
+    own = conditions.compute_seconds(works.flops, works.steps, works.codec_seconds)
+    exchanged = exchange_times(works, conditions, links, own)
     for order, start in enumerate(starts.tolist()):
         work = Work(
             int(works.bytes_down[order]),
@@ -402,8 +405,11 @@ def solve_by_events(
             float(works.flops[order]),
             int(works.steps[order]),
             float(works.codec_seconds[order]),
+            None if exchanges is None else StepExchange(*(column[order].item() for column in vars(exchanges).values())),
         )
-        visits.append(LiveVisit(work, conditions.only(slice(order, order + 1)), links, behaviour, start))
+        row = slice(order, order + 1)
+        times = None if exchanged is None else ExchangeTimes(*(column[row] for column in vars(exchanged).values()))
+        visits.append(LiveVisit(work, conditions.only(row), links, behaviour, start, times))
     for order, visit in enumerate(visits):
         live_visits[order] = visit
         driver = VisitDriver(order, visit, queue, live_visits, shared, end)

@@ -88,8 +88,11 @@ class Leftovers:
         works, down, up = self.works, *self.messages
         receives = (works.bytes_down > 0) & (down.sent > 0) & ~np.isfinite(self.charged.down_end)
         sends = (works.bytes_up > 0) & (up.sent > 0) & ~np.isfinite(self.charged.up_end)
-        columns = (works.bytes_up, works.flops, works.steps, works.codec_seconds)
-        works = Works(works.bytes_down, *(np.where(receives, column.dtype.type(0), column) for column in columns))
+        kept = {
+            name: column if name == "bytes_down" else np.where(receives, column.dtype.type(0), column)
+            for name, column in works.columns.items()
+        }
+        works = Works(**kept)
         return replace(self, works=works).only(receives | sends)
 
     def packed(self) -> Doubles:
@@ -99,7 +102,7 @@ class Leftovers:
             for row, numbers in each.items():
                 senders[row, direction, : len(numbers)] = numbers
         parts = [np.full(len(self), self.since, np.float64), self.start, senders[:, DOWN], senders[:, UP]]
-        parts += [column for table in self._tables() for column in vars(table).values()]
+        parts += [column for table in self._tables() for column in _columns(table).values()]
         bits = [np.ascontiguousarray(part).view(np.float64).reshape(len(self), -1) for part in parts]
         return np.concatenate(bits, axis=1)[np.argsort(self.conditions.clients)]
 
@@ -119,7 +122,7 @@ class Leftovers:
             return column.reshape(size, *like.shape[1:])
 
         def table(like: Any) -> Any:
-            return replace(like, **{name: part(column) for name, column in vars(like).items()})
+            return replace(like, **{name: part(column) for name, column in _columns(like).items()})
 
         since, start = part(none.start), part(none.start)
         senders = [part(np.zeros((0, SENDER_NUMBERS))) for _ in (DOWN, UP)]
@@ -134,7 +137,11 @@ class Leftovers:
 
 def _rows(table: Any, rows: NDArray[np.intp]) -> Any:
     """These rows of a dataclass of columns."""
-    return replace(table, **{name: column[rows] for name, column in vars(table).items()})
+    return replace(table, **{name: column[rows] for name, column in _columns(table).items()})
+
+
+def _columns(table: Any) -> dict[str, Any]:
+    return table.columns if isinstance(table, Works) else vars(table)
 
 
 @dataclass(frozen=True)

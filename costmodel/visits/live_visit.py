@@ -6,6 +6,7 @@ The arithmetic is that of `costmodel.visits.timeline`, so both agree to the bit.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,7 +18,8 @@ from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.fair_link import Served
 from costmodel.network.links import Links
 from costmodel.network.senders import Path, Sender, WholeSender, sender
-from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, radio_joules
+from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, computing_watts, radio_joules
+from costmodel.visits.exchange import ExchangeTimes, exchange_times
 from costmodel.visits.messages import MessageConditions, battery_cut, flows, is_closed, message_conditions
 from costmodel.visits.work import Work, Works
 
@@ -28,8 +30,15 @@ class LiveVisit:
     """A visit from ``start``; `begin` and `go_on` return the time at which its next part flows or ends."""
 
     def __init__(
-        self, work: Work, conditions: Conditions, links: Links, behaviour: ClientDynamics, start: float
+        self,
+        work: Work,
+        conditions: Conditions,
+        links: Links,
+        behaviour: ClientDynamics,
+        start: float,
+        exchange: ExchangeTimes | None = None,
     ) -> None:
+        """``exchange``: its times beside other visits; by default those of the visit alone."""
         assert len(conditions) == 1, len(conditions)
         self._links, self._behaviour = links, behaviour
         self._used = float(conditions.last_message[0])
@@ -44,7 +53,12 @@ class LiveVisit:
         self._charge = float(conditions.charge[0])
         self._lost = float(behaviour.losses(conditions, np.array([start]))[0])
         works = self._works
-        self._seconds = float(conditions.compute_seconds(works.flops, works.steps, works.codec_seconds)[0])
+        seconds = conditions.compute_seconds(works.flops, works.steps, works.codec_seconds)
+        self._exchange = exchange_times(works, conditions, links, seconds) if exchange is None else exchange
+        if self._exchange is not None:
+            seconds = seconds + self._exchange.seconds
+        self._watts = float(computing_watts(conditions, self._exchange, seconds)[0])
+        self._seconds = float(seconds[0])
         self._computed = self._seconds
         self._ends = [math.inf] * 3
         self._begins = [start, math.inf, math.inf]
@@ -100,16 +114,17 @@ class LiveVisit:
             if self._charge < math.inf:
                 transfer = self._transfer(DOWN, math.inf)
                 self._charge = self._charge - float(radio_joules(DOWN, transfer, self.conditions)[0])
-            if self.work.bytes_down:
+            if self._works.message_down[0]:
                 self._used = now
             self.part, self._begins[COMPUTE] = COMPUTE, now
-            watts = float(self.conditions.train_watts[0])
-            self._cuts[COMPUTE] = battery_cut(self._lost, now, self._charge, watts, self._ends_of_work)
+            self._cuts[COMPUTE] = battery_cut(self._lost, now, self._charge, self._watts, self._ends_of_work)
             end, self._computed = self._behaviour.computing_of(self.client, now, self._seconds)
             return end, self._cuts[COMPUTE]
         if self.part == COMPUTE:
-            self._charge = self._charge - float(self.conditions.train_watts[0]) * self._computed
+            self._charge = self._charge - self._watts * self._computed
             self.part = UPLOAD
+            if self._exchange is not None:
+                self._used = now
             return self._message(now)
         self.part = FINISHED
         return now, math.inf
@@ -131,7 +146,7 @@ class LiveVisit:
 
     def _message(self, now: float) -> tuple[float, float]:
         part, direction, conditions, transport = self.part, self.direction, self._connections, self._links.transport
-        nbytes = self.work.bytes_up if direction == UP else self.work.bytes_down
+        nbytes = int((self._works.message_up if direction == UP else self._works.message_down)[0])
         figures = MessageConditions(*[float(column[0]) for column in message_conditions(direction, conditions)])
         since = self._behaviour.since_of(self.client, now)
         more = figures, transport, since, self._ends_of_work
@@ -159,7 +174,10 @@ class LiveVisit:
         """The timeline of this visit; of one under way, until ``until``, when its flow was cut."""
         down, up = (self._transfer(direction, until) for direction in (DOWN, UP))
         begin, cut = self._begins[COMPUTE], min(self._cuts[COMPUTE], until)
-        computing = ComputePhase(*_each(begin, cut, self._ends[COMPUTE], self._seconds, self._computed))
+        computing = replace(
+            ComputePhase(*_each(begin, cut, self._ends[COMPUTE], self._seconds, self._computed)),
+            exchange=self._exchange,
+        )
         return account_visits(
             np.array([self.start]), down, computing, up, self._works, self.conditions, self._behaviour, until
         )

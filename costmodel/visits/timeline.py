@@ -1,5 +1,7 @@
 """The timelines and costs of a batch of visits: each a download, then computing, then an upload.
 
+Where a visit exchanges messages while it computes (`costmodel.visits.exchange`), these are a part of its computing.
+
 The visits of a batch are solved together in numpy, link by link: downloads, computing and uploads wait for each other
 only within a visit. Where access points share air, downloads compete with uploads, and where a shared link is much
 slower in one direction, acknowledgements do (`costmodel.network.duplex`): `costmodel.visits.event_driver` solves such
@@ -34,8 +36,9 @@ from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
 from costmodel.network.senders import Path
 from costmodel.network.transfers import SenderNumbers, TransferTimes, transfer_batch
-from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, radio_joules
+from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, computing_watts, radio_joules
 from costmodel.visits.event_driver import solve_by_events
+from costmodel.visits.exchange import exchange_times
 from costmodel.visits.leftovers import Leftovers, Solution
 from costmodel.visits.messages import Flows, battery_cut, flows, is_closed, message_conditions
 from costmodel.visits.work import Works
@@ -87,18 +90,24 @@ def solve_beside(
     if links.transport.reconnect < math.inf:
         connections = conditions.disconnected(np.asarray(is_closed(start, used, links.transport)))
     cut, charge, more = np.minimum(lost, until), conditions.charge, (connections, links, behaviour, messages)
-    down = _transfer(DOWN, start, used, works.bytes_down.astype(np.float64), cut, charge, *more)
+    down = _transfer(DOWN, start, used, works.message_down.astype(np.float64), cut, charge, *more)
     seconds = conditions.compute_seconds(works.flops, works.steps, works.codec_seconds)
+    exchange = exchange_times(works, conditions, links, seconds)
+    if exchange is not None:
+        seconds = seconds + exchange.seconds
     charge = charge - radio_joules(DOWN, down, conditions)
-    flat = battery_cut(cut, down.end, charge, conditions.train_watts, partial(behaviour.after, conditions))
+    watts = computing_watts(conditions, exchange, seconds)
+    flat = battery_cut(cut, down.end, charge, watts, partial(behaviour.after, conditions))
     compute_end, computed = behaviour.computing(conditions, down.end, seconds)
-    computing = ComputePhase(down.end, flat, _by(flat, compute_end), seconds, computed)
-    charge = charge - conditions.train_watts * computed
+    computing = ComputePhase(down.end, flat, _by(flat, compute_end), seconds, computed, exchange)
+    charge = charge - watts * computed
     if links.transport.depends_on_disuse:
-        used = np.where(works.bytes_down > 0, down.end, used)
-    up = _transfer(UP, computing.end, used, works.bytes_up.astype(np.float64), cut, charge, *more)
+        used = np.where(works.message_down > 0, down.end, used)
+        if works.exchanges is not None:
+            used = np.where(works.exchanges.trips > 0, computing.end, used)
+    up = _transfer(UP, computing.end, used, works.message_up.astype(np.float64), cut, charge, *more)
     if links.transport.reconnect < math.inf:
-        renewed = is_closed(up.begin, used, links.transport) & (works.bytes_up > 0)
+        renewed = is_closed(up.begin, used, links.transport) & (works.message_up > 0)
         down = replace(down, threshold=np.where(renewed, math.inf, down.threshold))
     # Those that go on are solved direction by direction, and so are the visits beside them.
     is_alone = leftovers is None and not goes_on
@@ -116,8 +125,8 @@ def solve_beside(
 
 def _meet(down: Transfer, up: Transfer, works: Works, conditions: Conditions, links: Links) -> bool:
     """Whether some upload begins before some download over the same links ends."""
-    downloads = (works.bytes_down > 0) & np.isfinite(down.begin)
-    uploads = (works.bytes_up > 0) & np.isfinite(up.begin)
+    downloads = (works.message_down > 0) & np.isfinite(down.begin)
+    uploads = (works.message_up > 0) & np.isfinite(up.begin)
     # The server's link is one for all, whatever the site.
     at_server = links.are_held_up(DOWN)[0] or links.are_held_up(UP)[0]
     link = np.zeros(len(works), np.intp) if at_server else conditions.access_link

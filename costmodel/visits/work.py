@@ -12,9 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class StepExchange:
+    """What goes back and forth while a visit computes, as activations and gradients do in split learning."""
+
+    trips: int
+    """Round trips, one after another"""
+    bytes_down: int
+    """Of all messages to the client, among those of the visit's `Work`"""
+    bytes_up: int
+    server_seconds: float
+    """Seconds of the server's device for all of them, if it has no other client"""
 
 
 @dataclass(frozen=True)
@@ -22,9 +36,9 @@ class Work:
     """The work of one visit."""
 
     bytes_down: int
-    """Length of the message to the client; 0 if there is none."""
+    """Bytes to the client: of the message with which it begins, 0 if there is none, and of its exchange."""
     bytes_up: int
-    """Length of the client's answer; 0 if there is none."""
+    """Bytes from the client: of its answer, 0 if there is none, and of its exchange."""
     flops: float
     """FLOPs that the device executes; 1 multiply-add = 2 FLOPs."""
     steps: int = 0
@@ -32,6 +46,31 @@ class Work:
     codec_seconds: float = 0.0
     """Decoding of the download and encoding of the upload, seconds on the reference host
     (`costmodel.fleet.codec_costs`); the device computes meanwhile."""
+    exchange: StepExchange | None = None
+    """None: the device computes alone"""
+
+
+@dataclass(frozen=True)
+class StepExchanges:
+    """`StepExchange` of many visits; arrays of shape (visits,), 0 for those that compute alone."""
+
+    trips: NDArray[np.int64]
+    bytes_down: NDArray[np.int64]
+    bytes_up: NDArray[np.int64]
+    server_seconds: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, visits: Sequence[Work]) -> StepExchanges | None:
+        """The columns of these visits; None if all compute alone."""
+        if all(visit.exchange is None for visit in visits):
+            return None
+        each = [visit.exchange or StepExchange(0, 0, 0, 0.0) for visit in visits]
+        return cls(
+            np.array([one.trips for one in each], np.int64),
+            np.array([one.bytes_down for one in each], np.int64),
+            np.array([one.bytes_up for one in each], np.int64),
+            np.array([one.server_seconds for one in each], np.float64),
+        )
 
 
 @dataclass(frozen=True)
@@ -43,6 +82,8 @@ class Works:
     flops: NDArray[np.float64]
     steps: NDArray[np.int64]
     codec_seconds: NDArray[np.float64]
+    exchanges: StepExchanges | None = None
+    """None: all visits compute alone"""
 
     @classmethod
     def of(cls, visits: Sequence[Work]) -> Works:
@@ -53,14 +94,34 @@ class Works:
             np.array([visit.flops for visit in visits], np.float64),
             np.array([visit.steps for visit in visits], np.int64),
             np.array([visit.codec_seconds for visit in visits], np.float64),
+            StepExchanges.of(visits),
         )
 
     def __len__(self) -> int:
         return self.flops.size
 
+    @property
+    def message_down(self) -> NDArray[np.int64]:
+        """Length of the message with which each visit begins."""
+        return self.bytes_down if self.exchanges is None else self.bytes_down - self.exchanges.bytes_down
+
+    @property
+    def message_up(self) -> NDArray[np.int64]:
+        """Length of each client's answer."""
+        return self.bytes_up if self.exchanges is None else self.bytes_up - self.exchanges.bytes_up
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Those of visits that compute alone, as all must whose rests may go on beside others."""
+        assert self.exchanges is None, "an exchange that goes on"
+        return {name: column for name, column in vars(self).items() if column is not None}
+
     def followed_by(self, others: Works) -> Works:
         """These visits, then the others."""
-        return Works(**{name: np.concatenate((column, getattr(others, name))) for name, column in vars(self).items()})
+        columns: dict[str, Any] = {
+            name: np.concatenate((column, others.columns[name])) for name, column in self.columns.items()
+        }
+        return Works(**columns)
 
 
 def nominal_flops(alpha: int, blocks: int, samples: int, flops_per_sample: float) -> float:

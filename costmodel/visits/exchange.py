@@ -1,0 +1,84 @@
+"""The time of what goes back and forth while visits compute: round trips, links and a server's device, all shared.
+
+A local step of split learning is a chain: the device computes, its activations go up, the server's device computes, a
+gradient comes down, the device computes. A visit's steps are one after another, so that they take the sum of these
+times: of computing, of bytes at the rate of the client's own link, of a round-trip time for each trip, and of the
+server's device. Thousands of steps are reckoned at once, not one by one.
+
+What visits share, the server's link, their sites' links and the server's device, each serves all that are under way
+with it. A visit asks for as much of it as it would use on the average of its steps if it were alone; where all ask for
+more than there is, it is shared in the max-min fair way, and those that get less take so much longer. So a wait for
+others within a step is not reckoned where all fit on the average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.arrays import Doubles
+from costmodel.fleet.conditions import Conditions
+from costmodel.network.bandwidth import DOWN, UP
+from costmodel.network.links import Links
+from costmodel.network.tcp import wire_bits
+from costmodel.visits.work import Works
+
+
+@dataclass(frozen=True)
+class ExchangeTimes:
+    """Of the exchange of each visit; arrays of shape (visits,)."""
+
+    seconds: Doubles
+    """Beyond those for which the device computes"""
+    down_seconds: Doubles
+    """For which its own link takes all messages to it, of ``seconds``"""
+    up_seconds: Doubles
+    down_bits: Doubles
+    """Of all messages to it, on the wire"""
+    up_bits: Doubles
+
+
+def exchange_times(works: Works, conditions: Conditions, links: Links, own_seconds: Doubles) -> ExchangeTimes | None:
+    """The times of visits that are under way together; None if all compute alone.
+
+    ``own_seconds``: (visits,) for which each device computes.
+    """
+    exchanges = works.exchanges
+    if exchanges is None:
+        return None
+    nbytes = {DOWN: exchanges.bytes_down, UP: exchanges.bytes_up}
+    bits = {way: wire_bits(nbytes[way].astype(np.float64)) * conditions.noise[:, way] for way in (DOWN, UP)}
+    on_links = {way: bits[way] / conditions.rate(way) for way in (DOWN, UP)}
+    alone = on_links[DOWN] + on_links[UP] + exchanges.trips * conditions.rtt + exchanges.server_seconds
+    whole = own_seconds + alone
+    takes = whole.copy()
+    for way in (DOWN, UP):
+        takes = np.maximum(takes, _shared(bits[way], whole, np.zeros(len(works), np.intp), (links.capacity(way),)))
+        if sites := links.access_capacity(way):
+            takes = np.maximum(takes, _shared(bits[way], whole, conditions.access_link, sites))
+    served = _shared(exchanges.server_seconds, whole, np.zeros(len(works), np.intp), (1.0,))
+    takes = np.maximum(takes, served)
+    return ExchangeTimes(takes - own_seconds, on_links[DOWN], on_links[UP], bits[DOWN], bits[UP])
+
+
+def _shared(amounts: Doubles, seconds: Doubles, place: NDArray[np.intp], capacities: tuple[float, ...]) -> Doubles:
+    """Seconds in which each visit gets its amount of what is shared at its place; at least ``seconds``."""
+    asked = np.divide(amounts, seconds, out=np.zeros_like(seconds), where=seconds > 0)
+    given = asked.copy()
+    for number, capacity in enumerate(capacities):
+        here = np.flatnonzero((place == number) & (asked > 0))
+        given[here] = fair_shares(asked[here], capacity)
+    return np.divide(amounts, given, out=seconds.copy(), where=given > 0)
+
+
+def fair_shares(asked: Doubles, capacity: float) -> Doubles:
+    """Max-min fair shares of a capacity: all get what they ask for, or an equal share where that is less."""
+    if asked.sum() <= capacity:
+        return asked
+    order, left, given = np.argsort(asked, kind="stable"), capacity, np.empty_like(asked)
+    for place, index in enumerate(order.tolist()):
+        given[index] = min(float(asked[index]), left / (len(order) - place))
+        left -= given[index]
+    return given

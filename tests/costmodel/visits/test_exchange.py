@@ -1,0 +1,94 @@
+"""Visits that exchange messages in each step: a chain by hand, what they share, and what a cut leaves of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.clock import Clock
+from costmodel.network.links import Links
+from costmodel.visits.exchange import fair_shares
+from costmodel.visits.timeline import Timeline, solve
+from costmodel.visits.work import StepExchange, Work, Works
+from tests.costmodel.worlds import INF, connected, fleet_of
+
+RATES: dict[str, Any] = {"down": 12_112.0, "up": 3_028.0}
+STEPS = StepExchange(trips=100, bytes_down=1448, bytes_up=724, server_seconds=2.0)
+ALONE = Work(1448, 724, 6.0, exchange=STEPS)
+"""No messages but those of the steps"""
+
+
+def _solve(works: list[Work], links: Links | None = None, until: float = INF, **columns: Any) -> Timeline:
+    who = connected(len(works), **columns)
+    return solve([0.0] * len(works), Works.of(works), who, links or Links(), until=until)
+
+
+def test_steps_are_a_chain_of_computing_bytes_round_trips_and_the_server() -> None:
+    silent = replace(
+        ALONE, exchange=replace(STEPS, bytes_down=0, bytes_up=0, server_seconds=0.0), bytes_down=0, bytes_up=0
+    )
+    # 6 FLOPs are 3 s of the device; 100 round trips of 60 ms are 6 s of silence.
+    assert _solve([silent], rtt=0.06).up_end[0] == pytest.approx(3 + 6)
+    # 1448 bytes are 12 112 bits with headers, and 724 are 6 056: 1 s and 2 s; the server takes 2 s.
+    timeline = _solve([ALONE], rtt=0.06, **RATES)
+    assert timeline.up_end[0] == pytest.approx(3 + 6 + 1 + 2 + 2)
+    assert (timeline.bytes_down[0], timeline.bytes_up[0], timeline.flops[0]) == (1448, 724, 6.0)
+
+
+def test_messages_before_and_after_the_steps_are_sent_as_ever() -> None:
+    plain, both = Work(1448, 724, 6.0), Work(2 * 1448, 2 * 724, 6.0, exchange=STEPS)
+    before, after = _solve([plain], rtt=0.06), _solve([both], rtt=0.06)
+    steps = _solve([ALONE], rtt=0.06).up_end[0] - 3
+    assert after.down_end[0] == pytest.approx(before.down_end[0])
+    assert after.up_end[0] == pytest.approx(before.up_end[0] + steps)
+
+
+def test_a_device_computes_sends_receives_and_waits_at_watts_of_its_own() -> None:
+    timeline = _solve(
+        [ALONE], rtt=0.06, **RATES, train_watts=10.0, idle_watts=1.0, receive_watts=3.0,
+        transmit_watts=5.0, receive_joules_per_bit=0.0, transmit_joules_per_bit=0.001,
+    )  # fmt: skip
+    assert timeline.compute_joules[0] == pytest.approx(10 * 3)
+    assert timeline.receive_joules[0] == pytest.approx(3 * 1)
+    assert timeline.send_joules[0] == pytest.approx(5 * 2 + 0.001 * 6056)
+    assert timeline.idle_joules[0] == pytest.approx(1 * (6 + 2))
+    assert timeline.joules_spent[0] == pytest.approx(30 + 3 + 16.056 + 8)
+
+
+def test_the_servers_device_serves_as_many_as_it_can() -> None:
+    # Alone a visit takes 11 s, of which the server computes 2: four take no longer, and eleven need 22 s of it.
+    four, eleven = (_solve([ALONE] * count, rtt=0.06, down=1e15, up=1e15) for count in (4, 11))
+    assert four.up_end.tolist() == pytest.approx([3 + 6 + 2] * 4)
+    assert eleven.up_end.tolist() == pytest.approx([22.0] * 11)
+
+
+def test_links_are_shared_by_all_that_are_under_way() -> None:
+    """Two visits of 14 s ask for 433 bit/s upwards each."""
+    columns = {"rtt": 0.06, **RATES}
+    alone = 3 + 6 + 1 + 2 + 2
+    wide, narrow = (_solve([ALONE] * 2, Links(up=capacity), **columns) for capacity in (900.0, 605.6))
+    assert wide.up_end.tolist() == pytest.approx([alone] * 2)
+    assert narrow.up_end.tolist() == pytest.approx([2 * 6056 / 605.6] * 2)
+
+
+def test_shares_are_max_min_fair() -> None:
+    assert fair_shares(np.array([1.0, 4.0, 9.0]), 9.0).tolist() == [1.0, 4.0, 4.0]
+    assert fair_shares(np.array([1.0, 4.0, 9.0]), 20.0).tolist() == [1.0, 4.0, 9.0]
+
+
+def test_a_cut_leaves_the_steps_that_were_made_and_charges_for_them() -> None:
+    timeline = _solve([ALONE], until=7.0, rtt=0.06, **RATES)
+    assert not np.isfinite(timeline.up_end[0])
+    assert (timeline.bytes_down[0], timeline.bytes_up[0]) == (724, 362)  # half of 14 s
+    assert timeline.flops[0] == pytest.approx(3.0)
+
+
+def test_one_by_one_a_visit_takes_what_it_takes_in_a_batch() -> None:
+    who, clock = connected(1, rtt=0.06), Clock(fleet_of(1))
+    clock.begin(ALONE, who, 0)
+    ended = clock.next()
+    assert ended.timeline.up_end[0] == _solve([ALONE], rtt=0.06).up_end[0]
+    assert ended.timeline.joules_spent[0] == _solve([ALONE], rtt=0.06).joules_spent[0]
