@@ -290,7 +290,7 @@ class PoolTrainer:
 
     def wrong_flops(self, update: messages.Update, visit: PlannedVisit) -> str | None:
         """Why the FLOPs that a worker has counted are not those of the visit's plan, or None."""
-        counted, predicted = update.numbers["flops"], visit.work.flops
+        counted, predicted = update.numbers["flops"], visit.work.flops + visit.price.server_flops
         if self.job.is_untrained:
             return None
         if visit.price.exact and math.isclose(counted, predicted, rel_tol=1e-9):

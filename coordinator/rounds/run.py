@@ -50,6 +50,7 @@ from coordinator.rounds.ports import (
     Trainer,
 )
 from coordinator.rounds.selection import ClientSelection, IdleClients, SelectionFailed
+from coordinator.rounds.split import SplitModel
 from coordinator.rounds.stations import Stations
 from coordinator.rounds.visit import PlannedVisit, VisitPrice, VisitPricing, begins
 from coordinator.rounds.visits_in_flight import uncontended_cost
@@ -159,6 +160,8 @@ class FederatedRun:
     """The accountant of runs with differential privacy"""
     secure: SecureRules | None = None
     """The rules of secure aggregation, in runs with it"""
+    split: SplitModel | None = None
+    """The model's cut, of runs in which a server trains its later blocks"""
     tiers: Tiers | None = None
     """The aggregators between clients and server, of runs with any"""
     charged_examples: NDArray[np.int64] | None = None
@@ -364,7 +367,7 @@ class FederatedRun:
     def pricing(self) -> VisitPricing:
         """Prices of this run's visits."""
         codecs = self.downloads.codecs
-        return VisitPricing(self.job, self.method, self.options, self.description, self.up_shapes, codecs)
+        return VisitPricing(self.job, self.method, self.options, self.description, self.up_shapes, codecs, self.split)
 
     @property
     def trains_first(self) -> bool:

@@ -19,6 +19,7 @@ from coordinator.methods.registry import Method
 from coordinator.records import names
 from coordinator.records.schema import LEFTOVER, Lengths, lengths
 from coordinator.rounds.budget import Cost
+from coordinator.rounds.split import SplitModel
 from costmodel.fleet.codec_costs import codec_seconds
 from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
 from edge.protocol import serialization
@@ -55,6 +56,9 @@ class VisitPrice:
     rates: Mapping[float, float] = field(default_factory=lambda: {1.0: 1.0})
     """Rate of a part of the model -> share of the visit's FLOPs; also of the client's own part, where that is 0"""
 
+    server_flops: float = 0.0
+    """FLOPs of the visit's training that the server's device executes (`coordinator.rounds.split`)"""
+
     @property
     def rate(self) -> float:
         """The rate of the client's own part, the widest."""
@@ -65,9 +69,19 @@ class VisitPricing:
     """Prices the visits of one run. ``up_shapes``: shapes of an upload."""
 
     def __init__(
-        self, job: Job, method: Method, options: Options, description: ModelProfile, up_shapes: Shapes, codecs: Codecs
+        self,
+        job: Job,
+        method: Method,
+        options: Options,
+        description: ModelProfile,
+        up_shapes: Shapes,
+        codecs: Codecs,
+        split: SplitModel | None = None,
     ) -> None:
         self._job, self._method, self._options, self._description = job, method, options, description
+        self._split = split
+        if split is not None:
+            up_shapes = split.charged(up_shapes)
         self._spec = method.objective
         self._rate = 1.0
         self._of_rates: dict[float, VisitPricing] = {}
@@ -159,6 +173,8 @@ class VisitPricing:
         compute, plan = spec.costs.compute(context), context.plan
         if self._job.privacy.unit == "example":
             compute = of_private_steps(compute, context, sum(block.params for block in layout.blocks))
+        if self._split is not None:
+            down = self._split.charged(down)
         alpha = spec.costs.nominal_alpha(len(layout), self._options, choice)
         tau = spec.costs.nominal_period(self._options)
         names, variant = (*choice, *context.variant.named()), context.variant
@@ -174,6 +190,18 @@ class VisitPricing:
         work = Work(bytes_down, bytes_up, compute.flops(self._description.flops), compute.steps, seconds)
         flops = nominal_flops(alpha, len(layout), plan.samples, self._plain_flops)
         sent = lengths(down, encoded), lengths(self._up_shapes, encoded_up)
+        if self._split is not None:
+            exchange, *more = self._split.exchange(self._job.run_id, context, compute)
+            work = replace(
+                work,
+                bytes_down=bytes_down + exchange.bytes_down,
+                bytes_up=bytes_up + exchange.bytes_up,
+                flops=self._split.client_flops(compute),
+                exchange=exchange,
+            )
+            sent = {**sent[0], **more[0]}, {**sent[1], **more[1]}
+            server_flops = compute.flops(self._description.flops) - work.flops
+            return VisitPrice(work, plan, nominal, flops, compute.exact, *sent, server_flops=server_flops)
         rates = {rate: narrower / work.flops for rate, narrower in compute.narrower_flops.items() if narrower}
         rates[self._rate] = 1.0 - sum(rates.values())
         return VisitPrice(work, plan, nominal, flops, compute.exact, *sent, rates=rates)

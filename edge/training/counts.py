@@ -319,6 +319,17 @@ def _count_step(make: Callable[[], list[Block]], shape: Shape, kind: ExampleKind
     return StepCounts(by_kind, counter.convolution_flops, stored, np.array(pooled, np.float64))
 
 
+def output_numbers(make: Callable[[], list[Block]], dataset: DataSet) -> NDArray[np.int64]:
+    """(blocks,): numbers of each block's output for an example; empty where one gives anything but a tensor."""
+    x, numbers = empty_examples(dataset.shape, dataset.kind), []
+    for module in modules_without_memory(make):
+        x = module(x)
+        if not isinstance(x, Tensor):
+            return np.zeros(0, np.int64)
+        numbers.append(x.numel() // EXAMPLES)
+    return np.array(numbers, np.int64)
+
+
 def output_shapes(make: Callable[[], list[Block]], dataset: DataSet) -> Flops:
     """(blocks, 3): channels, height and width of the output of each block; 1 x 1 for features without places.
 

@@ -44,6 +44,7 @@ from edge.training.counts import (
     empty_examples,
     is_without_memory,
     modules_without_memory,
+    output_numbers,
     output_shapes,
     subnetwork_flops,
 )
@@ -230,6 +231,8 @@ class JobModel:
             test_samples=empty,
             variants=np.array([*self.variant_flops.values()]).reshape(-1, PASS_TYPES),
             operations=counts.operations,
+            cuts=output_numbers(self.blocks, self.dataset),
+            targets=self._targets,
             frozen=np.array([net.frozen_numbers(index) for index in range(len(net))] if adapter else [], np.int64),
             tensors=net.tensors,
             outputs=output_shapes(self.blocks, self.dataset) if self.job.variants else np.zeros((0, 3)),
@@ -237,6 +240,12 @@ class JobModel:
             unit_flops=counts.unit_flops,
             **self._parts(net),
         )
+
+    @property
+    def _targets(self) -> int:
+        """Labels of an example."""
+        target = self.job.train.loss_row[0].target
+        return {"class": 1, "numbers": self.dataset.numbers, "tokens": self.dataset.shape[0] - 1}.get(target, 0)
 
     def _parts(self, net: BlockModel) -> dict[str, Any]:
         """The fields of the profile that are of parts; ValueError for a model without parts."""

@@ -310,6 +310,7 @@ def _checked(scenario: Scenario, raw: Mapping[str, TomlValue], resolver: _Resolv
     resolver.refuse("aggregate.sum", validation.of_sum(method, options, scenario))
     resolver.refuse("codec", validation.of_codec(scenario))
     resolver.refuse("adapter", validation.of_adapter(method, scenario))
+    resolver.refuse("split", validation.of_split(method, scenario))
     resolver.refuse("privacy", validation.of_privacy(method, options, scenario))
     resolver.refuse("train.loss", validation.of_targets(scenario, data))
     resolver.refuse("model.name", validation.of_examples(method, architecture, data))

@@ -24,6 +24,7 @@ from coordinator.aggregation.update_checks import UpdateChecks
 from coordinator.records.kept_checkpoints import CheckpointRules
 from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.split import SplitConfig
 from coordinator.rounds.tier_schedule import TierSchedule
 from costmodel.config import FILE_NAMES, FleetConfig
 from edge.protocol.config import (
@@ -218,6 +219,7 @@ class Scenario(BaseModel):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     adapter: AdapterConfig = AdapterConfig()
+    split: SplitConfig = SplitConfig()
     train: TrainConfig = TrainConfig()
     travels: BlockExchangeSection = BlockExchangeSection()
     codec: CodecConfig = CodecConfig()

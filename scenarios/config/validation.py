@@ -16,10 +16,11 @@ from coordinator.aggregation.server import ServerExtension
 from coordinator.aggregation.submodels import SubmodelConfig
 from coordinator.methods.compute import fedavg_compute
 from coordinator.methods.registry import OBJECTIVES, Method
-from coordinator.methods.spec import CorrectionSpec, ModelChange, ObjectiveSpec
+from coordinator.methods.spec import CorrectionSpec, ModelChange, ObjectiveSpec, Traffic
 from coordinator.rounds.budget import Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
+from coordinator.rounds.split import SplitConfig
 from coordinator.rounds.tier_schedule import TierSchedule
 from costmodel.config import AccessLinks, BandwidthConfig, FleetConfig, RateColumns, TierConfig, UpperTier
 from costmodel.fleet.devices import devices, networks
@@ -545,6 +546,47 @@ def of_adapter(method: Method, scenario: Scenario) -> Contradictions:
     if not _takes_adapters(spec):
         takers = ", ".join(name for name, each in OBJECTIVES.items() if _takes_adapters(each))
         yield "adapter", f"{chosen}: {spec.name} does more with a model than to train it; choose among {takers}"
+
+
+def of_split(method: Method, scenario: Scenario) -> Contradictions:
+    """Keys of a split that have no effect, and what a model that is cut is not joined with."""
+    split, plain = scenario.split, SplitConfig()
+    if split.after is None:
+        key = next((key for key, value in vars(split).items() if value != getattr(plain, key)), None)
+        if key is not None:
+            yield "split", f"split.{key}: clients train whole models; name the last block of the front in split.after"
+        return
+    cut, spec, rounds = f"split.after = {split.after}", method.objective, scenario.rounds
+    if method.app is not None or spec.costs.compute is not fedavg_compute or spec.traffic != Traffic():
+        takers = ", ".join(
+            name
+            for name, each in OBJECTIVES.items()
+            if each.costs.compute is fedavg_compute and each.traffic == Traffic() and each.submodels is None
+        )
+        yield "split", f"{cut}: {method.name} does more than training and averaging; choose among {takers}"
+    if spec.submodels is not None:
+        yield "split", f"{cut}: clients of {method.name} have parts of the model; choose fedavg"
+    for correction in method.corrections:
+        yield "split", f"{cut}: {correction.name} changes the steps of whole models; leave it out"
+    if scenario.codec.is_used:
+        yield "codec", f"codec: {cut}: messages of a step travel as they are; choose none"
+    if scenario.privacy.unit is not None or scenario.privacy.secagg is not None:
+        yield "privacy", f"privacy: {cut}: the server sees activations of every example; leave privacy out"
+    if scenario.fleet.tiers.count:
+        yield "fleet.tiers", f"fleet.tiers: {cut}: the server's device trains with clients; leave aggregators out"
+    if rounds.on_late != "stop":
+        yield "rounds.on_late", f"rounds.on_late = {rounds.on_late}: {cut}: steps need both sides; choose stop"
+    is_in_turn = rounds.policy == "fedasync" and rounds.participants == 1 and rounds.mixing == 1
+    if split.kind == "sequential" and not is_in_turn:
+        needs = "rounds.policy = fedasync, rounds.participants = 1 and rounds.mixing = 1"
+        yield "split.kind", f"split.kind = sequential: clients train in turn; it needs {needs}"
+    if split.kind == "frozen-front" and scenario.adapter.kind is None:
+        yield "split.kind", "split.kind = frozen-front: the whole model learns; choose adapter.kind = lora or freeze"
+    if split.labels == "u-shaped" and split.kind == "frozen-front":
+        yield (
+            "split.labels",
+            "split.labels = u-shaped: with split.kind = frozen-front devices train nothing; choose share",
+        )
 
 
 def _takes_adapters(spec: ObjectiveSpec) -> bool:

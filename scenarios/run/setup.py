@@ -41,6 +41,7 @@ from coordinator.rounds.run import FederatedRun, RoundFinished
 from coordinator.rounds.secure_rules import SecureRules
 from coordinator.rounds.selection import ClientSelection
 from coordinator.rounds.selectors.registry import selector
+from coordinator.rounds.split import SplitModel
 from coordinator.rounds.tiers import DOWN_SIDE, UP_SIDE, Tiers
 from coordinator.rounds.untrained import DecisionOnlyServer, Untrained
 from coordinator.rounds.visit import VisitPricing
@@ -487,12 +488,17 @@ class Setup:
 
         With those of the gradients of single examples that DP-SGD has at a time, and of a frozen base.
         """
-        layout = part_profile(self.description, rate).layout
-        weights = sum(block.params for block in layout.blocks)
+        layout, frozen = part_profile(self.description, rate).layout, self.description.frozen
+        held = self._held(len(layout))
+        weights = sum(block.params for block, is_held in zip(layout.blocks, held, strict=True) if is_held)
         vectors = len(self.scenario.train.optimizer_vectors)
         if self.scenario.privacy.unit == "example":
             vectors += min(self.scenario.train.batch, examples_at_a_time(weights))
-        return vectors * weights + int(self.description.frozen.sum())
+        return vectors * weights + int(frozen[held].sum() if len(frozen) else 0)
+
+    def _held(self, blocks: int) -> NDArray[np.bool_]:
+        """Which of so many blocks clients hold."""
+        return np.ones(blocks, bool) if self.split is None else self.split.is_clients
 
     def training_memory(self, rate: float) -> tuple[int, float]:
         """(parameters, activations of one example that are stored for a backward pass) of the part of a rate, for the
@@ -520,8 +526,9 @@ class Setup:
             compute.check(part.flops)
         except ValueError as error:
             raise ScenarioError(f"method = {loaded.method.name!r}: its spec's compute: {error}") from None
-        parameters = sum(block.params for block in part.layout.blocks)
-        return parameters, float((part.activations * compute.stored_forwards).sum())
+        held = self._held(blocks)
+        parameters = sum(block.params for block, is_held in zip(part.layout.blocks, held, strict=True) if is_held)
+        return parameters, float((part.activations * compute.stored_forwards)[held].sum())
 
     def kept_by_codec(self, rate: float) -> int:
         """Numbers that a client with the part of a rate keeps for codecs between visits."""
@@ -653,7 +660,19 @@ class Setup:
 
     def pricing(self, job: Job, up: Shapes) -> VisitPricing:
         """Prices of visits; ``up``: shapes of an upload."""
-        return VisitPricing(job, self.loaded.method, self.loaded.options, self.description, up, self.codecs)
+        method, options = self.loaded.method, self.loaded.options
+        return VisitPricing(job, method, options, self.description, up, self.codecs, self.split)
+
+    @cached_property
+    def split(self) -> SplitModel | None:
+        """The model's cut; None if clients train whole models. ScenarioError for one that the model does not have."""
+        config = self.scenario.split
+        if config.after is None:
+            return None
+        try:
+            return SplitModel(config, self.description)
+        except ValueError as error:
+            raise ScenarioError(str(error), key="split.after") from None
 
     @property
     def _sees_adapters(self) -> bool:
@@ -873,6 +892,7 @@ class Setup:
             refused=refused,
             privacy=self.accountant(refused),
             secure=self.secure_rules(server),
+            split=self.split,
             tiers=self.tiers(server, clock),
             charged_examples=charged_examples,
             solves_for_bottlenecks=solves_for_bottlenecks,

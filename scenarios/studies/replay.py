@@ -47,6 +47,9 @@ KEYS = (
     "rounds.deadline",
     "rounds.min_fraction",
     "rounds.on_late",
+    "split.after",
+    "split.labels",
+    "split.server",
 )
 """Keys that may be overridden, beside whole tables: they do not change how a visit is trained."""
 NONE: KeyValues = MappingProxyType({})
@@ -228,7 +231,7 @@ def prepared(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False
         _ = setup.refused
     if description.rates and any(made.rates.of_client(client) != setup.rates.of_client(client) for client in clients):
         raise ScenarioError(f"submodel.rate: clients would have other parts of the model; to train anew: {fresh}")
-    return PreparedReplay(record, setup, target, fresh, carbon)
+    return PreparedReplay(record, setup, target, fresh, carbon, before.loaded.scenario.split != loaded.scenario.split)
 
 
 def _check_files(run: RunFolder, recorded: RunInputs, replayed: RunInputs) -> None:

@@ -126,6 +126,8 @@ class PreparedReplay:
     """The command that trains anew"""
     carbon: Intensity | None
     """That of the run, unless an override changes it"""
+    is_cut_anew: bool = False
+    """Whether another part of the model is trained by a server's device, so that visits cost otherwise"""
 
     @property
     def loaded(self) -> Loaded:
@@ -172,7 +174,7 @@ class RetimedRun(Untrained):
     def __init__(self, ready: PreparedReplay, fleet: Fleet) -> None:
         super().__init__(len(ready.setup.description.samples))
         self.record, self.loaded, self.fresh = ready.record, ready.loaded, ready.fresh
-        self.carbon = ready.carbon
+        self.carbon, self.is_cut_anew = ready.carbon, ready.is_cut_anew
         setup = ready.setup
         self.rounds_done: list[RoundRow] = []
         self.visits_done: list[VisitRow] = []
@@ -278,7 +280,8 @@ class RetimedRun(Untrained):
                     number,
                 )
         work = visit.work
-        if (work.bytes_down, work.bytes_up, work.flops) != (row.bytes_down, row.bytes_up, row.flops):
+        recorded = (row.bytes_down, row.bytes_up, row.flops)
+        if not self.is_cut_anew and (work.bytes_down, work.bytes_up, work.flops) != recorded:
             self._refuse(f"the ledger and {DESCRIPTION} disagree about the visit of client {visit.client}", number)
         steps = self.run.job.train.plan(int(self.run.description.samples[visit.client])).steps
         if row.loss is None and steps:

@@ -97,8 +97,22 @@ def run_with(
     return dict(runner.run(load("digits", parse_all([*QUICK, *overrides])), host, launcher, never, True))
 
 
-def killed_and_resumed(out: Path, launcher: WorkerLauncher, instant: tuple[str, str, int], *overrides: str) -> Path:
+def killed_and_resumed(
+    out: Path, launcher: WorkerLauncher, instant: tuple[str, str, int], *overrides: str, workers: int = 2
+) -> Path:
     """The folder of a run that is killed at an instant (`meddled`), and taken up again."""
-    words = ("run", "digits", *QUICK, *overrides, "--workers", "2", "--quiet", "--out", str(out), "--run-id", "cut")
+    words = (
+        "run",
+        "digits",
+        *QUICK,
+        *overrides,
+        "--workers",
+        str(workers),
+        "--quiet",
+        "--out",
+        str(out),
+        "--run-id",
+        "cut",
+    )
     killed(instant, *words)
     return Path(resumed(out / "digits" / "cut", launcher)["run_dir"])

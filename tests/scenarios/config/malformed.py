@@ -52,6 +52,7 @@ NAMES = {
 """What texts name, where that is known; any other text may be any text."""
 UNITS = {
     units.nbytes: "MB", units.bits_per_second: "Mbit/s", units.seconds: "min", units.flops: "GFLOP", units.joules: "kJ",
+    units.flops_per_second: "GFLOP/s",
 }  # fmt: skip
 WIDE = 10**6
 """Beyond the bounds of most keys."""

@@ -1,0 +1,103 @@
+"""Runs whose models are cut between clients and a server: FedAvg's numbers, bytes by hand, one chain, and refusals."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.records.store import read
+from coordinator.workers.launcher import WorkerLauncher
+from scenarios.cli import main
+from tests.ledgers import chain
+from tests.scenarios.runs import AMONG_UPDATES, killed_and_resumed, run_with
+
+PLAIN = ("method=fedavg", "train.local_steps=2", "train.batch=20", "rounds.max=3", "rounds.participants=4")
+CUT = (*PLAIN, "split.after=conv2")
+IN_TURN = ("split.kind=sequential", "rounds.policy=fedasync", "rounds.participants=1", "rounds.mixing=1")
+LONG = pytest.mark.long
+FRONT = ("split.kind=frozen-front", "adapter.kind=freeze", 'adapter.train=["conv3","head"]')
+
+
+def rows(folder: str | Path, query: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in read(Path(folder) / "ledger.sqlite", query)]
+
+
+def test_what_both_sides_train_is_what_one_device_would(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    whole = run_with(tmp_path / "whole", launcher, 2, *PLAIN)
+    cut = run_with(tmp_path / "cut", launcher, 2, *CUT)
+    shaped = run_with(tmp_path / "shaped", launcher, 2, *CUT, "split.labels=u-shaped")
+    assert whole["model_sha256"] == cut["model_sha256"] == shaped["model_sha256"]
+    assert cut["flops"] < whole["flops"] and cut["virtual_seconds"] != whole["virtual_seconds"]
+
+
+def test_bytes_of_a_visit_follow_from_shapes(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    """The second block of digits-cnn gives 32 channels of 4 x 4 places: 512 numbers. Two steps of 20 examples."""
+    cut = run_with(tmp_path / "cut", launcher, 2, *CUT)
+    front = 4 * (16 * 9 + 16 + 32 * 16 * 9 + 32)
+    transfers = rows(cut["run_dir"], "SELECT direction, slot, SUM(nbytes) FROM transfers GROUP BY direction, slot")
+    found = {(way, slot): nbytes // 12 for way, slot, nbytes in transfers if slot}
+    activations = 2 * 20 * 512 * 4
+    assert activations == 81_920
+    assert found == {
+        ("down", "model"): front, ("down", "gradients"): activations,
+        ("up", "model"): front, ("up", "activations"): activations, ("up", "labels"): 2 * 20 * 8,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        (),
+        pytest.param((*IN_TURN, "rounds.max=12"), marks=LONG),
+        pytest.param(FRONT, marks=LONG),
+        pytest.param(("split.labels=u-shaped", "rounds.policy=deadline", "rounds.deadline=2 s"), marks=LONG),
+    ],
+    ids=str,
+)
+def test_a_split_run_is_one_chain_for_any_workers_and_after_a_kill(
+    how: tuple[str, ...], launcher: WorkerLauncher, tmp_path: Path
+) -> None:
+    keys = {word.partition("=")[0] for word in how}
+    words = (*(word for word in CUT if word.partition("=")[0] not in keys), *how)
+    one, four = (run_with(tmp_path, launcher, workers, *words) for workers in (1, 4))
+    again = killed_and_resumed(tmp_path, launcher, AMONG_UPDATES, *words, workers=1 if IN_TURN[0] in how else 2)
+    assert chain(Path(one["run_dir"])) == chain(Path(four["run_dir"])) == chain(again)
+
+
+def test_in_turn_a_client_begins_where_the_one_before_has_ended(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    words = (*(word for word in PLAIN if "participants" not in word), *IN_TURN[1:])
+    whole, cut = (
+        run_with(tmp_path / str(len(more)), launcher, 2, *words, *more)
+        for more in ((), ("split.after=conv2", IN_TURN[0]))
+    )
+    assert whole["model_sha256"] == cut["model_sha256"]
+    ends = rows(cut["run_dir"], "SELECT start_s, up_end_s FROM visits ORDER BY visit")
+    assert all(later[0] >= earlier[1] for earlier, later in pairwise(ends)) and len(ends) == 3
+
+
+def test_a_frozen_front_gets_no_gradient(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    run = run_with(tmp_path, launcher, 1, *CUT, *FRONT)
+    query = "SELECT direction, slot, SUM(nbytes) FROM transfers WHERE slot <> '' GROUP BY direction, slot ORDER BY slot"
+    # Twelve visits of two steps of 20 examples; the front is shipped, and does not change.
+    found = [row for row in rows(run["run_dir"], query) if row[2]]
+    assert found == [("up", "activations", 983_040), ("up", "labels", 3_840)]
+
+
+def test_a_forecast_and_a_replay_have_the_runs_costs(
+    launcher: WorkerLauncher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_with(tmp_path, launcher, 2, *CUT)
+    assert main.run_command(["check", "digits", *CUT, "--json"]) == 0
+    costs = json.loads(capsys.readouterr().out)["estimate"]
+    assert (costs["bytes_down"], costs["bytes_up"]) == (run["bytes_down"], run["bytes_up"])
+    assert costs["virtual_seconds"] == pytest.approx(run["virtual_seconds"])
+    assert main.run_command(["replay", run["run_dir"], "--json"]) == 0
+    before, after = json.loads(capsys.readouterr().out)["virtual_seconds"]
+    assert before == after
+    assert main.run_command(["replay", run["run_dir"], "split.server=1 MFLOP/s", "--json"]) == 0
+    before, after = json.loads(capsys.readouterr().out)["virtual_seconds"]
+    assert after > 100 * before
