@@ -192,6 +192,11 @@ def format_flops(flops: float) -> str:
     return _format(flops, FLOPS, "FLOP")
 
 
+def format_flop_rate(flops_per_second: float) -> str:
+    """With a prefix: 10 TFLOP/s."""
+    return f"{format_flops(flops_per_second)}/s"
+
+
 def format_joules(joules: float) -> str:
     """5000 -> "5 kJ"."""
     return _format(joules, JOULES, "J")

@@ -26,6 +26,8 @@ class _CommonKeys(TypedDict, total=False):
     """Which model, how wide, cut into which blocks."""
     adapter: Any
     """What of a model learns and travels, beside a frozen base that every client has."""
+    split: Any
+    """Which blocks clients hold, where a server trains the others with them in each local step."""
     train: Any
     """Local SGD."""
     travels: Any

@@ -50,6 +50,7 @@ QUANTITIES: Mapping[Any, QuantityUnits] = {
         QuantityUnits("bit/s", units.bits_per_second, tuple(RATES), units.format_rate, "Mbit/s"),
         QuantityUnits("seconds", units.seconds, tuple(SECONDS), units.format_seconds, "s"),
         QuantityUnits("FLOP", units.flops, tuple(FLOPS), units.format_flops, "GFLOP"),
+        QuantityUnits("FLOP/s", units.flops_per_second, tuple(units.FLOP_RATES), units.format_flop_rate, "TFLOP/s"),
         QuantityUnits("joules", units.joules, (*JOULES, *WATT_HOURS), units.format_joules, "J"),
     )
 }

@@ -41,6 +41,8 @@ INTERVAL_SECONDS = "seconds between two steps of the cloud, by the paper's cost 
 INTERVAL_JOULES = "joules of a client between two steps of the cloud, by the paper's cost model"
 ADAPTER_UPLOAD = "bytes of an upload, by the testbed's format"
 NANO_STEP, PHONE_STEP = "seconds a step on a Jetson Nano", "seconds a step on a phone"
+SPLIT_UP, SPLIT_DOWN = "bytes of activations, all steps of a visit", "bytes of gradients, all steps of a visit"
+MODEL_UPLOAD = "bytes of a model"
 ROUND_SECONDS, NANO_WAITS = "seconds a round, by the devices' rows", "share of a round for which a Jetson Nano waits"
 
 
@@ -141,6 +143,9 @@ TABLE_AMOUNTS: Mapping[str, TableAmount] = {
     HELD_PRODUCTS: TableAmount("MFLOPs of products", unit=1e6, digits=5),
     HELD_NBYTES: TableAmount("MiB", unit=2**20),
     ADAPTER_UPLOAD: TableAmount("B up", digits=7),
+    SPLIT_UP: TableAmount("B up", digits=8),
+    SPLIT_DOWN: TableAmount("B down", digits=8),
+    MODEL_UPLOAD: TableAmount("B a model", digits=6),
     NANO_STEP: TableAmount("s a step, Nano"),
     PHONE_STEP: TableAmount("s a step, phone"),
     ROUND_SECONDS: TableAmount("s a round"),

@@ -25,6 +25,7 @@ from scenarios.papers import (
     heterofl,
     hierfavg,
     pfedmb,
+    splitnn,
 )
 from scenarios.papers.cells import MARKS, CellSelection, PublishedCell, ReproducedCell, changed, described
 from scenarios.papers.published import TABLE_AMOUNTS
@@ -54,6 +55,7 @@ FIGURES: dict[str, PaperFigure] = {
     **depthfl.FIGURES,
     **hierfavg.FIGURES,
     **edgeflowertune.FIGURES,
+    **splitnn.FIGURES,
     **adaptive.FIGURES,
 }
 UNKNOWN = "setting unknown"

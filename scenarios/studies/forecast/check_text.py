@@ -147,6 +147,11 @@ def estimate_rows(estimate: Forecast) -> Iterator[tuple[str, str]]:
     """The estimate of the run, with units."""
     yield "message down, one visit", _span(estimate.message_down_nbytes)
     yield "message up, one visit", format_bytes(estimate.message_up_nbytes)
+    if (steps := estimate.exchange) is not None:
+        sizes = f"{format_bytes(steps.bytes_down)} down, {format_bytes(steps.bytes_up)} up"
+        yield "of these, in steps", f"{steps.trips:,} round trips, {sizes}"
+        device, server = format_flops(steps.device_flops), format_flops(steps.server_flops)
+        yield "FLOPs, one visit", f"{device} on the device, {server} at the server"
     yield "bytes, real", format_bytes(estimate.bytes)
     if (evaluation := estimate.evaluation_visits) is not None:
         visits = f"{evaluation.evaluations:,} x {evaluation.clients:,} visits"

@@ -33,6 +33,7 @@ from coordinator.rounds.budget import (
     SECONDS,
     WAN_BYTES,
 )
+from coordinator.rounds.visit import PlannedVisit
 from costmodel import units
 from costmodel.clock import Clock
 from costmodel.config import FleetConfig, TierConfig
@@ -86,6 +87,17 @@ class EvaluationVisits:
 
 
 @dataclass(frozen=True)
+class ExchangedSteps:
+    """What a visit of a model that is cut exchanges while it trains (``split``), among its messages."""
+
+    trips: int
+    bytes_down: int
+    bytes_up: int
+    device_flops: float
+    server_flops: float
+
+
+@dataclass(frozen=True)
 class Forecast:
     """The costs of a run of ``rounds.max`` rounds, or until its budgets end it.
 
@@ -133,6 +145,8 @@ class Forecast:
     change"""
     co2e_grams: float | None = None
     """Of ``joules``, if the scenario has a carbon intensity"""
+    exchange: ExchangedSteps | None = None
+    """Of the visit that exchanges most; None where clients train whole models"""
     epsilon: float | None = None
     """Differential privacy spent after ``rounds``; where it depends on who takes part, if clients take turns"""
     guarantee: str | None = None
@@ -356,6 +370,7 @@ def forecast_of(played: PlayedRounds) -> Forecast:
         first_round=played.amounts[0] if played.amounts else {},
         per_round=played.pace,
         varied_by=varied_by(setup.scenario, setup.inputs.files),
+        exchange=_exchanged(visits),
         epsilon=played.epsilon(rounds),
         guarantee=None if played.run.run.privacy is None else played.run.run.privacy.guarantee,
         co2e_grams=None if carbon is None or joules is None else carbon.co2e_grams(joules),
@@ -371,6 +386,15 @@ def _plain(fleet: Fleet) -> Fleet:
     """The fleet with clients that are always there, on links that are never a bottleneck."""
     sites = (math.inf,) * len(fleet.links.site_down)
     return replace(fleet, links=Links(site_down=sites, site_up=sites), behaviour=ClientDynamics())
+
+
+def _exchanged(visits: Sequence[PlannedVisit]) -> ExchangedSteps | None:
+    """Of the visit with the most bytes."""
+    most = max(visits, key=lambda visit: visit.work.bytes_up)
+    steps = most.work.exchange
+    if steps is None:
+        return None
+    return ExchangedSteps(steps.trips, steps.bytes_down, steps.bytes_up, most.work.flops, most.price.server_flops)
 
 
 def _evaluation_visits(played: PlayedRounds) -> EvaluationVisits | None:

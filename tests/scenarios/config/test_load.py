@@ -53,7 +53,7 @@ def test_a_run_folder_of_an_earlier_version_may_have_bare_numbers_but_overrides_
     text = toml_text(load("digits", parsed(["rounds.deadline=5 s"])).scenario.model_dump())
     assert "deadline = 5.0\n" in text
     (tmp_path / "scenario.toml").write_text(text)
-    assert "deadline = 5.0: needs a unit" in refusal(name=str(tmp_path / "scenario.toml"))
+    assert "split.server = 10000000000000.0: needs a unit" in refusal(name=str(tmp_path / "scenario.toml"))
     (tmp_path / "ledger.sqlite").touch()
 
     assert load(str(tmp_path / "scenario.toml")).scenario.rounds.deadline == 5.0
