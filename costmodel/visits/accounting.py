@@ -218,10 +218,10 @@ def account_visits(
         **_joules(down, up, intervals, computed, paused, works, conditions, computing),
         contention_seconds=down.contention_seconds + up.contention_seconds,
         paused_seconds=paused,
-        computed=computed,
+        computed=_own_share(computing, computed),
         threshold_down=down.threshold,
         threshold_up=up.threshold,
-        **_limits(down, up),
+        **_limits(down, up, computing, computed),
     )
 
 
@@ -251,20 +251,35 @@ def _account_of_done(
         **_joules(down, up, intervals, seconds, paused, works, conditions, computing),
         contention_seconds=down.contention_seconds + up.contention_seconds,
         paused_seconds=paused,
-        computed=seconds,
+        computed=_own_share(computing, seconds),
         threshold_down=down.threshold,
         threshold_up=up.threshold,
-        **_limits(down, up),
+        **_limits(down, up, computing, seconds),
     )
 
 
-def _limits(down: Transfer, up: Transfer) -> dict[str, Doubles]:
-    """The columns of `Timeline` that say what set the pace of each message, and for how long."""
-    return {
+def _own_share(computing: ComputePhase, computed: Doubles) -> Doubles:
+    """(visits,) seconds for which the device computes, of those of computing with an exchange."""
+    exchange, whole = computing.exchange, computing.seconds
+    if exchange is None:
+        return computed
+    return computed * np.divide(whole - exchange.seconds, whole, out=np.zeros_like(whole), where=whole > 0)
+
+
+def _limits(down: Transfer, up: Transfer, computing: ComputePhase, computed: Doubles) -> dict[str, Doubles]:
+    """The columns of `Timeline` that say what set the pace of each message, and for how long; a client's own link that
+    of its exchange."""
+    found = {
         f"{link}_{way}": getattr(transfer, f"{link}_seconds")
         for way, transfer in (("down", down), ("up", up))
         for link in ("connect", "own", "access", "server")
     }
+    exchange, whole = computing.exchange, computing.seconds
+    if exchange is not None:
+        done = np.divide(computed, whole, out=np.zeros_like(whole), where=whole > 0)
+        found["own_down"] = found["own_down"] + exchange.down_seconds * done
+        found["own_up"] = found["own_up"] + exchange.up_seconds * done
+    return found
 
 
 def radio_joules(direction: int, transfer: Transfer, conditions: Conditions) -> Doubles:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -26,6 +26,7 @@ from coordinator.records.schema import (
     ConditionsRow,
     VisitRow,
 )
+from coordinator.rounds.split import ACTIVATIONS, GRADIENTS, LABELS
 from costmodel.network.tcp import wire_bits
 from costmodel.units import format_rate
 from edge.protocol.spelling import closest
@@ -102,9 +103,14 @@ def visit_parts(folder: Path, number: int) -> VisitParts:
     access = LAN if fleet.get("tiers", {}).get("count") else AIR if shares_air else GATEWAY
     times = (visit.start_s, visit.down_end_s, visit.compute_end_s, visit.up_end_s)
     paused = max(visit.paused_s, 0.0)
-    down = _message(DOWNLOAD, times[1] - times[0], visit.bytes_down, row, access, paused)
-    up = _message(UPLOAD, times[3] - times[2], visit.bytes_up, row, access, paused)
-    computing = _computing(visit, row, times[2] - times[1])
+    steps = _exchanged(run, visit)
+    # The own link's seconds of the conditions are those of both messages, and of the steps between them.
+    row = row._replace(
+        own_down_s=row.own_down_s - steps.seconds(row, "down"), own_up_s=row.own_up_s - steps.seconds(row, "up")
+    )
+    down = _message(DOWNLOAD, times[1] - times[0], visit.bytes_down - steps.down, row, access, paused)
+    up = _message(UPLOAD, times[3] - times[2], visit.bytes_up - steps.up, row, access, paused)
+    computing = _computing(visit, row, times[2] - times[1], steps)
     return VisitParts(
         *(visit.visit, visit.round + 1, visit.client, visit.device, visit.network, visit.kind),
         *(visit.start_s, visit.up_end_s, of_round["critical"] == visit.client, of_round["bottleneck"]),
@@ -117,6 +123,35 @@ def visit_parts(folder: Path, number: int) -> VisitParts:
         },
         {name: value for name, value in row._asdict().items() if name not in ("visit", "round")},
     )
+
+
+class _Steps(NamedTuple):
+    """What a visit exchanged while it computed, of a model that is cut; without headers."""
+
+    trips: int = 0
+    down: int = 0
+    up: int = 0
+
+    def bits(self, row: ConditionsRow, way: str) -> float:
+        """On the wire."""
+        return float(wire_bits(getattr(self, way))) * float(getattr(row, f"noise_{way}"))
+
+    def seconds(self, row: ConditionsRow, way: str) -> float:
+        """At the rate of the client's own link."""
+        return self.bits(row, way) / float(getattr(row, f"{way}_bps"))
+
+
+def _exchanged(run: RecordedRun, visit: VisitRow) -> _Steps:
+    split = run.scenario.get("split") or {}
+    if split.get("after") is None:
+        return _Steps()
+    of_steps = "FROM transfers WHERE visit = ? AND slot IN (?, ?, ?) GROUP BY direction"
+    rows = run.query(
+        f"SELECT direction, SUM(nbytes) AS nbytes {of_steps}", (visit.visit, ACTIVATIONS, GRADIENTS, LABELS)
+    )
+    nbytes = {row["direction"]: int(row["nbytes"]) for row in rows}
+    trips = visit.steps * (2 if split.get("labels") == "u-shaped" else 1)
+    return _Steps(trips, nbytes.get("down", 0), nbytes.get("up", 0))
 
 
 def _message(
@@ -152,7 +187,7 @@ def _message(
     return _within(seconds, parts)
 
 
-def _computing(visit: VisitRow, row: ConditionsRow, seconds: float) -> list[VisitPart]:
+def _computing(visit: VisitRow, row: ConditionsRow, seconds: float, steps: _Steps) -> list[VisitPart]:
     if seconds <= 0:
         return []
     work = (visit.steps * row.step_s + visit.flops / row.flops_per_s + row.codec_s) * row.jitter
@@ -160,6 +195,16 @@ def _computing(visit: VisitRow, row: ConditionsRow, seconds: float) -> list[Visi
     codec = f" + codecs {_shown(row.codec_s)}" if row.codec_s else ""
     source = f"({visit.steps} steps x {_shown(row.step_s)} + {flops} / {speed}/s{codec}) x jitter {row.jitter:.4g}"
     parts = [VisitPart(COMPUTING, COMPUTING, min(work, seconds), source)]
+    if steps.trips:
+        for way in ("up", "down"):
+            sent = f"{steps.bits(row, way):,.0f} bits on the wire at {format_rate(getattr(row, f'{way}_bps'))}"
+            parts.append(VisitPart(COMPUTING, f"steps {way}", steps.seconds(row, way), sent))
+        trips = f"{steps.trips:,} of {_shown(row.rtt_s)}"
+        parts.append(VisitPart(COMPUTING, "round trips", steps.trips * row.rtt_s, trips))
+        rest = seconds - sum(part.seconds for part in parts)
+        what = "the server's device, headers, and what other clients had of links and server"
+        parts.append(VisitPart(COMPUTING, "server", max(rest, 0.0), what))
+        return _within(seconds, parts)
     if seconds - work > ROUNDING * seconds:
         parts.append(VisitPart(COMPUTING, "pauses", seconds - work, "the client was away, or its device slower"))
     return parts
