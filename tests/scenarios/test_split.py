@@ -12,6 +12,7 @@ import pytest
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
+from scenarios.studies.visit_parts import visit_parts
 from tests.ledgers import chain
 from tests.scenarios.runs import AMONG_UPDATES, killed_and_resumed, run_with
 
@@ -101,3 +102,15 @@ def test_a_forecast_and_a_replay_have_the_runs_costs(
     assert main.run_command(["replay", run["run_dir"], "split.server=1 MFLOP/s", "--json"]) == 0
     before, after = json.loads(capsys.readouterr().out)["virtual_seconds"]
     assert after > 100 * before
+
+
+def test_a_visit_is_explained_by_the_parts_of_its_steps(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    run = run_with(tmp_path, launcher, 1, *CUT, "fleet.jitter=0")
+    found = visit_parts(Path(run["run_dir"]), 0)
+    steps = {part.name: part.seconds for part in found.parts if part.phase == "computing"}
+    assert [*steps] == ["computing", "steps up", "steps down", "round trips", "server"]
+    assert steps["round trips"] == pytest.approx(2 * found.conditions["rtt_s"])
+    # 81,920 bytes of gradients are 8 x 81,920 x 1514 / 1448 bits on the wire.
+    bits = 8 * 81_920 * 1514 / 1448 * found.conditions["noise_down"]
+    assert steps["steps down"] == pytest.approx(bits / found.conditions["down_bps"])
+    assert sum(part.seconds for part in found.parts) == pytest.approx(found.seconds)

@@ -74,6 +74,12 @@ def test_links_are_shared_by_all_that_are_under_way() -> None:
     assert narrow.up_end.tolist() == pytest.approx([2 * 6056 / 605.6] * 2)
 
 
+def test_what_sets_the_pace_of_steps_is_the_devices_own_share_and_its_link() -> None:
+    timeline = _solve([ALONE], rtt=0.06, **RATES)
+    assert timeline.computed[0] == pytest.approx(3)
+    assert (timeline.own_down[0], timeline.own_up[0]) == pytest.approx((1, 2))
+
+
 def test_shares_are_max_min_fair() -> None:
     assert fair_shares(np.array([1.0, 4.0, 9.0]), 9.0).tolist() == [1.0, 4.0, 4.0]
     assert fair_shares(np.array([1.0, 4.0, 9.0]), 20.0).tolist() == [1.0, 4.0, 9.0]
