@@ -27,7 +27,7 @@ from coordinator.records.schema import Lengths
 from costmodel import units
 from costmodel.visits.work import StepExchange
 from edge.protocol import serialization
-from edge.protocol.config import ModelProfile, Section
+from edge.protocol.config import CutNumbers, ModelProfile, Section
 from edge.protocol.payload import MODEL, Shapes, block_of
 from edge.protocol.spelling import nearest
 
@@ -51,6 +51,9 @@ class SplitConfig(Section):
     down."""
     labels: Literal["share", "u-shaped"] = "share"
     """share: labels go up with the activations; u-shaped: clients hold the last block as well, and labels stay."""
+    numbers: CutNumbers = "fp32"
+    """How activations and gradients travel: as they are; as 16 bits; or as 8 bits, multiples of a 127th of the largest
+    of each message. Training goes on with what came."""
     server: FlopRate = 1e13
     """FLOP/s of the server's device, which all clients under way share (assumed: 10 TFLOP/s)."""
 
@@ -136,14 +139,19 @@ class SplitModel:
         lengths_down, lengths_up = ({slot: {key: length} for slot, length in slots.items()} for slots in (down, up))
         return exchange, lengths_down, lengths_up
 
+    def _words(self, numbers: int) -> int:
+        """Words of 32 bits that so many numbers take as they travel, with the scale of those of 8 bits."""
+        bits, scale = {"fp32": (32, 0), "fp16": (16, 0), "int8": (8, 1)}[self.config.numbers]
+        return -(-numbers * bits // 32) + scale
+
     def _messages(self, examples: int) -> tuple[list[Shapes], list[Shapes]]:
         """Shapes of the messages of one step, down and up."""
         names, numbers = self.description.layout.names, examples * self.description.cuts.astype(np.int64)
-        front = {names[self.cut - 1]: int(numbers[self.cut - 1])}
+        front = {names[self.cut - 1]: self._words(int(numbers[self.cut - 1]))}
         gradient_down: list[Shapes] = [{GRADIENTS: front}] if self.learns[: self.cut].any() else []
         if not self.is_u_shaped:
             labels = {names[-1]: LABEL_NUMBERS * examples * self.description.targets}
             return gradient_down, [{ACTIVATIONS: front, LABELS: labels}]
-        back = {names[-2]: int(numbers[-2])}
+        back = {names[-2]: self._words(int(numbers[-2]))}
         gradient_up: list[Shapes] = [{GRADIENTS: back}] if self.learns[:-1].any() else []
         return [{ACTIVATIONS: back}, *gradient_down], [{ACTIVATIONS: front}, *gradient_up]

@@ -603,6 +603,21 @@ class AdapterConfig(Section):
         return tuple(key for key, size in layout.sizes.items() if size and block_of(key) not in self.train)
 
 
+CutNumbers = Literal["fp32", "fp16", "int8"]
+"""How activations and gradients travel"""
+
+
+@dataclass(frozen=True)
+class Cut(Section):
+    """The places at which a model that is cut sends activations and gradients."""
+
+    after: str
+    """The last block of the front"""
+    is_u_shaped: bool
+    """Whether the last block is the clients' as well"""
+    numbers: CutNumbers
+
+
 @dataclass(frozen=True)
 class PrivacyConfig(Section):
     """Differential privacy of a run: whose data it hides, by how much noise, and where that is added."""
@@ -731,6 +746,8 @@ class Job(Section):
     codec: CodecConfig = CodecConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     adapter: AdapterConfig = AdapterConfig()
+    cut: Cut | None = None
+    """Where messages of each step round the model's numbers; None: nowhere"""
     submodels: SubmodelPlan | None = None
     """Where clients hold parts of the model."""
     reports: tuple[str, ...] = ()

@@ -211,7 +211,7 @@ class LocalTrainer:
     def _stepper(self, net: BlockModel) -> StepFactory:
         job = self.job
         # A user's own layers may depend on more than a tape repeats.
-        is_plain = job.wrap_model is None and job.privacy.unit != "example"
+        is_plain = job.wrap_model is None and job.privacy.unit != "example" and job.cut is None
         is_taped = self.device.type == "cpu" and is_plain and not is_own(job.model.name) and self.model.row.is_replayed
         tapes = kernel_tapes() if is_taped else None
         return StepFactory(net, job.train, cuda_graphs() if self.has_graphs else None, tapes)

@@ -60,7 +60,7 @@ from costmodel.tiers import TierClock, assigned, parents
 from costmodel.units import format_bytes, format_rate
 from edge.protocol import serialization
 from edge.protocol.codecs.codecs import Codecs, unencoded
-from edge.protocol.config import CPU, Job, ModelProfile, PrivacyConfig, SubmodelPlan
+from edge.protocol.config import CPU, Cut, Job, ModelProfile, PrivacyConfig, SubmodelPlan
 from edge.protocol.home import expanded
 from edge.protocol.operations import KINDS
 from edge.protocol.optimizers import SGD
@@ -251,6 +251,7 @@ class RunInputs:
             codec=scenario.codec,
             privacy=scenario.privacy,
             adapter=scenario.adapter,
+            cut=self._cut,
             submodels=self._submodel_plan,
             reports=loaded.method.reports,
             by_layer=objective.traffic.by_layer(loaded.options),
@@ -265,6 +266,14 @@ class RunInputs:
             adapt_before=scenario.eval.adapt.before,
             eval_select=scenario.eval.select,
         )
+
+    @property
+    def _cut(self) -> Cut | None:
+        """Where messages of a step round numbers."""
+        split = self.scenario.split
+        if split.after is None or split.numbers == "fp32":
+            return None
+        return Cut(split.after, split.labels == "u-shaped", split.numbers)
 
     @property
     def _submodel_plan(self) -> SubmodelPlan | None:

@@ -231,7 +231,10 @@ def prepared(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False
         _ = setup.refused
     if description.rates and any(made.rates.of_client(client) != setup.rates.of_client(client) for client in clients):
         raise ScenarioError(f"submodel.rate: clients would have other parts of the model; to train anew: {fresh}")
-    return PreparedReplay(record, setup, target, fresh, carbon, before.loaded.scenario.split != loaded.scenario.split)
+    was, now = before.loaded.scenario.split, loaded.scenario.split
+    if was != now and (was.numbers, now.numbers) != ("fp32", "fp32"):
+        raise OtherVisits(f"split.numbers = {was.numbers}: another cut would train other numbers", fresh)
+    return PreparedReplay(record, setup, target, fresh, carbon, was != now)
 
 
 def _check_files(run: RunFolder, recorded: RunInputs, replayed: RunInputs) -> None:

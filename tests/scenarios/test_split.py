@@ -54,6 +54,7 @@ def test_bytes_of_a_visit_follow_from_shapes(launcher: WorkerLauncher, tmp_path:
     [
         (),
         pytest.param((*IN_TURN, "rounds.max=12"), marks=LONG),
+        pytest.param(("split.numbers=int8", "split.labels=u-shaped"), marks=LONG),
         pytest.param(FRONT, marks=LONG),
         pytest.param(("split.labels=u-shaped", "rounds.policy=deadline", "rounds.deadline=2 s"), marks=LONG),
     ],
@@ -102,6 +103,20 @@ def test_a_forecast_and_a_replay_have_the_runs_costs(
     assert main.run_command(["replay", run["run_dir"], "split.server=1 MFLOP/s", "--json"]) == 0
     before, after = json.loads(capsys.readouterr().out)["virtual_seconds"]
     assert after > 100 * before
+
+
+def test_fewer_bits_a_number_train_on_with_what_came(
+    launcher: WorkerLauncher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    each = ("fp32", "fp16", "int8")
+    runs = [run_with(tmp_path / numbers, launcher, 2, *CUT, f"split.numbers={numbers}") for numbers in each]
+    assert len({run["model_sha256"] for run in runs}) == 3
+    query = "SELECT SUM(nbytes) FROM transfers WHERE slot = 'activations'"
+    # Twelve visits of two steps: 24 messages of 20 x 512 numbers, those of 8 bits with their scale.
+    sent = [rows(run["run_dir"], query)[0][0] for run in runs]
+    assert sent == [24 * 40_960, 24 * 20_480, 24 * (10_240 + 4)]
+    assert main.run_command(["replay", runs[2]["run_dir"], "split.after=conv1"]) == 2
+    assert "split.numbers = int8: another cut would train other numbers" in capsys.readouterr().err
 
 
 def test_a_visit_is_explained_by_the_parts_of_its_steps(launcher: WorkerLauncher, tmp_path: Path) -> None:
