@@ -32,6 +32,7 @@ from edge.protocol.payload import MODEL, Shapes, block_of
 from edge.protocol.spelling import nearest
 
 ACTIVATIONS, GRADIENTS, LABELS = "activations", "gradients", "labels"
+STEP_SLOTS = (ACTIVATIONS, GRADIENTS, LABELS)
 """Slots of messages of a step"""
 LABEL_NUMBERS = 2
 """Numbers of 32 bits that a label takes"""

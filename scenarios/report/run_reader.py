@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from coordinator.rounds.policy import POLICIES, RoundPolicy
+from coordinator.rounds.split import STEP_SLOTS
 from edge.protocol.config import EvalSplit
 from edge.protocol.payload import BUFFERS
 from edge.protocol.plugins import FLOWER_APP, is_own
@@ -160,17 +161,19 @@ class RecordedRun(RunFolder):
         return stop_text(self.ended_by or str(self.summary.get("stopped_by", "unknown")))
 
     def traffic(self) -> list[BlockTraffic]:
-        """Bytes per block in model order, then headers and transfers that were cut."""
+        """Bytes per block in model order, then what the steps of a cut model send, headers, and transfers cut short."""
         blocks = self.environment.blocks
         share = sum(block.nbytes for block in blocks) / len(blocks) if blocks else math.nan
         real, sent = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
         for row in self.query(
-            "SELECT direction, key, COUNT(*) n, SUM(nbytes) b FROM transfers GROUP BY direction, key"
+            "SELECT direction, slot, key, COUNT(*) n, SUM(nbytes) b FROM transfers GROUP BY direction, slot, key"
         ):
-            name = str(row["key"]).removesuffix(BUFFERS)
+            is_of_steps = row["slot"] in STEP_SLOTS
+            name = str(row["slot"] if is_of_steps else row["key"]).removesuffix(BUFFERS)
             real[name, row["direction"]] += row["b"]
             # A block's buffers are sent with its parameters, so they are not counted as another transfer of it.
-            sent[name, row["direction"]] += row["n"] if row["key"] == name and name not in NO_BLOCKS else 0
+            is_block = row["key"] == name and name not in NO_BLOCKS and not is_of_steps
+            sent[name, row["direction"]] += row["n"] if is_block else 0
         present = {name for name, _ in real}
         order = [block.name for block in blocks if block.name in present]
         order += sorted(present - {*order, *NO_BLOCKS}) + [name for name in NO_BLOCKS if name in present]

@@ -26,7 +26,7 @@ from coordinator.records.schema import (
     ConditionsRow,
     VisitRow,
 )
-from coordinator.rounds.split import ACTIVATIONS, GRADIENTS, LABELS
+from coordinator.rounds.split import STEP_SLOTS
 from costmodel.network.tcp import wire_bits
 from costmodel.units import format_rate
 from edge.protocol.spelling import closest
@@ -146,9 +146,7 @@ def _exchanged(run: RecordedRun, visit: VisitRow) -> _Steps:
     if split.get("after") is None:
         return _Steps()
     of_steps = "FROM transfers WHERE visit = ? AND slot IN (?, ?, ?) GROUP BY direction"
-    rows = run.query(
-        f"SELECT direction, SUM(nbytes) AS nbytes {of_steps}", (visit.visit, ACTIVATIONS, GRADIENTS, LABELS)
-    )
+    rows = run.query(f"SELECT direction, SUM(nbytes) AS nbytes {of_steps}", (visit.visit, *STEP_SLOTS))
     nbytes = {row["direction"]: int(row["nbytes"]) for row in rows}
     trips = visit.steps * (2 if split.get("labels") == "u-shaped" else 1)
     return _Steps(trips, nbytes.get("down", 0), nbytes.get("up", 0))

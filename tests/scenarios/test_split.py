@@ -12,6 +12,7 @@ import pytest
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
+from scenarios.report.run_reader import RecordedRun
 from scenarios.studies.visit_parts import visit_parts
 from tests.ledgers import chain
 from tests.scenarios.runs import AMONG_UPDATES, killed_and_resumed, run_with
@@ -117,6 +118,13 @@ def test_fewer_bits_a_number_train_on_with_what_came(
     assert sent == [24 * 40_960, 24 * 20_480, 24 * (10_240 + 4)]
     assert main.run_command(["replay", runs[2]["run_dir"], "split.after=conv1"]) == 2
     assert "split.numbers = int8: another cut would train other numbers" in capsys.readouterr().err
+
+
+def test_a_report_tells_what_steps_send_from_the_blocks(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    traffic = RecordedRun(Path(run_with(tmp_path, launcher, 1, *CUT)["run_dir"])).traffic()
+    assert [(row.name, row.down, row.up) for row in traffic if row.name not in ("conv1", "conv2", "header")] == [
+        ("activations", 0, 983_040), ("gradients", 983_040, 0), ("labels", 0, 3_840),
+    ]  # fmt: skip
 
 
 def test_a_visit_is_explained_by_the_parts_of_its_steps(launcher: WorkerLauncher, tmp_path: Path) -> None:
