@@ -116,7 +116,7 @@ class Group:
 
     def _handling_seconds(self, visits: Visits, counts: Mask) -> float:
         """Virtual seconds that the station needs to handle the updates of ``visits`` that count."""
-        nbytes = sum(visit.work.bytes_up for visit in compress(visits, counts))
+        nbytes = sum(visit.work.answer_nbytes for visit in compress(visits, counts))
         return self.run.clock.fleet.links.handling_seconds(nbytes, int(counts.sum()))
 
     def _accepted(self, visits: Visits, timeline: Timeline) -> tuple[Mask, float]:

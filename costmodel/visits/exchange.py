@@ -22,7 +22,7 @@ from costmodel.arrays import Doubles
 from costmodel.fleet.conditions import Conditions
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
-from costmodel.network.tcp import wire_bits
+from costmodel.network.tcp import FRAME_BITS, wire_bits
 from costmodel.visits.work import Works
 
 
@@ -50,7 +50,8 @@ def exchange_times(works: Works, conditions: Conditions, links: Links, own_secon
         return None
     nbytes = {DOWN: exchanges.bytes_down, UP: exchanges.bytes_up}
     bits = {way: wire_bits(nbytes[way].astype(np.float64)) * conditions.noise[:, way] for way in (DOWN, UP)}
-    on_links = {way: bits[way] / conditions.rate(way) for way in (DOWN, UP)}
+    most = _most_with_losses(conditions)
+    on_links = {way: bits[way] / np.minimum(conditions.rate(way), most) for way in (DOWN, UP)}
     alone = on_links[DOWN] + on_links[UP] + exchanges.trips * conditions.rtt + exchanges.server_seconds
     whole = own_seconds + alone
     takes = whole.copy()
@@ -61,6 +62,18 @@ def exchange_times(works: Works, conditions: Conditions, links: Links, own_secon
     served = _shared(exchanges.server_seconds, whole, np.zeros(len(works), np.intp), (1.0,))
     takes = np.maximum(takes, served)
     return ExchangeTimes(takes - own_seconds, on_links[DOWN], on_links[UP], bits[DOWN], bits[UP])
+
+
+def _most_with_losses(conditions: Conditions) -> Doubles:
+    """(visits,) bit/s on the wire of which a window that halves at each loss lets no more through on the average.
+
+    M. Mathis, J. Semke, J. Mahdavi and T. Ott, The Macroscopic Behavior of the TCP Congestion Avoidance Algorithm, ACM
+    SIGCOMM Computer Communication Review 27, 1997: sqrt(3 / 2 p) segments a round trip for losses of probability p.
+    """
+    loss = conditions.loss
+    segments = np.sqrt(np.divide(1.5, loss, out=np.full_like(loss, np.inf), where=loss > 0))
+    a_trip = FRAME_BITS * segments
+    return np.divide(a_trip, conditions.rtt, out=np.full_like(a_trip, np.inf), where=conditions.rtt > 0)
 
 
 def _shared(amounts: Doubles, seconds: Doubles, place: NDArray[np.intp], capacities: tuple[float, ...]) -> Doubles:

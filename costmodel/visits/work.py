@@ -49,6 +49,11 @@ class Work:
     exchange: StepExchange | None = None
     """None: the device computes alone"""
 
+    @property
+    def answer_nbytes(self) -> int:
+        """Length of the client's answer."""
+        return self.bytes_up - (0 if self.exchange is None else self.exchange.bytes_up)
+
 
 @dataclass(frozen=True)
 class StepExchanges:

@@ -80,6 +80,13 @@ def test_what_sets_the_pace_of_steps_is_the_devices_own_share_and_its_link() -> 
     assert (timeline.own_down[0], timeline.own_up[0]) == pytest.approx((1, 2))
 
 
+def test_losses_let_a_window_of_segments_through_each_round_trip() -> None:
+    # sqrt(1.5 / 0.015) = 10 segments of 12 112 bits in 0.5 s: 242 240 bit/s on links of any rate.
+    steps = StepExchange(1, 0, 144_800, 0.0)
+    lossy = _solve([Work(0, 144_800, 0.0, exchange=steps)], rtt=0.5, down=1e9, up=1e9, loss=0.015)
+    assert lossy.up_end[0] == pytest.approx(0.5 + 100 * 12_112 / 242_240)
+
+
 def test_shares_are_max_min_fair() -> None:
     assert fair_shares(np.array([1.0, 4.0, 9.0]), 9.0).tolist() == [1.0, 4.0, 4.0]
     assert fair_shares(np.array([1.0, 4.0, 9.0]), 20.0).tolist() == [1.0, 4.0, 9.0]
