@@ -49,12 +49,7 @@ CUTS: Mapping[str, Sequence[tuple[str, tuple[str, ...]]]] = {
         *((f"rank 8, cut after {block}", (f"split.after={block}",)) for block in ("embedding", "lower", "upper")),
         (
             "frozen front, cut after lower",
-            (
-                "split.after=lower",
-                "split.kind=frozen-front",
-                'adapter.on=["upper.0.attention.q"]',
-                'adapter.train=["head"]',
-            ),
+            ("split.after=lower", "split.kind=frozen-front", *FRONT),
         ),
     ],
 }

@@ -74,6 +74,7 @@ class FloraServer(ProductServer):
     def received(self, round: int, dispatches: Sequence[Download]) -> None:
         """Note how large the stack of these clients' adapters is."""
         super().received(round, dispatches)
+        self._stacks += [[0] * len(self.setup.adapters)] * (round - len(self._stacks))  # rounds in which nobody counted
         uploads = [self.part_up_shapes(dispatch.variant).get(MODEL, {}) for dispatch in dispatches]
         self._stacks.append([sum(upload.get(key, 0) for upload in uploads) for key in self.setup.adapters])
 

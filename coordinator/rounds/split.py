@@ -28,14 +28,12 @@ from costmodel import units
 from costmodel.visits.work import StepExchange
 from edge.protocol import serialization
 from edge.protocol.config import CutNumbers, ModelProfile, Section
-from edge.protocol.payload import MODEL, Shapes, block_of
+from edge.protocol.payload import Shapes, block_of
 from edge.protocol.spelling import nearest
 
 ACTIVATIONS, GRADIENTS, LABELS = "activations", "gradients", "labels"
 STEP_SLOTS = (ACTIVATIONS, GRADIENTS, LABELS)
 """Slots of messages of a step"""
-LABEL_NUMBERS = 2
-"""Numbers of 32 bits that a label takes"""
 FlopRate = Annotated[float, BeforeValidator(units.flops_per_second), Field(gt=0)]
 
 
@@ -76,9 +74,11 @@ class SplitModel:
             raise ValueError(f"split.after = {after!r}: {what}, and the server would have none; choose an earlier one")
         if not len(self.description.cuts):
             raise ValueError("split.after: the outputs of the model's blocks are not known")
-        if self.config.kind == "frozen-front" and self.learns[: self.cut].any():
-            learns = [name for name, does in zip(names, self.learns[: self.cut].tolist(), strict=False) if does]
-            why = f"{', '.join(learns)} would learn on the devices; let adapter.train and adapter.on name later blocks"
+        learning = [block.name for block in self.description.layout.blocks[: self.cut] if block.params]
+        if self.config.kind == "frozen-front" and learning:
+            why = (
+                f"{', '.join(learning)} would learn on the devices; let adapter.train and adapter.on name later blocks"
+            )
             raise ValueError(f"split.kind = frozen-front: {why}")
 
     @property
@@ -99,16 +99,11 @@ class SplitModel:
         held[-1] |= self.is_u_shaped
         return held
 
-    @cached_property
-    def learns(self) -> NDArray[np.bool_]:
-        """(blocks,) Whether any of a block's parameters learns."""
-        return np.array([block.params > 0 for block in self.description.layout.blocks])
-
     def charged(self, shapes: Shapes) -> dict[str, dict[str, int]]:
-        """The vectors of the clients' blocks, of those of messages; a slot without any is left out."""
-        names = {self.description.layout.names[index] for index in np.flatnonzero(self.is_clients).tolist()}
+        """Those of a message's vectors that are not of the server's blocks; a slot without any is left out."""
+        servers = {self.description.layout.names[index] for index in np.flatnonzero(~self.is_clients).tolist()}
         found = {
-            slot: {key: size for key, size in sizes.items() if slot != MODEL or block_of(key) in names}
+            slot: {key: size for key, size in sizes.items() if block_of(key) not in servers}
             for slot, sizes in shapes.items()
         }
         return {slot: sizes for slot, sizes in found.items() if sizes}
@@ -149,10 +144,10 @@ class SplitModel:
         """Shapes of the messages of one step, down and up."""
         names, numbers = self.description.layout.names, examples * self.description.cuts.astype(np.int64)
         front = {names[self.cut - 1]: self._words(int(numbers[self.cut - 1]))}
-        gradient_down: list[Shapes] = [{GRADIENTS: front}] if self.learns[: self.cut].any() else []
+        gradient_down: list[Shapes] = [{GRADIENTS: front}] if self.description.layout.learns[: self.cut].any() else []
         if not self.is_u_shaped:
-            labels = {names[-1]: LABEL_NUMBERS * examples * self.description.targets}
+            labels = {names[-1]: examples * self.description.label_words}
             return gradient_down, [{ACTIVATIONS: front, LABELS: labels}]
         back = {names[-2]: self._words(int(numbers[-2]))}
-        gradient_up: list[Shapes] = [{GRADIENTS: back}] if self.learns[:-1].any() else []
+        gradient_up: list[Shapes] = [{GRADIENTS: back}] if self.description.layout.learns[:-1].any() else []
         return [{ACTIVATIONS: back}, *gradient_down], [{ACTIVATIONS: front}, *gradient_up]

@@ -123,7 +123,7 @@ class LiveVisit:
         if self.part == COMPUTE:
             self._charge = self._charge - self._watts * self._computed
             self.part = UPLOAD
-            if self._exchange is not None:
+            if self.work.exchange is not None and self.work.exchange.trips:
                 self._used = now
             return self._message(now)
         self.part = FINISHED

@@ -115,7 +115,7 @@ def _forms(row: DataSet, root: Path) -> Iterator[DatasetFiles]:
         "archive": () if row.archive is None else (row.archive,),
     }
     for kind in names:
-        for folder in (root, root / (row.like or row.name)):
+        for folder in (root, root / row.folder):
             files = tuple(folder / name for name in names[kind])
             if files and all(map(is_file, files)):
                 yield DatasetFiles(row, kind, files, folder, titles[kind], readers[kind])
@@ -198,9 +198,7 @@ def to_have(row: DataSet) -> str:
         if row.id_column is not None:
             layout = f"{row.name}/CLIENT/CLASS/, folders of images of at most {row.classes} classes,"
     if row.archive:
-        layout = (
-            f"{layout}, or {row.archive} as it is," if row.kind == "image" else f"{row.like or row.name}/{row.archive}"
-        )
+        layout = f"{layout}, or {row.archive} as it is," if row.kind == "image" else f"{row.folder}/{row.archive}"
     return f"put {layout} below a folder and name that folder as data.root or in ${ENVIRONMENT}"
 
 

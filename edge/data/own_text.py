@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edge.data.own_tables import column_table
+from edge.data import own_tables
 from edge.data.pieces import Tokens, pieces
 from edge.data.registry import DataError
 from edge.data.tokenizers import Tokenizer, tokenizer
@@ -28,7 +28,7 @@ from edge.protocol.config import TextReading
 
 TEXTS, RECORDS, TABLES, TOKENS = (".txt", ".md"), (".jsonl",), (".csv", ".parquet", ".arrow"), (".npy",)
 FORMS = (*TEXTS, *RECORDS, *TABLES, *TOKENS)
-CLIENTS = ("client", "clients", "client_id", "user")
+CLIENTS = (*own_tables.CLIENTS, "user")
 ANSWER, PROMPT = "{answer}", "{prompt}"
 ALL = "all"
 """The client of texts whose path names none"""
@@ -193,7 +193,7 @@ def _records(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    table = column_table(file)
+    table = own_tables.column_table(file)
     columns = list(table.columns)
     for place, values in enumerate(zip(*table.columns.values(), strict=True)):
         yield table.at(place), dict(zip(columns, values, strict=True))

@@ -6,8 +6,6 @@ given, at least 1; the model foresees each token behind them from all before it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,23 +20,14 @@ def pieces(tokens: Tokens, length: int, every: int | None = None, given: int = 1
     before has not. Pieces that would foresee nothing are left out: none for a text without a token behind the prompt.
     """
     step = length - 1 if every is None else every
-    starts = [
-        begin for begin in range(0, max(len(tokens) - 1, 0), step) if _foresees(begin, step, length, tokens, given)
-    ]
-    x = np.zeros((len(starts), length), np.int32)
-    y = np.empty((len(starts), 1), np.float32)
-    for row, begin in enumerate(starts):
+    found: list[tuple[int, int]] = []  # where a piece begins, and how many of its tokens it does not foresee
+    for begin in range(0, max(len(tokens) - 1, 0), step):
+        foreseen_before = length - step if begin else 0
+        known = max(1, given - begin, foreseen_before)
+        if min(len(tokens) - begin, length) > known:
+            found.append((begin, known))
+    x = np.zeros((len(found), length), np.int32)
+    for row, (begin, _) in zip(x, found, strict=True):
         piece = tokens[begin : begin + length]
-        x[row, : len(piece)] = piece
-        y[row] = _given(begin, step, length, given)
-    return x, y
-
-
-def _given(begin: int, step: int, length: int, given: int) -> int:
-    """Tokens at the front of a piece that are not foreseen in it: of the prompt, or foreseen in the piece before."""
-    before = begin - step + length if begin else 0
-    return max(1, given - begin, before - begin)
-
-
-def _foresees(begin: int, step: int, length: int, tokens: Sequence[int] | Tokens, given: int) -> bool:
-    return min(len(tokens) - begin, length) > _given(begin, step, length, given)
+        row[: len(piece)] = piece
+    return x, np.array([[known] for _, known in found], np.float32).reshape(len(found), 1)

@@ -152,6 +152,11 @@ class DataSet:
             raise DataError(f"data set {self.name}: {self.kind} need a reader")
 
     @property
+    def folder(self) -> str:
+        """The name of the subfolder in which its files may be."""
+        return self.like or self.name
+
+    @property
     def numbers(self) -> int:
         """Numbers of a real target; 0: targets are classes."""
         return self.targets.numbers

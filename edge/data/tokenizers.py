@@ -6,7 +6,6 @@ the library tokenizers, or the folder that holds one; or, as ``model.weights`` d
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,20 +32,16 @@ class Tokenizer:
 
     count: int
     encode: Callable[[str], Tokens]
-    content: str
-    """Its hash, or its name where it has no file"""
 
 
 def tokenizer(name: str, texts: Callable[[], Iterable[str]]) -> Tokenizer:
     """The tokenizer of this name; ``texts``: all, for that of characters. DataError for one that cannot be read."""
     if name == BYTES:
-        return Tokenizer(256, lambda text: np.frombuffer(text.encode(), np.uint8).astype(np.int32), BYTES)
+        return Tokenizer(256, lambda text: np.frombuffer(text.encode(), np.uint8).astype(np.int32))
     if name == CHARACTERS:
         letters = sorted(set().union(*texts()))
         place = {letter: index for index, letter in enumerate(letters)}
-        return Tokenizer(
-            len(letters), lambda text: np.array([place[letter] for letter in text], np.int32), "".join(letters)
-        )
+        return Tokenizer(len(letters), lambda text: np.array([place[letter] for letter in text], np.int32))
     try:
         path = file_of(name)
         made = _from_gguf(path) if pretrained.is_gguf(path) else _library(path).Tokenizer.from_file(str(path))
@@ -58,7 +53,7 @@ def tokenizer(name: str, texts: Callable[[], Iterable[str]]) -> Tokenizer:
     def encode(text: str) -> Tokens:
         return np.array(made.encode(text, add_special_tokens=False).ids, np.int32)
 
-    return Tokenizer(made.get_vocab_size(), encode, hashlib.sha256(path.read_bytes()).hexdigest())
+    return Tokenizer(made.get_vocab_size(), encode)
 
 
 def file_of(name: str) -> Path:

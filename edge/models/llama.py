@@ -4,8 +4,8 @@ H. Touvron et al., LLaMA: Open and Efficient Foundation Language Models, 2023, h
 biases; RMSNorm before attention and before the hidden units (Zhang and Sennrich, NeurIPS 2019); rotary positions (Su et
 al., RoFormer, 2021); hidden units gated by SiLU (Shazeer, 2020); heads of queries in groups that share keys and values
 (Ainslie et al., EMNLP 2023). The output is that at the last token of a sequence, or at each where each is foreseen;
-vectors of padding are 0. A layer of width w with heads of
-queries and keys q and k numbers wide has w (2 q + 2 k) + 3 w h weights for h hidden units, and 2 w of its norms.
+vectors of padding are 0. A layer of width w with heads of queries and keys q and k numbers wide has
+w (2 q + 2 k) + 3 w h weights for h hidden units, and 2 w of its norms.
 """
 
 from __future__ import annotations
@@ -164,14 +164,12 @@ def stages(
         ]
         norm = RootMeanSquareNorm(width, options.epsilon)
     with torch.device("meta") if is_filled and continues else nullcontext():
-        head = TiedHead(norm, embedding.vectors) if options.tied else nn.Sequential(norm, _products(width, classes))
+        head: nn.Module = TiedHead(norm, embedding.vectors)
+        if not options.tied:
+            head = nn.Sequential(norm, nn.Linear(width, classes, bias=False))
     return [
         ("embedding", [embedding]),
         ("lower", [nn.Sequential(*layers[:half])]),
         ("upper", [nn.Sequential(*layers[half:])]),
         ("head", [head]),
     ]
-
-
-def _products(width: int, classes: int) -> nn.Linear:
-    return nn.Linear(width, classes, bias=False)

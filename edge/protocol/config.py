@@ -866,8 +866,8 @@ class ModelProfile:
     """(blocks,) Numbers of the base in each block, which are in no vector; empty without a base"""
     cuts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """(blocks,) Numbers of each block's output for an example; empty where blocks pass on more than one tensor"""
-    targets: Count = 1
-    """Labels of an example: one class, or as many as it has tokens or real numbers"""
+    label_words: Count = 2
+    """Words of 32 bits that an example's labels take: two a class or token, one a real number"""
     client_names: tuple[ShortText, ...] = ()
     """Who client 0, 1, .. is, and the labels of classes; empty where data and partition have only numbers"""
     class_names: tuple[ShortText, ...] = ()

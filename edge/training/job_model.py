@@ -240,7 +240,7 @@ class JobModel:
             variants=np.array([*self.variant_flops.values()]).reshape(-1, PASS_TYPES),
             operations=counts.operations,
             cuts=output_numbers(self.blocks, self.dataset),
-            targets=self._targets,
+            label_words=self._label_words,
             frozen=np.array([net.frozen_numbers(index) for index in range(len(net))] if adapter else [], np.int64),
             tensors=net.tensors,
             outputs=output_shapes(self.blocks, self.dataset) if self.job.variants else np.zeros((0, 3)),
@@ -250,10 +250,11 @@ class JobModel:
         )
 
     @property
-    def _targets(self) -> int:
-        """Labels of an example."""
-        target = self.job.train.loss_row[0].target
-        return {"class": 1, "numbers": self.dataset.numbers, "tokens": self.dataset.shape[0] - 1}.get(target, 0)
+    def _label_words(self) -> int:
+        """`ModelProfile.label_words` under ``train.loss``."""
+        shape, numbers = self.dataset.shape, self.dataset.numbers
+        words = {"class": 2, "tokens": 2 * (shape[0] - 1), "numbers": numbers, "input": math.prod(shape)}
+        return words[self.job.train.loss_row[0].target]
 
     def _parts(self, net: BlockModel) -> dict[str, Any]:
         """The fields of the profile that are of parts; ValueError for a model without parts."""

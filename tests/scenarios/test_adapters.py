@@ -129,6 +129,22 @@ def test_a_client_downloads_the_stacks_of_all_rounds_that_it_has_missed(
     assert {round for _, round, _ in visits} == {0, 1, 2, 3, 4} and stack == 4416
 
 
+def test_a_stack_is_of_those_who_counted(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    """A deadline that is too short for some; those who are late have their download, and their stack counts for none."""
+    words = (*(word for word in LORA if "method" not in word), "method=flora", "train.instructions=native")
+    late = ("rounds.policy=deadline", "rounds.deadline=300 ms", "fleet.compute_spread=100", "rounds.participants=10")
+    run = run_with(tmp_path, launcher, 2, *words, *late, "rounds.max=4")
+    of_rounds = rows(run["run_dir"], "SELECT round, SUM(kind = 'train') FROM visits GROUP BY round")
+    counted = {int(str(round)): int(str(clients)) for round, clients in of_rounds}
+    found = rows(run["run_dir"], "SELECT round, bytes_down FROM visits ORDER BY round, client")
+    visits = [(int(str(round)), int(str(nbytes))) for round, nbytes in found]
+    stack, whole = 4 * 2 * (128 + 10), 4 * 128 * 10
+    (plain,) = {nbytes for round, nbytes in visits if round == 0}
+    for round, nbytes in visits:  # all take part in each, so that they lack the stack of the one before
+        last = min(counted[round - 1] * stack, whole) if round else 0
+        assert 0 <= nbytes - plain - last < 80, (round, counted)
+
+
 def test_the_model_of_a_run_has_taken_the_stacks_up(launcher: WorkerLauncher, tmp_path: Path) -> None:
     words = ("method=flora", "adapter.alpha=2", *LORA[1:], "train.instructions=native", "train.local_steps=8")
     run = fedbr.Run(run_with(tmp_path, launcher, 2, *words)["run_dir"])

@@ -101,7 +101,7 @@ CASES = [
             "tensors": {},
             "axes": {},
             "rates": (),
-            "targets": 1,
+            "label_words": 2,
             "client_names": (),
             "class_names": ("cat", "dog"),
             "baselines": (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,6 +55,16 @@ def test_the_table_has_what_was_counted_beside_it() -> None:
         (SPLIT_UP, "ECG, split"): 27_547_520, (SPLIT_UP, "decoder, frozen front"): 13_107_200,
         (SPLIT_DOWN, "ECG, split"): 27_547_520, (MODEL_UPLOAD, "ECG, federated"): 223_956,
     }  # fmt: skip
+
+
+def test_labels_take_the_words_of_what_is_foreseen() -> None:
+    """Of a batch of 8: a class or token is 8 B, a real number 4 B."""
+    for words, nbytes in ((2, 8 * 8), (2 * 63, 8 * 63 * 8), (3, 8 * 3 * 4)):
+        described = replace(profile((1040, 5)), label_words=words)
+        train = TrainConfig(batch=8, local_steps=1)
+        context = ComputeContext(LAYOUT, Options(), {}, train, train.plan(8), 8, np.ones((2, 4)))
+        split = SplitModel(SplitConfig(after="conv1"), described)
+        assert split.exchange("a-run", context, fedavg_compute(context))[2]["labels"] == {"conv1": nbytes}
 
 
 def test_a_cut_that_the_model_does_not_have_is_named() -> None:
