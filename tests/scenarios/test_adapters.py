@@ -130,7 +130,7 @@ def test_a_client_downloads_the_stacks_of_all_rounds_that_it_has_missed(
 
 
 def test_a_stack_is_of_those_who_counted(launcher: WorkerLauncher, tmp_path: Path) -> None:
-    """A deadline that is too short for some; those who are late have their download, and their stack counts for none."""
+    """Under a short deadline those who are late have their download, and what they train counts for none."""
     words = (*(word for word in LORA if "method" not in word), "method=flora", "train.instructions=native")
     late = ("rounds.policy=deadline", "rounds.deadline=300 ms", "fleet.compute_spread=100", "rounds.participants=10")
     run = run_with(tmp_path, launcher, 2, *words, *late, "rounds.max=4")
