@@ -25,7 +25,8 @@ from edge.protocol.messages import Update
 class CohortTraining:
     """The submitted visits of one synchronous round.
 
-    ``received``: their updates, and perhaps others, if they have been trained already.
+    ``received``: their updates, and perhaps others, if they have been trained already. ``order``: as of
+    `coordinator.rounds.ports.Trainer.submit`.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class CohortTraining:
         server: ServerStrategy,
         visits: Sequence[PlannedVisit],
         received: ReorderBuffer | None = None,
+        order: Sequence[int] = (),
     ) -> None:
         self._trainer, self._server, self._visits = trainer, server, visits
         self._remaining = deque(sorted(visits, key=lambda visit: visit.client))
@@ -49,7 +51,7 @@ class CohortTraining:
         clients = [visit.client for visit in visits]
         weights = server.partial_weights(clients) if self._in_workers else {}
         try:
-            self._group = trainer.submit(visits, self._on_update, weights)
+            self._group = trainer.submit(visits, self._on_update, weights, order)
         except BaseException:
             self._reorder_buffer.close()
             raise

@@ -181,6 +181,24 @@ class Group:
         own = [replies[visit.client] for visit in self.visits if visit.client in replies]
         return outcomes(self.visits, own, self.final.solution.timeline)
 
+    def order_of_steps(self) -> list[int]:
+        """The client of each training step, in the order in which they reach the server.
+
+        Steps of a visit are spread evenly over its computing, and reach the server in the middle of each; equal times
+        go by client. Those of a visit that is interrupted have reached it until then.
+        """
+        timeline = self.final.solution.timeline
+        reached: list[tuple[float, int]] = []
+        columns = (timeline.down_end, timeline.compute_end, timeline.needed, timeline.progress)
+        for visit, *times in zip(self.visits, *(column.tolist() for column in columns), strict=True):
+            begin, end, needed, done = times
+            if visit.kind != "train" or not visit.work.steps:
+                continue
+            each = (end - begin if math.isfinite(end) else needed) / visit.work.steps
+            made = range(visit.work.steps if math.isfinite(end) else math.floor(visit.work.steps * done + 0.5))
+            reached += [(begin + (step + 0.5) * each, visit.client) for step in made]
+        return [client for _, client in sorted(reached)]
+
     # --- accounts -----------------------------------------------------------------------------------------------------
 
     @cached_property

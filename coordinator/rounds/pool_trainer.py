@@ -39,7 +39,18 @@ from edge.protocol.codecs.update_codec import REFERENCE
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.fixed_point import add_weighted, not_summable, sizes
 from edge.protocol.messages import WireError
-from edge.protocol.payload import ITEM_NBYTES, MODEL, Floats, Payload, Shapes, Vector, frame_nbytes, shapes, vectors
+from edge.protocol.payload import (
+    ITEM_NBYTES,
+    MODEL,
+    Floats,
+    Payload,
+    Shapes,
+    Vector,
+    arrivals,
+    frame_nbytes,
+    shapes,
+    vectors,
+)
 from edge.protocol.plugins import error_text
 from edge.protocol.variant import Variant
 
@@ -76,6 +87,8 @@ class PoolTrainer:
         self.job, self.method, self.description, self.server = job, method, description, server
         self.workers, self.folder, self.checks, self.states = workers, folder, checks, states
         self._reports = frozenset(job.reports)
+        self._together = 0
+        """Steps of all visits that train a server part together"""
         self._reaches: dict[tuple[float, int], Reach] = {}  # of visits with this step size and so many steps
 
     def _kept_shapes(self, variant: Variant, up: Shapes) -> Shapes | None:
@@ -98,15 +111,18 @@ class PoolTrainer:
         visits: Sequence[PlannedVisit],
         on_update: Callable[[messages.Update], None],
         weights: Mapping[int, float] | None = None,
+        order: Sequence[int] = (),
     ) -> TaskGroup:
         """Submit one task per visit, the longest first."""
+        self._together = len(order)
+        together = arrivals(order) if order else {}
 
         def on_reply(task: PoolTask, reply: Reply) -> None:
             assert isinstance(reply, messages.Update)
             on_update(reply)
 
         longest_first = sorted(visits, key=lambda visit: (-visit.work.flops, visit.client))
-        tasks = [self._task(visit, (weights or {}).get(visit.client, 0.0)) for visit in longest_first]
+        tasks = [self._task(visit, (weights or {}).get(visit.client, 0.0), together) for visit in longest_first]
         return self.workers.submit(tasks, on_reply)
 
     def begun(self, visit: PlannedVisit) -> PlannedVisit:
@@ -165,18 +181,23 @@ class PoolTrainer:
             )
         return payload
 
-    def _task(self, visit: PlannedVisit, weight: float) -> PoolTask:
+    def _task(self, visit: PlannedVisit, weight: float, together: Payload) -> PoolTask:
         dispatch, states, reach = visit.dispatch, self.states, self.reach(visit)
         up, kept = self._shapes(dispatch.variant)
         build = None if dispatch.later is None else partial(self._download, visit, dispatch.later.build)
         return PoolTask(
             messages.Train(
-                visit.client, visit.rng_round, visit.lr, dispatch.choice, dispatch.payload, dispatch.variant
+                visit.client,
+                visit.rng_round,
+                visit.lr,
+                dispatch.choice,
+                dispatch.payload | together,
+                dispatch.variant,
             ),
             None if states is None else states.newest(visit.client),
             None if states is None else str(states.path(visit.state_name)),
             "visit" if self.server.setup.asynchronous else "round",
-            visit.work.flops,
+            0.0 if together else visit.work.flops,  # the first one trains all
             weight,
             VisitValidator(
                 # an update that the pool rejects ends its worker; a run that tolerates bad updates validates it itself
@@ -193,12 +214,13 @@ class PoolTrainer:
 
     def reach(self, visit: PlannedVisit) -> Reach:
         """How far this visit can move the model."""
-        key = visit.lr, visit.work.steps
+        steps = max(visit.work.steps, self._together)
+        key = visit.lr, steps
         if key not in self._reaches:
             if len(self._reaches) >= MOST_REACHES:  # step sizes may be as many as rounds
                 self._reaches.clear()
             layout = self.description.layout
-            moved = visit.lr * self.job.train.step_sum(visit.work.steps)
+            moved = visit.lr * self.job.train.step_sum(steps)
             self._reaches[key] = Reach(self._initial_norm, layout.nbytes() // ITEM_NBYTES, moved)
         return self._reaches[key]
 

@@ -34,10 +34,12 @@ class Trainer(Protocol):
         visits: Sequence[PlannedVisit],
         on_update: Callable[[Update], None],
         weights: Mapping[int, float] | None = None,
+        order: Sequence[int] = (),
     ) -> TaskGroup:
         """Submit these visits for training; ``on_update`` gets each update on arrival, before validation.
 
         ``weights``: client -> aggregation weight, for partial sums in the workers, which the group then collects.
+        ``order``: the client of each step where they train one server part together (`coordinator.rounds.split`).
         """
         ...
 

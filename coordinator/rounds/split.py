@@ -43,11 +43,12 @@ class SplitConfig(Section):
 
     after: str | None = None
     """The last block of the front, which clients hold. By default clients train whole models."""
-    kind: Literal["splitfed-v1", "sequential", "frozen-front"] = "splitfed-v1"
+    kind: Literal["splitfed-v1", "splitfed-v2", "sequential", "frozen-front"] = "splitfed-v1"
     """splitfed-v1: the server has a copy of its blocks for each client of a round, and averages both sides (Thapa et
-    al., 2022); sequential: clients train one after another, each from where the one before has ended (Gupta and Raskar,
-    2018); frozen-front: as splitfed-v1, and nothing learns on the devices (``adapter``), so that no gradient comes
-    down."""
+    al., 2022); splitfed-v2: clients of a round train one server part, step by step as their activations arrive, and
+    fronts alone are averaged (same paper); sequential: clients train one after another, each from where the one before
+    has ended (Gupta and Raskar, 2018); frozen-front: as splitfed-v1, and nothing learns on the devices (``adapter``),
+    so that no gradient comes down."""
     labels: Literal["share", "u-shaped"] = "share"
     """share: labels go up with the activations; u-shaped: clients hold the last block as well, and labels stay."""
     numbers: CutNumbers = "fp32"
@@ -55,6 +56,11 @@ class SplitConfig(Section):
     of each message. Training goes on with what came."""
     server: FlopRate = 1e13
     """FLOP/s of the server's device, which all clients under way share (assumed: 10 TFLOP/s)."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether clients of a round train one server part together, so that what is learned depends on times."""
+        return self.after is not None and self.kind == "splitfed-v2"
 
 
 @dataclass(frozen=True)

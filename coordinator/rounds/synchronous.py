@@ -366,7 +366,11 @@ class Round:
 
     def _train_next(self, received: ReorderBuffer | None = None) -> CohortTraining:
         run = self.run
-        self.training.append(CohortTraining(run.trainer, run.server, self._untrained.pop(0), received))
+        order: list[int] = []
+        if run.split is not None and run.split.config.is_shared:
+            (group,) = self.groups.values()  # there are no aggregators
+            order = group.order_of_steps()
+        self.training.append(CohortTraining(run.trainer, run.server, self._untrained.pop(0), received, order))
         return self.training[-1]
 
     def _train_first(self, planned: Sequence[PlannedVisit]) -> tuple[ReorderBuffer | None, list[PlannedVisit]]:

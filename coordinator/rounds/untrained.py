@@ -143,6 +143,7 @@ class Untrained:
         visits: Sequence[PlannedVisit],
         on_update: Callable[[Update], None],
         weights: Mapping[int, float] | None = None,
+        order: Sequence[int] = (),
     ) -> TaskGroup:
         """As of `coordinator.rounds.ports.Trainer`, as is all that follows."""
 

@@ -9,9 +9,10 @@ not cost a round trip each. An idle worker gets a task whenever one waits; furth
 `PREFETCH_SECONDS` of foreseen work, and fewer of them as the queue empties (guided self-scheduling: Polychronopoulos
 and Kuck, IEEE Transactions on Computers C-36(12), 1987), so that no task waits for one worker while another is idle.
 
-A task may *prefer* the worker that has its client's state. Another one takes it only rather than be idle. A task that
-has failed in the place of a worker is assigned to it only if it has failed in all places. One that is *suspect* is
-never assigned beside others.
+Tasks that belong *together* are given to one worker, since the first of them takes the work of all. A task may *prefer*
+the worker that has its client's state. Another one takes it only rather than be idle. A task that has failed in the
+place of a worker is assigned to it only if it has failed in all places. One that is *suspect* is never assigned beside
+others.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class ScheduledTask:
     """Foreseen work; 0 if it is unknown."""
     preferred: int | None = None
     """The worker that has what the task needs, and may be lost since."""
+    together: bytes | None = None
+    """What it shares with tasks that are given to one worker, as long as that lives and does not fail them"""
     failures: int = 0
     local_workers: set[int] = field(default_factory=set)
     """Local workers that it was sent to: the reply of one that has died since counts."""
@@ -115,6 +118,8 @@ class TaskAssignment:
         """Those that are ready, in the order in which they became so."""
         self.pace = TaskPace()
         """Of all workers."""
+        self.given: dict[bytes, int] = {}
+        """`ScheduledTask.together` -> the worker that was last given such a task"""
 
     def put_back(self, sequences: Iterable[int]) -> None:
         """Assigned tasks, and those of a lost partial sum, wait again, before all others; cancelled ones do not."""
@@ -155,6 +160,8 @@ class TaskAssignment:
                 continue
             if worker.place in task.failed_at and not self.has_failed_everywhere(task):
                 continue
+            if self._is_anothers(task, worker):
+                continue
             if task.preferred is None or task.preferred == worker.number or task.preferred not in self.ready:
                 return sequence
             first = sequence if first is None else first
@@ -162,6 +169,13 @@ class TaskAssignment:
             if looked == LOOK_AHEAD:
                 break
         return first if is_idle else None
+
+    def _is_anothers(self, task: ScheduledTask, worker: ScheduledWorker) -> bool:
+        """Whether another worker does the tasks that belong together with this one."""
+        if task.together is None:
+            return False
+        other = self.ready.get(self.given.get(task.together, worker.number))
+        return other not in (None, worker) and not other.is_dismissed and other.place not in task.failed_at
 
     def _prefetch(self, worker: ScheduledWorker, all_capacity: int, sent: list[SendTask]) -> None:
         """Prefetch tasks for a worker that is not idle."""
@@ -183,6 +197,8 @@ class TaskAssignment:
 
     def _give(self, worker: ScheduledWorker, sequence: int) -> SendTask:
         self.waiting.remove(sequence)  # among the first
+        if (together := self.open[sequence].together) is not None:
+            self.given = {together: worker.number}
         worker.tasks[sequence] = None
         if not worker.is_remote:
             self.open[sequence].local_workers.add(worker.number)

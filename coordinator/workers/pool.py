@@ -267,13 +267,16 @@ class Pool:
         )
         offers: list[tuple[int, str, float]] = []
         preferred: dict[int, int] = {}
+        together: dict[int, bytes] = {}
         for task in tasks:
             cached_payload = self._sender.cached_payloads.take(task.payload) if task.build is None else None
             sequence = self._groups.add(OpenTask(task, group, cached_payload))
             offers.append((sequence, task.name, task.flops))
             if (holder := self._sender.state_holder(task)) is not None:
                 preferred[sequence] = holder
-        self._execute(self._scheduler.submitted(offers, preferred))
+            if task.together is not None:
+                together[sequence] = task.together
+        self._execute(self._scheduler.submitted(offers, preferred, together))
         if not self._is_in_turn:
             self.turn(0.0)
         return group

@@ -122,12 +122,17 @@ class TaskScheduler:
     # --- tasks come, and are over ---------------------------------------------------------------------------------
 
     def submitted(
-        self, tasks: Iterable[tuple[int, str, float]], preferred: Mapping[int, int] | None = None
+        self,
+        tasks: Iterable[tuple[int, str, float]],
+        preferred: Mapping[int, int] | None = None,
+        together: Mapping[int, bytes] | None = None,
     ) -> list[Instruction]:
-        """New tasks: (sequence, name for errors, foreseen FLOPs or 0 if unknown). ``preferred``: task -> worker."""
+        """New tasks: (sequence, name for errors, foreseen FLOPs or 0 if unknown). ``preferred``: task -> worker;
+        ``together``: task -> what it shares with those that one worker does."""
         for sequence, name, flops in tasks:
             assert flops >= 0.0 and sequence not in self._tasks.open, (sequence, flops)
-            self._tasks.open[sequence] = ScheduledTask(name, flops, (preferred or {}).get(sequence))
+            shared = (together or {}).get(sequence)
+            self._tasks.open[sequence] = ScheduledTask(name, flops, (preferred or {}).get(sequence), shared)
             self._tasks.waiting.append(sequence)
         return self._assign_tasks(self._ready.values())
 

@@ -14,7 +14,7 @@ from msgspec import structs
 from edge.protocol import messages
 from edge.protocol.fixed_point import not_summable, sizes
 from edge.protocol.messages import Totals, WireError
-from edge.protocol.payload import Payload, Shapes, frame_nbytes, shapes, vectors
+from edge.protocol.payload import Payload, Shapes, frame_nbytes, order_of_steps, shapes, vectors
 
 ROUND = "round"
 
@@ -216,6 +216,12 @@ class PoolTask:
         """The task with the vectors that were built."""
         assert not isinstance(self.message, messages.Describe), self.name
         return replace(self, message=structs.replace(self.message, payload=payload), build=None)
+
+    @property
+    def together(self) -> bytes | None:
+        """What it shares with the tasks that one worker is to do, since the first of them trains all; None: nothing."""
+        order = order_of_steps(self.payload)
+        return None if order is None else order.version
 
     @property
     def round(self) -> int:

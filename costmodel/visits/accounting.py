@@ -59,6 +59,10 @@ class Timeline:
     """Seconds for which the client was away, or its message waited for an outage to pass."""
     computed: Doubles
     """Seconds of computing."""
+    needed: Doubles
+    """Seconds that computing takes if nothing interrupts it, with what goes back and forth meanwhile"""
+    progress: Doubles
+    """The part of that which was done"""
     threshold_down: Doubles
     """`costmodel.network.senders.Path.threshold` of the client's next download."""
     threshold_up: Doubles
@@ -219,6 +223,8 @@ def account_visits(
         contention_seconds=down.contention_seconds + up.contention_seconds,
         paused_seconds=paused,
         computed=_own_share(computing, computed),
+        needed=computing.seconds,
+        progress=np.where(begun, fraction, 0.0),
         threshold_down=down.threshold,
         threshold_up=up.threshold,
         **_limits(down, up, computing, computed),
@@ -252,6 +258,8 @@ def _account_of_done(
         contention_seconds=down.contention_seconds + up.contention_seconds,
         paused_seconds=paused,
         computed=_own_share(computing, seconds),
+        needed=computing.seconds,
+        progress=np.ones(start.size),
         threshold_down=down.threshold,
         threshold_up=up.threshold,
         **_limits(down, up, computing, seconds),

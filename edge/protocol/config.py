@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -616,6 +616,13 @@ class Cut(Section):
     is_u_shaped: bool
     """Whether the last block is the clients' as well"""
     numbers: CutNumbers
+    is_shared: bool
+    """Whether clients of a round train one server part together, and not each its own copy"""
+
+    def fronts(self, blocks: Sequence[str]) -> tuple[str, ...]:
+        """The blocks that clients hold."""
+        last = blocks[-1:] if self.is_u_shaped else ()
+        return (*blocks[: blocks.index(self.after) + 1], *last)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ method's spec asks for it, blocks are cut into layers, and keys are ``block/laye
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -54,6 +54,8 @@ STEPS = "optimizer_steps"
 """The steps that an optimizer's vectors, in slots of torch's names, have behind them."""
 MERGED = "merged"
 """The slot of products of adapters that a frozen base has taken up, by `merged_key`."""
+ARRIVALS = "arrivals"
+"""The slot of the order in which visits that train together make their steps (`arrivals`); of no simulated message."""
 BUFFERS = ".buffers"
 ITEM_NBYTES = 4
 LAYER = "/"
@@ -99,8 +101,19 @@ Payload = dict[str, dict[str, Vector]]
 
 BASE = "base"
 """The slot of a frozen base in the price of a visit that downloads it; in no real message, since workers have it"""
+CLIENTS = "clients"
 EncodedVectors = dict[str, dict[str, NDArray[np.uint8]]]
 """slot -> key -> frame that a codec has made of a vector"""
+
+
+def arrivals(clients: Sequence[int]) -> Payload:
+    """The client of each step, in order, as vectors of a download: float32 holds such numbers exactly."""
+    return {ARRIVALS: {CLIENTS: Vector(np.array(clients, np.float32))}}
+
+
+def order_of_steps(payload: Payload) -> Vector | None:
+    """Inverse of `arrivals`; None for a visit that trains alone."""
+    return payload.get(ARRIVALS, {}).get(CLIENTS)
 
 
 def initial_slot(index: int) -> str:

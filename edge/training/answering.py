@@ -22,7 +22,7 @@ from msgspec.structs import replace as replace_fields
 from edge.protocol.config import Job
 from edge.protocol.files import write_bytes
 from edge.protocol.messages import GLOBAL, Evaluate, Score, Train, Update
-from edge.protocol.payload import Payload, Vector, nbytes, vectors
+from edge.protocol.payload import ARRIVALS, Payload, Vector, nbytes, vectors
 from edge.training.batches import LocalBatches
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batch, Batches, ClientUpdate, Step, VisitContext, no_batches
@@ -64,9 +64,10 @@ class AnsweringTrainer(LocalTrainer):
 
     def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
         """The answer to a visit."""
-        own = replace_fields(task, client=self._repeated(task.client))
+        payload = {slot: named for slot, named in task.payload.items() if slot != ARRIVALS}
+        own = replace_fields(task, client=self._repeated(task.client), payload=payload)
         choice = tuple(sorted(task.choice.items()))
-        key = task.variant, choice, *(vector.version for _, _, vector in vectors(task.payload))
+        key = task.variant, choice, *(vector.version for _, _, vector in vectors(own.payload))
         answer = self._answers.get(key)
         if answer is None:
             update = super().train(own, state_in, state_out)

@@ -35,6 +35,7 @@ from edge.protocol.payload import (
     LayerShape,
     Layout,
     Vector,
+    block_of,
     merged_key,
 )
 from edge.training.adapters import is_frozen, learnable, let_learn, merge
@@ -207,6 +208,13 @@ class BlockModel:
     def dump(self, keys: Iterable[str]) -> dict[str, Vector]:
         """The numbers of these keys, as copies that later training does not change."""
         return {key: Vector(self._read(key).to("cpu", copy=True).numpy()) for key in keys}
+
+    def homes(self, blocks: Container[str]) -> list[Tensor]:
+        """All numbers of these blocks, parameters and buffers, where the model has them."""
+        of_blocks = [home for key, home in self._homes.items() if block_of(key) in blocks]
+        named = zip(self.layout.names, self.modules, strict=True)
+        buffers = [buffer for name, module in named if name in blocks for buffer in module.buffers()]
+        return of_blocks + [buffer for buffer in buffers if not buffer.is_floating_point()]
 
     def merge(self, products: Mapping[str, Vector]) -> None:
         """Let the base have taken up these products of adapters, by `merged_key`; nothing without any."""

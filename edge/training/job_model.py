@@ -145,7 +145,8 @@ class JobModel:
 
     def _cuts(self, net: BlockModel) -> dict[int, CutNumbers]:
         cut, names = self.job.cut, net.layout.names
-        if cut is None or cut.after not in names:  # a name that is none is refused with the description
+        # A name that is none is refused with the description.
+        if cut is None or cut.numbers == "fp32" or cut.after not in names:
             return {}
         places = [names.index(cut.after), *([len(names) - 2] if cut.is_u_shaped else [])]
         return dict.fromkeys(places, cut.numbers)

@@ -43,6 +43,7 @@ from edge.protocol.payload import (
     Payload,
     Shapes,
     Vector,
+    order_of_steps,
     shapes,
     vectors,
 )
@@ -72,6 +73,7 @@ from edge.training.metrics.metric import ModelInputs
 from edge.training.own_state import OwnState, seed_process
 from edge.training.private_step import PrivateBackward, make_private
 from edge.training.sgd import Sgd, local_step
+from edge.training.splitfed import BegunVisit, SplitFedV2
 
 MOST_STATISTICS = 32
 """Models whose static statistics a worker keeps"""
@@ -163,6 +165,8 @@ class LocalTrainer:
         self.unvisited: Payload = {MODEL: net.dump(self.job.kept_blocks)}
         return net
 
+    _together: tuple[tuple[object, ...], SplitFedV2] | None = None
+    """The last visits that were trained together, and what they were trained from"""
     _downloaded: Mapping[str, Vector]
     """The model's vectors that the last visit has downloaded"""
     _references: References
@@ -214,7 +218,8 @@ class LocalTrainer:
         is_plain = job.wrap_model is None and job.privacy.unit != "example" and job.cut is None
         is_taped = self.device.type == "cpu" and is_plain and not is_own(job.model.name) and self.model.row.is_replayed
         tapes = kernel_tapes() if is_taped else None
-        return StepFactory(net, job.train, cuda_graphs() if self.has_graphs else None, tapes)
+        has_graphs = self.has_graphs and (job.cut is None or not job.cut.is_shared)
+        return StepFactory(net, job.train, cuda_graphs() if has_graphs else None, tapes)
 
     @cached_property
     def _own_state(self) -> OwnState:
@@ -307,27 +312,15 @@ class LocalTrainer:
 
         The vectors of the update may be views of the model, and are unchanged until the next task begins.
         """
-        part, job = self.part(task.variant), self.job
-        net = part.net
+        part, job, state = self.part(task.variant), self.job, self._client_state(state_in)
+        net, order = part.net, order_of_steps(task.payload)
         self._allow_tf32(job.train.precision == "tf32")
-        self._reset(net, task)
-        visit = self._visit(task)
-        objective = self._objective()
-        corrections: list[GradientCorrection] = [load_dotted(name)(self._options) for name in job.corrections]
-        state = self._client_state(state_in)
-        net.executed[:], net.further_flops = 0, 0.0
-        net.train_only()
-        net.train_mode(True)
-        objective.begin(net, _protected(task.payload), _protected(state), visit)
-        _check_loaded(net, objective, "begin")
-        for correction in corrections:
-            correction.begin(net, task.payload, state, visit)
-        step = part.stepper.begin(visit, objective, corrections)
-        if job.privacy.unit == "example":
-            assert isinstance(step, Sgd)
-            rng = keyed_generator(job.seed, "privacy noise: steps", task.round, task.client)
-            step = make_private(step, PrivateBackward(net, job.privacy, job.train.batch, rng, objective.losses))
-        objective.train(net, self._batches(task), step)
+        if order is None:
+            begun = self._begin(task, state)
+            begun.objective.train(net, self._batches(task), begun.step)
+        else:
+            begun = self._trained_together(task, order)
+        visit, objective, corrections = begun.visit, begun.objective, begun.corrections
         up, keep, numbers = objective.end(net, visit)
         for correction in corrections:
             more_up, more_keep, more_numbers = correction.end(net, visit)
@@ -355,6 +348,46 @@ class LocalTrainer:
         numbers |= counted
         logged = joined(part.take_logged() for part in (objective, *corrections))
         return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up, logged, encoded)
+
+    def _begin(self, task: Train, state: Payload) -> BegunVisit:
+        """Let a visit begin: the model is at its starting point."""
+        part, job = self.part(task.variant), self.job
+        net = part.net
+        self._reset(net, task)
+        visit, objective = self._visit(task), self._objective()
+        corrections: list[GradientCorrection] = [load_dotted(name)(self._options) for name in job.corrections]
+        net.executed[:], net.further_flops = 0, 0.0
+        net.train_only()
+        net.train_mode(True)
+        objective.begin(net, _protected(task.payload), _protected(state), visit)
+        _check_loaded(net, objective, "begin")
+        for correction in corrections:
+            correction.begin(net, task.payload, state, visit)
+        step = part.stepper.begin(visit, objective, corrections)
+        if job.privacy.unit == "example":
+            assert isinstance(step, Sgd)
+            rng = keyed_generator(job.seed, "privacy noise: steps", task.round, task.client)
+            step = make_private(step, PrivateBackward(net, job.privacy, job.train.batch, rng, objective.losses))
+        return BegunVisit(visit, objective, corrections, step)
+
+    def _trained_together(self, task: Train, order: Vector) -> BegunVisit:
+        """The visit at its end, after the training of all whose steps are in ``order``; these are trained once."""
+        cut, net = self.job.cut, self.part(task.variant).net
+        assert cut is not None
+        key = task.round, task.lr, order.version, *(vector.version for vector in task.payload[MODEL].values())
+        if self._together is None or self._together[0] != key:
+
+            def of(client: int) -> Train:
+                return replace_fields(task, client=client)
+
+            together = SplitFedV2(net, cut.fronts(net.layout.names), lambda client: self._begin(of(client), {}))
+            together.train(order.data.astype(int).tolist(), lambda client: self._batches(of(client)))
+            self._together = key, together
+        else:
+            self._reset(net, task)
+            net.train_only()
+            net.train_mode(True)
+        return self._together[1].end(task.client)
 
     @cached_property
     def codecs(self) -> Codecs:

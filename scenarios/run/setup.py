@@ -269,11 +269,11 @@ class RunInputs:
 
     @property
     def _cut(self) -> Cut | None:
-        """Where messages of a step round numbers."""
+        """What workers must know of a cut: where messages of a step round numbers, and if a server part is shared."""
         split = self.scenario.split
-        if split.after is None or split.numbers == "fp32":
+        if split.after is None or (split.numbers == "fp32" and not split.is_shared):
             return None
-        return Cut(split.after, split.labels == "u-shaped", split.numbers)
+        return Cut(split.after, split.labels == "u-shaped", split.numbers, split.is_shared)
 
     @property
     def _submodel_plan(self) -> SubmodelPlan | None:

@@ -209,6 +209,12 @@ def prepared(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False
                 f"rounds.policy = {rounds.policy}: the order of its updates depends on times, so it cannot be "
                 f"replayed; to train anew: {fresh}"
             )
+    for scenario in (recorded.scenario, loaded.scenario):
+        if scenario.split.is_shared:
+            raise ScenarioError(
+                f"split.kind = splitfed-v2: the order of its steps depends on times, so it cannot be replayed; "
+                f"to train anew: {fresh}"
+            )
     if not loaded.method.decides_without_updates(loaded.options):
         raise ScenarioError(
             f"{loaded.method.name}: its downloads may depend on the updates themselves, which a ledger does not keep, "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from coordinator.records.store import read
+from coordinator.rounds.pool_trainer import PoolTrainer
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
 from scenarios.report.run_reader import RecordedRun
@@ -53,7 +56,8 @@ def test_bytes_of_a_visit_follow_from_shapes(launcher: WorkerLauncher, tmp_path:
 @pytest.mark.parametrize(
     "how",
     [
-        (),
+        ("split.kind=splitfed-v2",),
+        pytest.param((), marks=LONG),
         pytest.param((*IN_TURN, "rounds.max=12"), marks=LONG),
         pytest.param(("split.numbers=int8", "split.labels=u-shaped"), marks=LONG),
         pytest.param(FRONT, marks=LONG),
@@ -69,6 +73,50 @@ def test_a_split_run_is_one_chain_for_any_workers_and_after_a_kill(
     one, four = (run_with(tmp_path, launcher, workers, *words) for workers in (1, 4))
     again = killed_and_resumed(tmp_path, launcher, AMONG_UPDATES, *words, workers=1 if IN_TURN[0] in how else 2)
     assert chain(Path(one["run_dir"])) == chain(Path(four["run_dir"])) == chain(again)
+
+
+def test_one_client_trains_a_shared_server_part_as_its_own(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    runs = {
+        (kind, clients): run_with(
+            tmp_path / f"{kind}-{clients}", launcher, 1, *CUT, f"split.kind={kind}", f"rounds.participants={clients}"
+        )
+        for kind in ("splitfed-v1", "splitfed-v2")
+        for clients in (1, 4)
+    }
+    hashes = {each: run["model_sha256"] for each, run in runs.items()}
+    assert hashes["splitfed-v2", 1] == hashes["splitfed-v1", 1]
+    assert hashes["splitfed-v2", 4] != hashes["splitfed-v1", 4]
+    costs = [(run["virtual_seconds"], run["bytes_up"], run["flops"]) for run in runs.values()]
+    assert costs[:2] == costs[2:]
+
+
+def test_a_visit_that_is_late_pays_for_its_steps_and_a_shared_server_part_keeps_them(
+    launcher: WorkerLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six clients with four steps each: three end in 0.6 s, one lacks its upload alone, and two have made 3 steps."""
+    orders, submit = list[Sequence[int]](), PoolTrainer.submit
+
+    def noted(self: PoolTrainer, visits: Any, on_update: Any, weights: Any = None, order: Sequence[int] = ()) -> Any:
+        orders.append(order)
+        return submit(self, visits, on_update, weights, order)
+
+    monkeypatch.setattr(PoolTrainer, "submit", noted)
+    late = ("train.local_steps=4", "rounds.max=1", "rounds.participants=6", "rounds.policy=deadline")
+    words = (*CUT, *late, "rounds.deadline=0.6 s", "split.kind=splitfed-v2")
+    shared = run_with(tmp_path / "shared", launcher, 1, *words)
+    own = run_with(tmp_path / "own", launcher, 1, *words, "split.kind=splitfed-v1")
+    query = "SELECT client, kind, flops, bytes_up FROM visits ORDER BY client"
+    visits = rows(shared["run_dir"], query)
+    assert visits == rows(own["run_dir"], query)
+    kinds = {client: kind for client, kind, *_ in visits}
+    assert sorted(kinds.values()) == ["late"] * 3 + ["train"] * 3
+    whole = max(flops for *_, flops, _ in visits)
+    steps = {client: int(4 * flops / whole + 0.5) for client, _, flops, _ in visits}
+    assert sorted(steps.values()) == [3, 3, 4, 4, 4, 4]
+    assert Counter(orders[0]) == steps and orders[1] == []
+    # Of 3.1 and 3.4 steps, each with 10,240 bytes of activations and labels beside, the device has sent so much.
+    sent = {client: nbytes for client, _, flops, nbytes in visits if flops < whole}
+    assert all(3 * 41_120 < nbytes < 4 * 41_120 for nbytes in sent.values())
 
 
 def test_in_turn_a_client_begins_where_the_one_before_has_ended(launcher: WorkerLauncher, tmp_path: Path) -> None:

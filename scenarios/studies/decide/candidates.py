@@ -66,8 +66,9 @@ def training_of(loaded: Loaded) -> str:
     """Everything that the training of a scenario depends on, as long as the same visits count; equal texts share it."""
     scenario = loaded.scenario
     keys = resolved_keys(scenario)
-    # The order of an asynchronous policy's updates depends on times.
-    depends_on_times = scenario.rounds.is_asynchronous or scenario.eval.charged or scenario.tiers.is_asynchronous
+    # The order of an asynchronous policy's updates depends on times, and so does that of steps to one server part.
+    in_order_of_arrival = scenario.rounds.is_asynchronous or scenario.tiers.is_asynchronous or scenario.split.is_shared
+    depends_on_times = in_order_of_arrival or scenario.eval.charged
     if not depends_on_times and loaded.method.app is None:
         keys = {key: value for key, value in keys.items() if key in MEMBERSHIP or not is_replayable(key)}
     return json.dumps(keys, sort_keys=True, default=str)

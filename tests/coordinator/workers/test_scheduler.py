@@ -482,3 +482,15 @@ def test_tasks_go_to_the_worker_that_has_what_they_need_unless_another_would_be_
     assert scheduler.answered(0, 2) == [DeliverReply(2), SendTask(0, 4)]
     assert scheduler.answered(0, 4) == [DeliverReply(4), SendTask(0, 5)]  # worker 7 is lost
     assert scheduler.answered(0, 5) == [DeliverReply(5), SendTask(0, 3)]
+
+
+def test_one_worker_does_the_tasks_that_belong_together_until_it_fails_one_or_dies() -> None:
+    scheduler = registry(2)
+    tasks = [(sequence, "task", 0.0) for sequence in range(1, 6)]
+    together = dict.fromkeys((1, 2, 3, 4), b"order")
+    assert scheduler.submitted(tasks, None, together) == [SendTask(0, 1), SendTask(1, 5)]
+    assert scheduler.answered(1, 5) == [DeliverReply(5)]  # it stays idle
+    assert scheduler.answered(0, 1) == [DeliverReply(1), SendTask(0, 2)]
+    assert scheduler.died(0, "gone") == [Requeue(0, 2, "gone"), StartWorker(2), SendTask(1, 2)]
+    assert scheduler.ready(2) == []
+    assert scheduler.failed(1, 2, "broken") == [Requeue(1, 2, "broken"), SendTask(1, 3), SendTask(2, 2)]
