@@ -184,7 +184,8 @@ class Clock:
         self, part: str, factor: float, starts: ArrayLike, works: Sequence[Work], conditions: Conditions
     ) -> Timeline:
         """`solve`, if one ``part`` of the fleet were so many times as fast: ``own`` links, ``access`` links (of
-        gateways or to aggregators), the ``server`` link, ``compute`` or round ``trips``."""
+        gateways or to aggregators), the ``server`` link, ``compute``, round ``trips``, or the ``device`` of the server
+        that works in an exchange."""
         links, rows = self.fleet.links, conditions
         if part == "own":
             rows = replace(rows, down=rows.down * factor, up=rows.up * factor)
@@ -192,6 +193,8 @@ class Clock:
             rows = replace(rows, slowdown=rows.slowdown / factor)
         elif part == "trips":
             rows = replace(rows, rtt=rows.rtt / factor)
+        elif part == "device":
+            works = [work.if_served(factor) for work in works]
         elif part == "server":
             links = replace(links, down=links.down * factor, up=links.up * factor)
         else:

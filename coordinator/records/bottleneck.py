@@ -69,6 +69,7 @@ def bottleneck(
         sooner[name] = sooner.get(name, 0.0) + end - round_ends(ends - seconds)
     parts = {SERVER_LINK: "server", COMPUTE: "compute", ROUND_TRIPS: "trips"}
     # Air is faster where the links are that send through it: what holds a message back tells the two apart.
+    parts |= {} if timeline.exchange is None else {SERVER: "device"}
     parts |= {} if access == AIR else {OWN_LINK: "own", access: "access"}
     close = [name for name in parts if sooner[name] >= CLOSE * max(sooner.values())]
     if solve is not None and len(close) > 1:
@@ -88,6 +89,10 @@ def _saved(timeline: Timeline, access: str) -> dict[str, Doubles]:
     )
     ends = np.isfinite(timeline.up_end)  # a visit that is lost ends when it is
     parts = own + shared + server + timeline.computed + timeline.paused_seconds
+    device = np.zeros(len(timeline))
+    if timeline.exchange is not None:
+        device = timeline.exchange.served + timeline.exchange.queued
+        parts = parts + device
     with np.errstate(invalid="ignore"):
         trips = np.maximum(np.where(ends, timeline.up_end - timeline.start, parts) - parts, 0.0)
     # Behind a faster link that is shared, a message runs at most at its client's own rate.
@@ -99,5 +104,6 @@ def _saved(timeline: Timeline, access: str) -> dict[str, Doubles]:
         WAITING: SAVED * timeline.paused_seconds,
         access: np.minimum(SAVED * shared, most),
         ROUND_TRIPS: SAVED * trips,
+        SERVER: SAVED * device,
     }
     return {name: np.where(ends, seconds, 0.0) for name, seconds in saved.items()}

@@ -85,6 +85,7 @@ class CheckpointStore:
                 *(row, record.visits, record.payloads, record.method_rows, record.evaluations, record.aggregators),
                 record.conditions,
                 *(record.logged, states, vectors, written, wall_seconds, stopped_by),
+                steps=record.steps,
             )
         )
         if self.states is not None:

@@ -25,6 +25,7 @@ from coordinator.records.schema import (
     EVALUATIONS,
     KINDS,
     LOGGED,
+    STEPS,
     TRANSFERS,
     AggregatorRow,
     ConditionsRow,
@@ -32,6 +33,7 @@ from coordinator.records.schema import (
     LoggedRow,
     PayloadShapeRow,
     RoundRow,
+    StepsRow,
     VisitRow,
 )
 from edge.protocol.bounds import MOST_CLIENT, MOST_INTEGER, MOST_NUMBER, MOST_VALUE_NBYTES
@@ -207,6 +209,7 @@ ROWS: Mapping[str, type[NamedTuple]] = {
     AGGREGATORS: AggregatorRow,
     CONDITIONS: ConditionsRow,
     LOGGED: LoggedRow,
+    STEPS: StepsRow,
     "states": _ClientFile,
     "client_vectors": _ClientFile,
     "checkpoints": _File,

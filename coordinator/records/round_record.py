@@ -25,6 +25,7 @@ from coordinator.records.schema import (
     Lengths,
     LoggedRow,
     RoundRow,
+    StepsRow,
     payload_name,
 )
 from coordinator.records.visit_columns import VisitColumns
@@ -35,6 +36,7 @@ from edge.protocol.messages import VALIDATION, Update
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.fleet.conditions import Conditions
     from costmodel.fleet.fleet import Fleet
+    from costmodel.visits.exchange import ExchangeTimes
     from costmodel.visits.timeline import Timeline
 
 
@@ -101,6 +103,8 @@ class RoundRecord:
     """Messages between aggregators and what is above them"""
     conditions: list[StoredRow] = field(default_factory=list)
     """`ConditionsRow` of each visit"""
+    steps: list[StepsRow] = field(default_factory=list)
+    """Of each visit of a model that is cut"""
     logged: list[LoggedRow] = field(default_factory=list)
     """Numbers that the method has logged: in visits whose updates were accepted, then on the server's side"""
     states: dict[int, str] = field(default_factory=dict)
@@ -179,6 +183,8 @@ class RoundRecord:
             rate=[None if kind == LEFTOVER else visit.price.rate for visit, kind in zip(visits, kinds, strict=True)],
         )
         self.visits.extend(added)
+        if timeline.exchange is not None:
+            self.steps += steps_rows(self.round, visits, timeline.exchange)
         if conditions is not None:
             self.conditions += conditions_rows(self.round, visits, timeline, conditions)
         return added
@@ -269,6 +275,16 @@ def conditions_rows(
         *(conditions.idle_watts, conditions.train_watts, conditions.receive_watts, conditions.transmit_watts),
     )
     return list(zip(*as_stored(ConditionsRow, columns), strict=True))
+
+
+def steps_rows(round: int, visits: Sequence[PlannedVisit], times: ExchangeTimes) -> list[StepsRow]:
+    """Those of visits that exchange anything."""
+    columns = (
+        *(times.down_seconds, times.up_seconds, times.trip_seconds, times.served, times.queued),
+        *(times.access_down, times.server_down, times.access_up, times.server_up),
+    )
+    rows = zip(visits, *(column.tolist() for column in columns), strict=True)
+    return [StepsRow(visit.number, round, *seconds) for visit, *seconds in rows if visit.work.exchange is not None]
 
 
 def outcomes(visits: Sequence[PlannedVisit], replies: Sequence[Update], timeline: Timeline) -> list[VisitFeedback]:

@@ -75,7 +75,8 @@ GATEWAY, AIR, LAN, WAN = "gateway", "air", "LAN", "WAN"
 """Links or air that some clients share and links to aggregators, by their names in `costmodel.network.links.Links`, and
 the links between aggregators and the server"""
 ROUND_TRIPS, SERVER, DEADLINE = "round trips", "server", "deadline"
-"""Connecting, the first windows, and the way itself; the server's handling of updates; the end of the round's time"""
+"""Connecting, the first windows, and the way itself; the server's handling of updates, and its device where it
+trains (``split``); the end of the round's time"""
 BOTTLENECKS = (*ANY_FLEET, GATEWAY, AIR, LAN, WAN, ROUND_TRIPS, SERVER, DEADLINE)
 TRAIN, NO_OP, DOWNLOAD_ONLY, UPDATE_REJECTED, FAILED = "train", "zeroed", "listen", "refused", "failed"
 TRAINED = (TRAIN, NO_OP)
@@ -197,6 +198,36 @@ class ConditionsRow(NamedTuple):
     train_watts: float
     receive_watts: float
     transmit_watts: float
+
+
+class StepsRow(NamedTuple):
+    """What one visit exchanged while it trained, of a model that is cut (``split``), by what its seconds went into.
+
+    Its seconds of computing (`VisitRow.compute_end_s` less ``down_end_s``) are these, those of the device, and pauses.
+    In no hash.
+    """
+
+    visit: int
+    round: int
+    down_s: float
+    """On the client's own link, to it"""
+    up_s: float
+    trips_s: float
+    """Of round trips"""
+    served_s: float
+    """For which the server's device computed for it"""
+    queued_s: float
+    """For which it waited for that device, which others used"""
+    access_down_s: float
+    """For which it waited for links that others used: its site's (a gateway's, the air or a LAN), or the server's"""
+    server_down_s: float
+    access_up_s: float
+    server_up_s: float
+
+    @property
+    def shared_s(self) -> float:
+        """For which it waited for any link."""
+        return self.access_down_s + self.server_down_s + self.access_up_s + self.server_up_s
 
 
 ENERGY = {"idle_joules": "idle", "compute_joules": "compute", "receive_joules": "receive", "send_joules": "send"}
@@ -380,8 +411,10 @@ AGGREGATORS = "aggregators"
 """The table of `AggregatorRow`, which runs with tiers have."""
 LOGGED = "logged"
 """The table of `LoggedRow`, which a ledger has from the first such row on."""
+STEPS = "steps"
+"""The table of `StepsRow`, which runs of a model that is cut have."""
 TABLES = (
-    *("meta", "rounds", "visits", "payload_shapes", "transfers", CONDITIONS, EVALUATIONS, AGGREGATORS, LOGGED),
+    *("meta", "rounds", "visits", "payload_shapes", "transfers", CONDITIONS, EVALUATIONS, AGGREGATORS, LOGGED, STEPS),
     *("states", "client_vectors", "checkpoints", "host_rounds", "host_events"),
 )
 """Names that a method's own table must not have"""

@@ -31,6 +31,7 @@ from coordinator.records.schema import (
     FORMAT,
     LOGGED,
     SCHEMA,
+    STEPS,
     AggregatorRow,
     EvaluationRow,
     HostEvent,
@@ -39,6 +40,7 @@ from coordinator.records.schema import (
     MethodTable,
     PayloadShapeRow,
     RoundRow,
+    StepsRow,
     VisitRow,
     create,
     payload_rows,
@@ -76,6 +78,8 @@ class Commit:
     wall_seconds: float = 0.0
     stopped_by: str | None = None
     """The rule that ends the run with this round"""
+    steps: Sequence[StepsRow] = ()
+    """In no hash"""
 
 
 @dataclass(frozen=True)
@@ -190,9 +194,13 @@ class Ledger:
             self._insert(CONDITIONS, commit.conditions)
             if self._method_table is not None:
                 self._insert(self._method_table.name, commit.method_rows)
-            optional: tuple[tuple[str, Sequence[NamedTuple]], ...]
-            optional = (EVALUATIONS, commit.evaluations), (AGGREGATORS, commit.aggregators), (LOGGED, commit.logged)
-            for table, rows in optional:  # runs without such rows lack the table
+            optional: Mapping[str, Sequence[NamedTuple]] = {
+                EVALUATIONS: commit.evaluations,
+                AGGREGATORS: commit.aggregators,
+                LOGGED: commit.logged,
+                STEPS: commit.steps,
+            }
+            for table, rows in optional.items():  # runs without such rows lack the table
                 if rows and not self._has(table):
                     self._db.execute(create(table, type(rows[0])))
                     foreign.guard(self._db, table)
@@ -317,7 +325,7 @@ class Ledger:
         before = self.files()
         with self._transaction():
             method = [] if self._method_table is None else [self._method_table.name]
-            for table in (*BY_ROUND, *method, *filter(self._has, (EVALUATIONS, AGGREGATORS, LOGGED))):
+            for table in (*BY_ROUND, *method, *filter(self._has, (EVALUATIONS, AGGREGATORS, LOGGED, STEPS))):
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
             self._db.execute("DELETE FROM meta WHERE key = 'summary'")
             if self.stopped_by(round) is None:  # it is of a round that is deleted

@@ -283,10 +283,11 @@ class Group:
         return bottleneck(whole, access, step_at, solve, waited=self.waited, handling=handling, above=above)
 
     def _solve_if_faster(self, conditions: Conditions) -> Callable[[str], Timeline] | None:
-        """``solve`` of `coordinator.records.bottleneck.bottleneck`; None where no link is shared, so that no message
-        can get in another's way."""
+        """``solve`` of `coordinator.records.bottleneck.bottleneck`; None where no link is shared, and no device of
+        the server's, so that no visit can get in another's way."""
         clock, links = self.run.clock, self.run.clock.fleet.links
-        if clock.is_measured or not self.run.solves_for_bottlenecks or (links.is_open(DOWN) and links.is_open(UP)):
+        is_alone = links.is_open(DOWN) and links.is_open(UP) and self.run.split is None
+        if clock.is_measured or not self.run.solves_for_bottlenecks or is_alone:
             return None
         starts, works = np.full(len(self.visits), self.start), [visit.work for visit in self.visits]
         return lambda part: clock.solve_if_faster(part, FASTER, starts, works, conditions)

@@ -6,8 +6,9 @@ A visit that is cut or lost is charged its costs until then. Nothing here knows 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,9 +80,16 @@ class Timeline:
     own_up: Doubles
     access_up: Doubles
     server_up: Doubles
+    exchange: ExchangeTimes | None = None
+    """What went back and forth while it computed, as far as it did; None: nothing does"""
 
     def __len__(self) -> int:
         return self.start.size
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """All that it has, by name."""
+        return {name: column for name, column in vars(self).items() if column is not None}
 
     @property
     def end(self) -> Doubles:
@@ -95,7 +103,15 @@ class Timeline:
 
     def only(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> Timeline:
         """Those of a mask, or at these indices."""
-        return Timeline(**{name: column[which] for name, column in vars(self).items()})
+        return Timeline(**{name: column[which] for name, column in self.columns.items()})
+
+    @staticmethod
+    def joined(each: Sequence[Timeline]) -> Timeline:
+        """Those of all of these, one after the other."""
+        exchanges = [one.exchange for one in each if one.exchange is not None]
+        names = each[0].columns.keys() - {"exchange"}
+        columns = {name: np.concatenate([getattr(one, name) for one in each]) for name in names}
+        return Timeline(**columns, exchange=ExchangeTimes.joined(exchanges) if exchanges else None)
 
     def after(self, before: Timeline, since: float) -> Timeline:
         """These visits from ``since`` on, by when they had cost as much as ``before``."""
@@ -220,14 +236,13 @@ def account_visits(
         bytes_up=whole_bytes(works.message_up, up) + _exchanged(works, UP, fraction, begun),
         flops=np.where(done, works.flops, np.where(begun, works.flops * fraction, 0.0)),
         **_joules(down, up, intervals, computed, paused, works, conditions, computing),
-        contention_seconds=down.contention_seconds + up.contention_seconds,
         paused_seconds=paused,
         computed=_own_share(computing, computed),
         needed=computing.seconds,
         progress=np.where(begun, fraction, 0.0),
         threshold_down=down.threshold,
         threshold_up=up.threshold,
-        **_limits(down, up, computing, computed),
+        **_limits(down, up, computing, np.where(begun, fraction, 0.0)),
     )
 
 
@@ -255,14 +270,13 @@ def _account_of_done(
         bytes_up=works.bytes_up,
         flops=works.flops,
         **_joules(down, up, intervals, seconds, paused, works, conditions, computing),
-        contention_seconds=down.contention_seconds + up.contention_seconds,
         paused_seconds=paused,
         computed=_own_share(computing, seconds),
         needed=computing.seconds,
         progress=np.ones(start.size),
         threshold_down=down.threshold,
         threshold_up=up.threshold,
-        **_limits(down, up, computing, seconds),
+        **_limits(down, up, computing, np.ones(start.size)),
     )
 
 
@@ -274,19 +288,25 @@ def _own_share(computing: ComputePhase, computed: Doubles) -> Doubles:
     return computed * np.divide(whole - exchange.seconds, whole, out=np.zeros_like(whole), where=whole > 0)
 
 
-def _limits(down: Transfer, up: Transfer, computing: ComputePhase, computed: Doubles) -> dict[str, Doubles]:
-    """The columns of `Timeline` that say what set the pace of each message, and for how long; a client's own link that
-    of its exchange."""
-    found = {
+def _limits(down: Transfer, up: Transfer, computing: ComputePhase, progress: Doubles) -> dict[str, Any]:
+    """The columns of `Timeline` that say what set the pace of each message and of its exchange, and for how long.
+
+    ``progress``: (visits,) the part of computing that was done.
+    """
+    found: dict[str, Any] = {
         f"{link}_{way}": getattr(transfer, f"{link}_seconds")
         for way, transfer in (("down", down), ("up", up))
         for link in ("connect", "own", "access", "server")
     }
-    exchange, whole = computing.exchange, computing.seconds
-    if exchange is not None:
-        done = np.divide(computed, whole, out=np.zeros_like(whole), where=whole > 0)
-        found["own_down"] = found["own_down"] + exchange.down_seconds * done
-        found["own_up"] = found["own_up"] + exchange.up_seconds * done
+    found["contention_seconds"] = down.contention_seconds + up.contention_seconds
+    if computing.exchange is None:
+        return found
+    exchange = found["exchange"] = computing.exchange.done(progress)
+    for way in ("down", "up"):
+        found[f"own_{way}"] = found[f"own_{way}"] + getattr(exchange, f"{way}_seconds")
+        for link in (f"access_{way}", f"server_{way}"):
+            found[link] = found[link] + getattr(exchange, link)
+            found["contention_seconds"] = found["contention_seconds"] + getattr(exchange, link)
     return found
 
 
@@ -313,7 +333,7 @@ def _joules(
     works: Works,
     conditions: Conditions,
     phase: ComputePhase,
-) -> dict[str, Doubles]:
+) -> dict[str, Any]:
     """The columns of `Timeline` with joules, (visits,) each; ``intervals``: seconds of each part.
 
     The device draws its baseline at all times; computing and radio add to it. So with a worse link a visit never takes

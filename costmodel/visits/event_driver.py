@@ -7,14 +7,11 @@ that share air, so that they agree with visits one by one to the bit.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Protocol
-
-import numpy as np
 
 from costmodel.arrays import Doubles
 from costmodel.fleet.conditions import Conditions
@@ -27,7 +24,7 @@ from costmodel.network.links import Links
 from costmodel.network.senders import WholeSender
 from costmodel.network.window_sharing import WindowLink
 from costmodel.visits.accounting import Timeline
-from costmodel.visits.exchange import ExchangeTimes, exchange_times
+from costmodel.visits.exchange import exchange_times
 from costmodel.visits.live_visit import LiveVisit
 from costmodel.visits.work import StepExchange, Work, Works
 
@@ -408,7 +405,7 @@ def solve_by_events(
             None if exchanges is None else StepExchange(*(column[order].item() for column in vars(exchanges).values())),
         )
         row = slice(order, order + 1)
-        times = None if exchanged is None else ExchangeTimes(*(column[row] for column in vars(exchanged).values()))
+        times = None if exchanged is None else exchanged[row]
         visits.append(LiveVisit(work, conditions.only(row), links, behaviour, start, times))
     for order, visit in enumerate(visits):
         live_visits[order] = visit
@@ -418,5 +415,4 @@ def solve_by_events(
     for order, visit in live_visits.items():
         visit.message.broken_off(until, shared[visit.direction].leave(order))
     timelines = [visit.timeline(until) for visit in visits]
-    names = [field.name for field in dataclasses.fields(Timeline)]
-    return Timeline(**{name: np.concatenate([getattr(each, name) for each in timelines]) for name in names})
+    return Timeline.joined(timelines)

@@ -13,6 +13,7 @@ others within a step is not reckoned where all fit on the average.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,31 @@ class ExchangeTimes:
     down_bits: Doubles
     """Of all messages to it, on the wire"""
     up_bits: Doubles
+    trip_seconds: Doubles
+    """Of round trips, of ``seconds``"""
+    served: Doubles
+    """For which the server's device computes"""
+    queued: Doubles
+    """For which a visit waits for that device, which computes for others"""
+    access_down: Doubles
+    """For which it waits for links that others use: its site's, then the server's, in each direction"""
+    server_down: Doubles
+    access_up: Doubles
+    server_up: Doubles
+
+    def __getitem__(self, which: NDArray[np.bool_] | NDArray[np.intp] | slice) -> ExchangeTimes:
+        """Those of a mask, or at these indices."""
+        return ExchangeTimes(**{name: column[which] for name, column in vars(self).items()})
+
+    def done(self, part: Doubles) -> ExchangeTimes:
+        """What is done of it; ``part``: (visits,) of each."""
+        return ExchangeTimes(**{name: column * part for name, column in vars(self).items()})
+
+    @staticmethod
+    def joined(each: Sequence[ExchangeTimes]) -> ExchangeTimes:
+        """Those of all of these, one after the other."""
+        names = vars(each[0])
+        return ExchangeTimes(**{name: np.concatenate([getattr(one, name) for one in each]) for name in names})
 
 
 def exchange_times(works: Works, conditions: Conditions, links: Links, own_seconds: Doubles) -> ExchangeTimes | None:
@@ -52,16 +78,19 @@ def exchange_times(works: Works, conditions: Conditions, links: Links, own_secon
     bits = {way: wire_bits(nbytes[way].astype(np.float64)) * conditions.noise[:, way] for way in (DOWN, UP)}
     most = _most_with_losses(conditions)
     on_links = {way: bits[way] / np.minimum(conditions.rate(way), most) for way in (DOWN, UP)}
-    alone = on_links[DOWN] + on_links[UP] + exchanges.trips * conditions.rtt + exchanges.server_seconds
-    whole = own_seconds + alone
-    takes = whole.copy()
-    for way in (DOWN, UP):
-        takes = np.maximum(takes, _shared(bits[way], whole, np.zeros(len(works), np.intp), (links.capacity(way),)))
-        if sites := links.access_capacity(way):
-            takes = np.maximum(takes, _shared(bits[way], whole, conditions.access_link, sites))
-    served = _shared(exchanges.server_seconds, whole, np.zeros(len(works), np.intp), (1.0,))
-    takes = np.maximum(takes, served)
-    return ExchangeTimes(takes - own_seconds, on_links[DOWN], on_links[UP], bits[DOWN], bits[UP])
+    trips, served = exchanges.trips * conditions.rtt, exchanges.server_seconds
+    whole = own_seconds + on_links[DOWN] + on_links[UP] + trips + served
+    for_all = np.zeros(len(works), np.intp)
+    takes = {"queued": _shared(served, whole, for_all, (1.0,))}
+    for way, name in ((DOWN, "down"), (UP, "up")):
+        takes[f"server_{name}"] = _shared(bits[way], whole, for_all, (links.capacity(way),))
+        takes[f"access_{name}"] = _shared(bits[way], whole, conditions.access_link, links.access_capacity(way))
+    # A visit waits for one of them: that for which it waits longest.
+    longest, first = np.max([*takes.values()], axis=0), np.argmax([*takes.values()], axis=0)
+    waits = {name: np.where(first == index, longest - whole, 0.0) for index, name in enumerate(takes)}
+    return ExchangeTimes(
+        longest - own_seconds, on_links[DOWN], on_links[UP], bits[DOWN], bits[UP], trips, served, **waits
+    )
 
 
 def _most_with_losses(conditions: Conditions) -> Doubles:

@@ -141,7 +141,7 @@ def _rows(table: Any, rows: NDArray[np.intp]) -> Any:
 
 
 def _columns(table: Any) -> dict[str, Any]:
-    return table.columns if isinstance(table, Works) else vars(table)
+    return table.columns if isinstance(table, Works | Timeline) else vars(table)
 
 
 @dataclass(frozen=True)

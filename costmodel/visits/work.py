@@ -11,7 +11,7 @@ batch (here: of one example), α the number of last blocks that a client receive
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,13 @@ class Work:
     (`costmodel.fleet.codec_costs`); the device computes meanwhile."""
     exchange: StepExchange | None = None
     """None: the device computes alone"""
+
+    def if_served(self, faster: float) -> Work:
+        """The same with a server's device that is so many times as fast."""
+        if self.exchange is None:
+            return self
+        seconds = self.exchange.server_seconds / faster
+        return replace(self, exchange=replace(self.exchange, server_seconds=seconds))
 
     @property
     def answer_nbytes(self) -> int:

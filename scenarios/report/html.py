@@ -260,6 +260,7 @@ def _sections(
         else None,
         "rates": tables.by_rate(shown),
         "phases": tables.by_phase(shown),
+        "steps": tables.by_step(shown),
         "links": tables.by_link(shown),
         "of_aggregators": tables.of_aggregators(shown),
         "left_out": [(run.label, run.left_out) for run in on_clients if run.left_out],

@@ -352,6 +352,27 @@ def by_phase(runs: Runs) -> Table | None:
     return Table("phases of secure aggregation", columns, rows) if rows else None
 
 
+def by_step(runs: Runs) -> Table | None:
+    """What the computing of visits of a model that is cut went into; None without a cut."""
+    found = [(run.label, steps) for run in runs if (steps := visits.by_step(run.query))]
+    names = {
+        "device": "device",
+        "up": "up",
+        "down": "down",
+        "trips": "round trips",
+        "server": "server's device",
+        "queue": "waiting for it",
+        "shared": "waiting for links",
+    }
+    columns = [
+        TableColumn("method"),
+        *(TableColumn(name, SECONDS, unit_of=names["device"]) for name in names.values()),
+        TableColumn("its load", PERCENT),
+    ]
+    rows: list[list[Cell]] = [[label, *(steps[key] for key in names), steps["load"]] for label, steps in found]
+    return Table("steps of the cut", columns, rows) if rows else None
+
+
 def by_link(runs: Runs) -> Table | None:
     """What messages took between each tier and the one above it, clients' visits among them; None without tiers."""
     columns = [

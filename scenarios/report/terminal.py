@@ -219,6 +219,7 @@ def _rows(runs: Sequence[SummaryRecord]) -> list[Row]:
         *([("price", _listed(map(_paid, runs)))] if any(run.paid for run in runs) else []),
         *([("CO2e", _listed(map(_co2e, runs)))] if any(run.carbon for run in runs) else []),
         *([("epsilon", [_epsilon(run) for run in runs])] if any(run.privacy for run in runs) else []),
+        *([("server's device", _listed(map(_servers_device, runs)))] if any(run.steps for run in runs) else []),
         ("waste", _listed(waste(runs))),
         ("bottleneck", _listed(counted(run.bottlenecks) for run in runs)),
         (
@@ -380,6 +381,13 @@ def _chances(runs: Sequence[SummaryRecord], drawn: Sequence[TimesOverSeeds | Non
     if any(found):
         cells = ["-" if each is None else f"{100 * each.probability:.0f} %" for each in found]
         yield f"P({runs[first].method} is faster)", cells
+
+
+def _servers_device(run: SummaryRecord) -> str:
+    """Its load, and for how long visits of a model that is cut have waited for it."""
+    if not run.steps:
+        return "-"
+    return f"busy {percent(run.steps['load'])} of the time, waited for {cells(SECONDS, [run.steps['queue']])[0]}"
 
 
 def waste(runs: Sequence[SummaryRecord]) -> Iterator[str]:

@@ -208,6 +208,7 @@ class SummaryRecord(Record):
     carbon: CarbonSummaryRecord | None = None
     privacy: PrivacyRecord | None = None
     phases: dict[str, dict[str, Number]] = {}
+    steps: dict[str, Number] = {}
     wasted_bytes: Count = 0
     wasted_joules: Number = 0
     wasted_seconds: Number = 0
@@ -239,7 +240,7 @@ PRINTED = frozenset(SummaryRecord.model_fields) - {
         "method_notes",
         "rounds_to_target",
     ),
-    *("wasted_joules", "wasted_seconds", "visits", "aggregators", "carbon", "privacy", "phases"),
+    *("wasted_joules", "wasted_seconds", "visits", "aggregators", "carbon", "privacy", "phases", "steps"),
 }
 """Keys without which a summary cannot be printed"""
 

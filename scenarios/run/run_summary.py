@@ -53,6 +53,8 @@ class RunSummary(TypedDict):
     """A `PrivacySpent`; None without differential privacy"""
     phases: dict[str, dict[str, float]]
     """Phase of secure aggregation, and the training between -> visits, bytes down and up, seconds of visits, joules"""
+    steps: dict[str, float]
+    """Of a model that is cut, as of `scenarios.run.visits.by_step`"""
     wasted_seconds: float
     bottlenecks: dict[str, int]
     visits: dict[str, int]

@@ -26,6 +26,7 @@ from coordinator.records.schema import (
     PHASES,
     SETUP,
     SHARE,
+    STEPS,
     TRAIN,
     TRAINED,
     UNMASK,
@@ -109,6 +110,22 @@ def by_phase(query: Query) -> list[sqlite3.Row]:
         f"FROM visits WHERE kind IN ({quoted(kinds)}) "
         f"GROUP BY kind ORDER BY CASE kind {order} END"
     )
+
+
+def by_step(query: Query) -> dict[str, float]:
+    """What the computing of visits of a model that is cut went into -> seconds of all visits, and what share of the
+    run's time the server's device computes (``load``); empty without a cut."""
+    if not query(f"SELECT 1 FROM sqlite_master WHERE name = '{STEPS}'"):
+        return {}
+    (row,) = query(
+        "SELECT TOTAL(compute_end_s - down_end_s - paused_s) whole, TOTAL(s.up_s) up, TOTAL(s.down_s) down, "
+        "TOTAL(s.trips_s) trips, TOTAL(s.served_s) server, TOTAL(s.queued_s) queue, "
+        "TOTAL(s.access_down_s + s.server_down_s + s.access_up_s + s.server_up_s) shared, "
+        f"(SELECT MAX(end_s) FROM rounds) end FROM visits JOIN {STEPS} s USING (visit)"
+    )
+    parts = {name: float(row[name]) for name in ("up", "down", "trips", "server", "queue", "shared")}
+    load = row["server"] / row["end"] if row["end"] else 0.0
+    return {"device": max(row["whole"] - sum(parts.values()), 0.0), **parts, "load": load}
 
 
 def faulty(query: Query, most: int) -> list[sqlite3.Row]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from rich.console import Console
 from rich.table import Table
@@ -23,10 +23,11 @@ from coordinator.records.schema import (
     LEFTOVER,
     OWN_LINK,
     SERVER_LINK,
+    STEPS,
     ConditionsRow,
+    StepsRow,
     VisitRow,
 )
-from coordinator.rounds.split import STEP_SLOTS
 from costmodel.network.tcp import wire_bits
 from costmodel.units import format_rate
 from edge.protocol.spelling import closest
@@ -103,13 +104,20 @@ def visit_parts(folder: Path, number: int) -> VisitParts:
     access = LAN if fleet.get("tiers", {}).get("count") else AIR if shares_air else GATEWAY
     times = (visit.start_s, visit.down_end_s, visit.compute_end_s, visit.up_end_s)
     paused = max(visit.paused_s, 0.0)
-    steps = _exchanged(run, visit)
-    # The own link's seconds of the conditions are those of both messages, and of the steps between them.
+    steps = _steps(run, number)
+    # The seconds of links in the conditions are those of both messages, and of the steps between them.
+    shared = ("access_down_s", "server_down_s", "access_up_s", "server_up_s")
     row = row._replace(
-        own_down_s=row.own_down_s - steps.seconds(row, "down"), own_up_s=row.own_up_s - steps.seconds(row, "up")
+        own_down_s=row.own_down_s - steps.down_s,
+        own_up_s=row.own_up_s - steps.up_s,
+        **{name: getattr(row, name) - getattr(steps, name) for name in shared},
     )
-    down = _message(DOWNLOAD, times[1] - times[0], visit.bytes_down - steps.down, row, access, paused)
-    up = _message(UPLOAD, times[3] - times[2], visit.bytes_up - steps.up, row, access, paused)
+    own_down, own_up = (
+        nbytes - _step_bits(row, steps, way) / float(wire_bits(1.0)) / getattr(row, f"noise_{way}")
+        for way, nbytes in (("down", visit.bytes_down), ("up", visit.bytes_up))
+    )
+    down = _message(DOWNLOAD, times[1] - times[0], own_down, row, access, paused)
+    up = _message(UPLOAD, times[3] - times[2], own_up, row, access, paused)
     computing = _computing(visit, row, times[2] - times[1], steps)
     return VisitParts(
         *(visit.visit, visit.round + 1, visit.client, visit.device, visit.network, visit.kind),
@@ -125,35 +133,21 @@ def visit_parts(folder: Path, number: int) -> VisitParts:
     )
 
 
-class _Steps(NamedTuple):
-    """What a visit exchanged while it computed, of a model that is cut; without headers."""
-
-    trips: int = 0
-    down: int = 0
-    up: int = 0
-
-    def bits(self, row: ConditionsRow, way: str) -> float:
-        """On the wire."""
-        return float(wire_bits(getattr(self, way))) * float(getattr(row, f"noise_{way}"))
-
-    def seconds(self, row: ConditionsRow, way: str) -> float:
-        """At the rate of the client's own link."""
-        return self.bits(row, way) / float(getattr(row, f"{way}_bps"))
+def _steps(run: RecordedRun, number: int) -> StepsRow:
+    """What a visit exchanged while it computed; zeros where clients train whole models."""
+    rows = []
+    if run.query("SELECT 1 FROM sqlite_master WHERE name = ?", (STEPS,)):
+        rows = run.query(f"SELECT {', '.join(StepsRow._fields)} FROM {STEPS} WHERE visit = ?", (number,))
+    return StepsRow(**dict(rows[0])) if rows else StepsRow(number, 0, *[0.0] * (len(StepsRow._fields) - 2))
 
 
-def _exchanged(run: RecordedRun, visit: VisitRow) -> _Steps:
-    split = run.scenario.get("split") or {}
-    if split.get("after") is None:
-        return _Steps()
-    of_steps = "FROM transfers WHERE visit = ? AND slot IN (?, ?, ?) GROUP BY direction"
-    rows = run.query(f"SELECT direction, SUM(nbytes) AS nbytes {of_steps}", (visit.visit, *STEP_SLOTS))
-    nbytes = {row["direction"]: int(row["nbytes"]) for row in rows}
-    trips = visit.steps * (2 if split.get("labels") == "u-shaped" else 1)
-    return _Steps(trips, nbytes.get("down", 0), nbytes.get("up", 0))
+def _step_bits(row: ConditionsRow, steps: StepsRow, way: str) -> float:
+    """Of all messages of steps in one direction, on the wire."""
+    return float(getattr(steps, f"{way}_s") * getattr(row, f"{way}_bps"))
 
 
 def _message(
-    phase: str, seconds: float, nbytes: int, row: ConditionsRow, access: str, paused: float
+    phase: str, seconds: float, nbytes: float, row: ConditionsRow, access: str, paused: float
 ) -> list[VisitPart]:
     """The parts of a message that took so many seconds."""
     if seconds <= 0:
@@ -185,7 +179,7 @@ def _message(
     return _within(seconds, parts)
 
 
-def _computing(visit: VisitRow, row: ConditionsRow, seconds: float, steps: _Steps) -> list[VisitPart]:
+def _computing(visit: VisitRow, row: ConditionsRow, seconds: float, steps: StepsRow) -> list[VisitPart]:
     if seconds <= 0:
         return []
     work = (visit.steps * row.step_s + visit.flops / row.flops_per_s + row.codec_s) * row.jitter
@@ -193,16 +187,19 @@ def _computing(visit: VisitRow, row: ConditionsRow, seconds: float, steps: _Step
     codec = f" + codecs {_shown(row.codec_s)}" if row.codec_s else ""
     source = f"({visit.steps} steps x {_shown(row.step_s)} + {flops} / {speed}/s{codec}) x jitter {row.jitter:.4g}"
     parts = [VisitPart(COMPUTING, COMPUTING, min(work, seconds), source)]
-    if steps.trips:
+    if steps.trips_s or steps.up_s:
         for way in ("up", "down"):
-            sent = f"{steps.bits(row, way):,.0f} bits on the wire at {format_rate(getattr(row, f'{way}_bps'))}"
-            parts.append(VisitPart(COMPUTING, f"steps {way}", steps.seconds(row, way), sent))
-        trips = f"{steps.trips:,} of {_shown(row.rtt_s)}"
-        parts.append(VisitPart(COMPUTING, "round trips", steps.trips * row.rtt_s, trips))
-        rest = seconds - sum(part.seconds for part in parts)
-        what = "the server's device, headers, and what other clients had of links and server"
-        parts.append(VisitPart(COMPUTING, "server", max(rest, 0.0), what))
-        return _within(seconds, parts)
+            sent = f"{_step_bits(row, steps, way):,.0f} bits on the wire at {format_rate(getattr(row, f'{way}_bps'))}"
+            parts.append(VisitPart(COMPUTING, f"steps {way}", getattr(steps, f"{way}_s"), sent))
+        trips = _trips(steps.trips_s, row.rtt_s)
+        others = [
+            VisitPart(COMPUTING, "round trips", steps.trips_s, trips),
+            VisitPart(COMPUTING, "server", steps.served_s, "its device, if it had no other client"),
+            VisitPart(COMPUTING, "queue", steps.queued_s, "the server's device computed for others"),
+            VisitPart(COMPUTING, "links of others", steps.shared_s, "at less than it asked for"),
+        ]
+        parts += _within(seconds, others)
+        work = sum(part.seconds for part in parts)
     if seconds - work > ROUNDING * seconds:
         parts.append(VisitPart(COMPUTING, "pauses", seconds - work, "the client was away, or its device slower"))
     return parts

@@ -125,7 +125,7 @@ def ends(timeline: Timeline, visit: int = 0) -> tuple[float, float, float]:
 
 def differences(one: Timeline, visit: int, other: Timeline) -> list[str]:
     """Which figures of a visit of a batch are not those of the single visit ``other``, to the bit."""
-    names = [field.name for field in dataclasses.fields(Timeline)]
+    names = [*one.columns]
     return [name for name in names if getattr(one, name)[visit] != getattr(other, name)[0]]
 
 

@@ -181,7 +181,29 @@ def test_a_visit_is_explained_by_the_parts_of_its_steps(launcher: WorkerLauncher
     steps = {part.name: part.seconds for part in found.parts if part.phase == "computing"}
     assert [*steps] == ["computing", "steps up", "steps down", "round trips", "server"]
     assert steps["round trips"] == pytest.approx(2 * found.conditions["rtt_s"])
-    # 81,920 bytes of gradients are 8 x 81,920 x 1514 / 1448 bits on the wire.
-    bits = 8 * 81_920 * 1514 / 1448 * found.conditions["noise_down"]
+    # Two messages with 40,960 bytes of gradients and a header of 151 are 8 x 82,222 x 1514 / 1448 bits on the wire.
+    bits = 8 * 82_222 * 1514 / 1448 * found.conditions["noise_down"]
     assert steps["steps down"] == pytest.approx(bits / found.conditions["down_bps"])
     assert sum(part.seconds for part in found.parts) == pytest.approx(found.seconds)
+
+
+def test_a_server_that_is_slow_holds_rounds_up_and_its_queue_is_recorded(
+    launcher: WorkerLauncher, tmp_path: Path
+) -> None:
+    """Each of four visits takes 5.4 s of a server of 10 MFLOP/s, and waits for the three others."""
+    run = run_with(tmp_path, launcher, 1, *CUT, "split.server=10 MFLOP/s")
+    assert run["bottlenecks"]["server"] == 3
+    steps = rows(run["run_dir"], "SELECT served_s, queued_s FROM steps ORDER BY visit")
+    assert len(steps) == 12 and len({served for served, _ in steps}) == 1
+    # Four share the device all the time, so that each takes four times as long as it is served.
+    seconds = rows(run["run_dir"], "SELECT compute_end_s - down_end_s FROM visits ORDER BY visit")
+    assert [whole for (whole,) in seconds] == pytest.approx([4 * steps[0][0]] * 12)
+    assert run["steps"]["queue"] == pytest.approx(sum(queued for _, queued in steps))
+    assert 0.95 < run["steps"]["load"] <= 1
+    found = visit_parts(Path(run["run_dir"]), 0)
+    parts = {part.name: part.seconds for part in found.parts if part.phase == "computing"}
+    assert (parts["server"], parts["queue"]) == pytest.approx(steps[0])
+    assert sum(part.seconds for part in found.parts) == pytest.approx(found.seconds)
+    assert main.run_command(["report", run["run_dir"]]) == 0
+    page = (Path(run["run_dir"]) / "report.html").read_text()
+    assert "Steps of the cut" in page and "waiting for it" in page

@@ -63,6 +63,9 @@ def test_the_servers_device_serves_as_many_as_it_can() -> None:
     four, eleven = (_solve([ALONE] * count, rtt=0.06, down=1e15, up=1e15) for count in (4, 11))
     assert four.up_end.tolist() == pytest.approx([3 + 6 + 2] * 4)
     assert eleven.up_end.tolist() == pytest.approx([22.0] * 11)
+    assert eleven.exchange is not None and four.exchange is not None
+    assert (eleven.exchange.served[0], eleven.exchange.queued[0]) == pytest.approx((2.0, 11.0))
+    assert four.exchange.queued.tolist() == [0.0] * 4
 
 
 def test_links_are_shared_by_all_that_are_under_way() -> None:
@@ -72,6 +75,9 @@ def test_links_are_shared_by_all_that_are_under_way() -> None:
     wide, narrow = (_solve([ALONE] * 2, Links(up=capacity), **columns) for capacity in (900.0, 605.6))
     assert wide.up_end.tolist() == pytest.approx([alone] * 2)
     assert narrow.up_end.tolist() == pytest.approx([2 * 6056 / 605.6] * 2)
+    # 20 s instead of 14: for 6 s others have the server's link, and its own is at work for 2.
+    assert (narrow.own_up[0], narrow.server_up[0], narrow.contention_seconds[0]) == pytest.approx((2, 6, 6))
+    assert narrow.server_down.tolist() == [0.0] * 2
 
 
 def test_what_sets_the_pace_of_steps_is_the_devices_own_share_and_its_link() -> None:

@@ -112,7 +112,7 @@ def _in_rounds(clock: Clock, works: Sequence[Work], who: Conditions, rounds: Seq
     assert empty is not None
     solution = clock.solve_beside(None, np.zeros(len(works)), works, who, rounds[0], goes_on=True)
     timeline, clients = solution.timeline, np.arange(len(works))
-    columns = {name: np.array(column) for name, column in vars(timeline).items()}
+    columns = {name: np.array(column) for name, column in timeline.columns.items()}
     for until in rounds[1:]:
         assert solution.state is not None
         left = solution.state.only(~np.isfinite(timeline.end))
@@ -124,7 +124,7 @@ def _in_rounds(clock: Clock, works: Sequence[Work], who: Conditions, rounds: Seq
         solution = clock.solve_beside(again, [], [], none, until, goes_on=True)
         assert solution.leftovers is not None
         timeline, clients = solution.leftovers, np.array(again.clients)
-        for name, column in vars(timeline).items():
+        for name, column in timeline.columns.items():
             if name in COSTS:
                 columns[name][clients] += column
             elif name in ("up_end", "lost", "threshold_down", "threshold_up"):

@@ -68,7 +68,7 @@ def test_what_else_a_visit_takes() -> None:
     assert _solve(VISIT, connected(slowdown=1.5)).computed[0] == pytest.approx(4.8)
     assert ends(_solve(Work(0, 0, 6.0), conditions(), start=7.0)) == (7.0, 10.0, 10.0)
     nobody = _solve([], conditions(0))
-    assert all(getattr(nobody, field.name).shape == (0,) for field in dataclasses.fields(nobody))
+    assert all(column.shape == (0,) for column in nobody.columns.values())
 
 
 def test_a_codec_takes_its_seconds_of_the_device_between_the_messages() -> None:
@@ -84,7 +84,7 @@ def test_a_codec_takes_its_seconds_of_the_device_between_the_messages() -> None:
     # A visit that computes nothing else takes the time, too; without a codec the device's slowdown is nothing.
     assert ends(_solve(Work(0, 0, 0.0, codec_seconds=2.0), conditions())) == (0.0, 8.0, 8.0)
     slow = vars(_solve(VISIT, connected(codec_slowdown=1e9)))
-    assert all(slow[name].tobytes() == column.tobytes() for name, column in vars(plain).items())
+    assert all(slow[name].tobytes() == column.tobytes() for name, column in plain.columns.items())
 
 
 def test_a_connection_that_is_not_used_for_long_is_set_up_again() -> None:
