@@ -29,6 +29,7 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.visits.event_driver import DUE, ORDERS, VisitDriver, shared_links
+from costmodel.visits.exchange import ExchangeTimes, exchange_times
 from costmodel.visits.leftovers import SERVER, Leftovers, Solution
 from costmodel.visits.live_visit import LiveVisit
 from costmodel.visits.timeline import Timeline, solve, solve_beside
@@ -249,10 +250,23 @@ class Clock:
         ``order`` (>= 0) is its number among the visits under way.
         """
         assert order not in self._live_visits, order
-        visit = LiveVisit(work, conditions, self.fleet.links, self.fleet.behaviour, self.now)
+        exchange = self._exchange(work, conditions)
+        visit = LiveVisit(work, conditions, self.fleet.links, self.fleet.behaviour, self.now, exchange)
         self._live_visits[order] = visit
         queue, on_end = self._environment, self._due.append
         VisitDriver(order, visit, queue, self._live_visits, self._message_links, on_end).start()
+
+    def _exchange(self, work: Work, conditions: Conditions) -> ExchangeTimes | None:
+        """The times of what a visit that begins now exchanges, beside all visits that are under way, or others like
+        these after them."""
+        if work.exchange is None:
+            return None
+        others = [visit for visit in self._live_visits.values() if visit.work.exchange is not None]
+        works = Works.of([work, *(visit.work for visit in others)])
+        everyone = conditions.followed_by(*(visit.conditions for visit in others))
+        seconds = everyone.compute_seconds(works.flops, works.steps, works.codec_seconds)
+        times = exchange_times(works, everyone, self.fleet.links, seconds, leave=False)
+        return None if times is None else times[:1]
 
     def cut(self, order: int) -> VisitEnded:
         """Cut a visit under way now; returns its costs so far. `next` will not return it."""

@@ -82,10 +82,13 @@ class Conditions:
         """Those of the visits of a mask or slice."""
         return Conditions(**{name: column[which] for name, column in vars(self).items()})
 
-    def followed_by(self, others: Conditions) -> Conditions:
+    def followed_by(self, *others: Conditions) -> Conditions:
         """These visits, then the others."""
         return Conditions(
-            **{name: np.concatenate((column, getattr(others, name))) for name, column in vars(self).items()}
+            **{
+                name: np.concatenate((column, *(getattr(each, name) for each in others)))
+                for name, column in vars(self).items()
+            }
         )
 
     def disconnected(self, which: NDArray[np.bool_]) -> Conditions:

@@ -5,10 +5,10 @@ gradient comes down, the device computes. A visit's steps are one after another,
 times: of computing, of bytes at the rate of the client's own link, of a round-trip time for each trip, and of the
 server's device. Thousands of steps are reckoned at once, not one by one.
 
-What visits share, the server's link, their sites' links and the server's device, each serves all that are under way
-with it. A visit asks for as much of it as it would use on the average of its steps if it were alone; where all ask for
-more than there is, it is shared in the max-min fair way, and those that get less take so much longer. So a wait for
-others within a step is not reckoned where all fit on the average.
+The server's device serves steps in order of arrival, and they queue for it (`costmodel.visits.server_queue`). The
+server's link and their sites' links serve all that are under way: a visit asks for as much of a link as it would use on
+the average of its steps; where all ask for more than there is, it is shared in the max-min fair way, and those that get
+less take so much longer. So a wait for others' messages within a step is not reckoned where all fit on the average.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
 from costmodel.network.tcp import FRAME_BITS, wire_bits
+from costmodel.visits.server_queue import queue_seconds
 from costmodel.visits.work import Works
 
 
@@ -66,10 +67,12 @@ class ExchangeTimes:
         return ExchangeTimes(**{name: np.concatenate([getattr(one, name) for one in each]) for name in names})
 
 
-def exchange_times(works: Works, conditions: Conditions, links: Links, own_seconds: Doubles) -> ExchangeTimes | None:
+def exchange_times(
+    works: Works, conditions: Conditions, links: Links, own_seconds: Doubles, leave: bool = True
+) -> ExchangeTimes | None:
     """The times of visits that are under way together; None if all compute alone.
 
-    ``own_seconds``: (visits,) for which each device computes.
+    ``own_seconds``: (visits,) for which each device computes; ``leave``: as of `queue_seconds`.
     """
     exchanges = works.exchanges
     if exchanges is None:
@@ -81,15 +84,21 @@ def exchange_times(works: Works, conditions: Conditions, links: Links, own_secon
     trips, served = exchanges.trips * conditions.rtt, exchanges.server_seconds
     whole = own_seconds + on_links[DOWN] + on_links[UP] + trips + served
     for_all = np.zeros(len(works), np.intp)
-    takes = {"queued": _shared(served, whole, for_all, (1.0,))}
+    turns = exchanges.trips.astype(np.float64)
+    own, service = (
+        np.divide(part, turns, out=np.zeros_like(part), where=turns > 0) for part in (whole - served, served)
+    )
+    queued = queue_seconds(own, service, turns, leave)
+    whole = whole + queued
+    takes = {}
     for way, name in ((DOWN, "down"), (UP, "up")):
         takes[f"server_{name}"] = _shared(bits[way], whole, for_all, (links.capacity(way),))
         takes[f"access_{name}"] = _shared(bits[way], whole, conditions.access_link, links.access_capacity(way))
-    # A visit waits for one of them: that for which it waits longest.
+    # A visit waits for one link: that for which it waits longest.
     longest, first = np.max([*takes.values()], axis=0), np.argmax([*takes.values()], axis=0)
     waits = {name: np.where(first == index, longest - whole, 0.0) for index, name in enumerate(takes)}
     return ExchangeTimes(
-        longest - own_seconds, on_links[DOWN], on_links[UP], bits[DOWN], bits[UP], trips, served, **waits
+        longest - own_seconds, on_links[DOWN], on_links[UP], bits[DOWN], bits[UP], trips, served, queued, **waits
     )
 
 

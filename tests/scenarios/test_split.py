@@ -179,7 +179,7 @@ def test_a_visit_is_explained_by_the_parts_of_its_steps(launcher: WorkerLauncher
     run = run_with(tmp_path, launcher, 1, *CUT, "fleet.jitter=0")
     found = visit_parts(Path(run["run_dir"]), 0)
     steps = {part.name: part.seconds for part in found.parts if part.phase == "computing"}
-    assert [*steps] == ["computing", "steps up", "steps down", "round trips", "server"]
+    assert [*steps] == ["computing", "steps up", "steps down", "round trips", "server", "queue"]
     assert steps["round trips"] == pytest.approx(2 * found.conditions["rtt_s"])
     # Two messages with 40,960 bytes of gradients and a header of 151 are 8 x 82,222 x 1514 / 1448 bits on the wire.
     bits = 8 * 82_222 * 1514 / 1448 * found.conditions["noise_down"]
@@ -197,7 +197,7 @@ def test_a_server_that_is_slow_holds_rounds_up_and_its_queue_is_recorded(
     assert len(steps) == 12 and len({served for served, _ in steps}) == 1
     # Four share the device all the time, so that each takes four times as long as it is served.
     seconds = rows(run["run_dir"], "SELECT compute_end_s - down_end_s FROM visits ORDER BY visit")
-    assert [whole for (whole,) in seconds] == pytest.approx([4 * steps[0][0]] * 12)
+    assert [whole for (whole,) in seconds] == pytest.approx([4 * steps[0][0]] * 12, rel=0.01)
     assert run["steps"]["queue"] == pytest.approx(sum(queued for _, queued in steps))
     assert 0.95 < run["steps"]["load"] <= 1
     found = visit_parts(Path(run["run_dir"]), 0)

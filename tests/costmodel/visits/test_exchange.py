@@ -11,6 +11,7 @@ import pytest
 from costmodel.clock import Clock
 from costmodel.network.links import Links
 from costmodel.visits.exchange import fair_shares
+from costmodel.visits.server_queue import queue_seconds
 from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import StepExchange, Work, Works
 from tests.costmodel.worlds import INF, connected, fleet_of
@@ -58,25 +59,35 @@ def test_a_device_computes_sends_receives_and_waits_at_watts_of_its_own() -> Non
     assert timeline.joules_spent[0] == pytest.approx(30 + 3 + 16.056 + 8)
 
 
-def test_the_servers_device_serves_as_many_as_it_can() -> None:
-    # Alone a visit takes 11 s, of which the server computes 2: four take no longer, and eleven need 22 s of it.
+def test_steps_queue_for_the_servers_device() -> None:
+    # Alone a step takes 110 ms, of which the server computes 20. Of four, each finds three others waiting for
+    # W / (110 + W) and served for 20 / (110 + W) of the time: W = 3 (20 W + 20 x 20 / 2) / (110 + W), which is 10 ms.
+    # Eleven need 22 s of the device.
     four, eleven = (_solve([ALONE] * count, rtt=0.06, down=1e15, up=1e15) for count in (4, 11))
-    assert four.up_end.tolist() == pytest.approx([3 + 6 + 2] * 4)
+    assert four.up_end.tolist() == pytest.approx([3 + 6 + 2 + 1] * 4)
     assert eleven.up_end.tolist() == pytest.approx([22.0] * 11)
     assert eleven.exchange is not None and four.exchange is not None
     assert (eleven.exchange.served[0], eleven.exchange.queued[0]) == pytest.approx((2.0, 11.0))
-    assert four.exchange.queued.tolist() == [0.0] * 4
+    assert four.exchange.queued.tolist() == pytest.approx([1.0] * 4)
+
+
+def test_a_visit_that_has_made_its_steps_leaves_the_device_to_the_others() -> None:
+    # Served alone all the time: both wait until the first has had its 10 turns of 1 s, after 20 s; then 10 are left.
+    waits = queue_seconds(np.zeros(2), np.ones(2), np.array([10.0, 20.0]))
+    assert waits.tolist() == pytest.approx([10.0, 10.0])
+    stays = queue_seconds(np.zeros(2), np.ones(2), np.array([10.0, 20.0]), leave=False)
+    assert stays.tolist() == pytest.approx([10.0, 20.0])
 
 
 def test_links_are_shared_by_all_that_are_under_way() -> None:
-    """Two visits of 14 s ask for 433 bit/s upwards each."""
+    """Two visits of 12 s ask for 505 bit/s upwards each."""
     columns = {"rtt": 0.06, **RATES}
-    alone = 3 + 6 + 1 + 2 + 2
-    wide, narrow = (_solve([ALONE] * 2, Links(up=capacity), **columns) for capacity in (900.0, 605.6))
+    alone, work = 3 + 6 + 1 + 2, replace(ALONE, exchange=replace(STEPS, server_seconds=0.0))
+    wide, narrow = (_solve([work] * 2, Links(up=capacity), **columns) for capacity in (1010.0, 605.6))
     assert wide.up_end.tolist() == pytest.approx([alone] * 2)
     assert narrow.up_end.tolist() == pytest.approx([2 * 6056 / 605.6] * 2)
-    # 20 s instead of 14: for 6 s others have the server's link, and its own is at work for 2.
-    assert (narrow.own_up[0], narrow.server_up[0], narrow.contention_seconds[0]) == pytest.approx((2, 6, 6))
+    # 20 s instead of 12: for 8 s others have the server's link, and its own is at work for 2.
+    assert (narrow.own_up[0], narrow.server_up[0], narrow.contention_seconds[0]) == pytest.approx((2, 8, 8))
     assert narrow.server_down.tolist() == [0.0] * 2
 
 
@@ -103,6 +114,16 @@ def test_a_cut_leaves_the_steps_that_were_made_and_charges_for_them() -> None:
     assert not np.isfinite(timeline.up_end[0])
     assert (timeline.bytes_down[0], timeline.bytes_up[0]) == (724, 362)  # half of 14 s
     assert timeline.flops[0] == pytest.approx(3.0)
+
+
+def test_a_visit_that_begins_shares_with_those_that_are_under_way() -> None:
+    """Alone each takes 11 s, of which 2 s are the server's; the last of eleven needs an eleventh of it."""
+    clock = Clock(fleet_of(11))
+    for order in range(11):
+        clock.begin(ALONE, connected(11, rtt=0.06, down=1e15, up=1e15).only(np.arange(11) == order), order)
+    ends = [clock.next().timeline.up_end[0] for _ in range(11)]
+    assert ends[0] == pytest.approx(11.0) and ends[3] == pytest.approx(12.0)
+    assert ends[-1] == pytest.approx(22.0)
 
 
 def test_one_by_one_a_visit_takes_what_it_takes_in_a_batch() -> None:
