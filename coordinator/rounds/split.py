@@ -14,7 +14,8 @@ turn (SL) a client begins where the one before has ended. So a split changes wha
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -23,11 +24,14 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from coordinator.methods.compute import Compute, ComputeContext
-from coordinator.records.schema import Lengths
+from coordinator.records.schema import Lengths, lengths
 from costmodel import units
+from costmodel.fleet.codec_costs import codec_seconds
 from costmodel.visits.work import StepExchange
 from edge.protocol import serialization
-from edge.protocol.config import CutNumbers, ModelProfile, Section
+from edge.protocol.codecs.codecs import unencoded
+from edge.protocol.codecs.update_codec import VectorCodecs
+from edge.protocol.config import Chain, ModelProfile, Section
 from edge.protocol.payload import Shapes, block_of
 from edge.protocol.spelling import nearest
 
@@ -51,11 +55,20 @@ class SplitConfig(Section):
     so that no gradient comes down."""
     labels: Literal["share", "u-shaped"] = "share"
     """share: labels go up with the activations; u-shaped: clients hold the last block as well, and labels stay."""
-    numbers: CutNumbers = "fp32"
-    """How activations and gradients travel: as they are; as 16 bits; or as 8 bits, multiples of a 127th of the largest
-    of each message. Training goes on with what came."""
+    codec: Chain = field(default=(), hash=False)
+    """Stages for activations and gradients, each message for itself: ``{ kind = "quantize", bits = 8 }``, or a list
+    (``fedbr list codecs``). Training goes on with what came. Empty, or "none": numbers travel as they are."""
+    clip: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Largest L2 norm of an example's activations; longer ones are scaled down to it. By default there is none."""
+    noise: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    """Standard deviation of normal noise that devices add to activations, in units of ``clip``."""
     server: FlopRate = 1e13
     """FLOP/s of the server's device, which all clients under way share (assumed: 10 TFLOP/s)."""
+
+    @property
+    def changes_numbers(self) -> bool:
+        """Whether what a side gets is not what the other has computed, so that another cut trains something else."""
+        return bool(self.codec) or self.clip is not None
 
     @property
     def is_shared(self) -> bool:
@@ -118,6 +131,22 @@ class SplitModel:
         """FLOPs of a visit that its device executes."""
         return float((compute.passes * self.description.flops)[self.is_clients].sum())
 
+    @cached_property
+    def codecs(self) -> VectorCodecs:
+        """The codecs of messages of a step."""
+        return VectorCodecs((), dict.fromkeys((ACTIVATIONS, GRADIENTS), self.config.codec), 0, {})
+
+    def codec_seconds(self, context: ComputeContext) -> float:
+        """Seconds for which a reference host encodes what goes up in a visit, and decodes what comes down."""
+        seconds = 0.0
+        for examples, times in Counter(context.batches).items():
+            down, up = self._messages(examples)
+            seconds += times * (codec_seconds(self._stages(down), "decode") + codec_seconds(self._stages(up), "encode"))
+        return seconds
+
+    def _stages(self, messages: Sequence[Shapes]) -> list[tuple[str, float]]:
+        return [each for message in messages for each in self.codecs.stages(self.codecs.lengths(message), message)]
+
     def exchange(self, run_id: str, context: ComputeContext, compute: Compute) -> tuple[StepExchange, Lengths, Lengths]:
         """What goes back and forth in a visit, and the bytes of each slot down and up.
 
@@ -130,8 +159,10 @@ class SplitModel:
             sent_down, sent_up = self._messages(examples)
             for way, slots, messages in ((0, down, sent_down), (1, up, sent_up)):
                 for message in messages:
-                    nbytes = (serialization.train_nbytes, serialization.update_nbytes)[way](run_id, (), message)
-                    payload = {slot: 4 * sum(sizes.values()) for slot, sizes in message.items()}
+                    encoded = self.codecs.lengths(message)
+                    of_message = (serialization.train_nbytes, serialization.update_nbytes)[way]
+                    nbytes = of_message(run_id, (), unencoded(message, encoded), encoded)
+                    payload = {slot: sum(each.values()) for slot, each in lengths(message, encoded).items()}
                     headers[way] += times * (nbytes - sum(payload.values()))
                     for slot, length in payload.items():
                         slots[slot] += times * length
@@ -141,19 +172,14 @@ class SplitModel:
         lengths_down, lengths_up = ({slot: {key: length} for slot, length in slots.items()} for slots in (down, up))
         return exchange, lengths_down, lengths_up
 
-    def _words(self, numbers: int) -> int:
-        """Words of 32 bits that so many numbers take as they travel, with the scale of those of 8 bits."""
-        bits, scale = {"fp32": (32, 0), "fp16": (16, 0), "int8": (8, 1)}[self.config.numbers]
-        return -(-numbers * bits // 32) + scale
-
     def _messages(self, examples: int) -> tuple[list[Shapes], list[Shapes]]:
         """Shapes of the messages of one step, down and up."""
         names, numbers = self.description.layout.names, examples * self.description.cuts.astype(np.int64)
-        front = {names[self.cut - 1]: self._words(int(numbers[self.cut - 1]))}
+        front = {names[self.cut - 1]: int(numbers[self.cut - 1])}
         gradient_down: list[Shapes] = [{GRADIENTS: front}] if self.description.layout.learns[: self.cut].any() else []
         if not self.is_u_shaped:
             labels = {names[-1]: examples * self.description.label_words}
             return gradient_down, [{ACTIVATIONS: front, LABELS: labels}]
-        back = {names[-2]: self._words(int(numbers[-2]))}
+        back = {names[-2]: int(numbers[-2])}
         gradient_up: list[Shapes] = [{GRADIENTS: back}] if self.description.layout.learns[:-1].any() else []
         return [{ACTIVATIONS: back}, *gradient_down], [{ACTIVATIONS: front}, *gradient_up]

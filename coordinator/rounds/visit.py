@@ -197,6 +197,7 @@ class VisitPricing:
                 bytes_down=bytes_down + exchange.bytes_down,
                 bytes_up=bytes_up + exchange.bytes_up,
                 flops=self._split.client_flops(compute),
+                codec_seconds=self._split.codec_seconds(context),
                 exchange=exchange,
             )
             sent = {**sent[0], **more[0]}, {**sent[1], **more[1]}

@@ -603,10 +603,6 @@ class AdapterConfig(Section):
         return tuple(key for key, size in layout.sizes.items() if size and block_of(key) not in self.train)
 
 
-CutNumbers = Literal["fp32", "fp16", "int8"]
-"""How activations and gradients travel"""
-
-
 @dataclass(frozen=True)
 class Cut(Section):
     """The places at which a model that is cut sends activations and gradients."""
@@ -615,9 +611,18 @@ class Cut(Section):
     """The last block of the front"""
     is_u_shaped: bool
     """Whether the last block is the clients' as well"""
-    numbers: CutNumbers
+    codec: Chain = field(hash=False)
+    """Stages for activations and gradients"""
+    clip: float | None
+    """Largest L2 norm of an example's activations"""
+    noise: float
+    """Standard deviation of noise on these, in units of ``clip``"""
     is_shared: bool
     """Whether clients of a round train one server part together, and not each its own copy"""
+
+    def places(self, blocks: Sequence[str]) -> tuple[int, ...]:
+        """Indices of the blocks whose outputs travel."""
+        return (blocks.index(self.after), *([len(blocks) - 2] if self.is_u_shaped else []))
 
     def fronts(self, blocks: Sequence[str]) -> tuple[str, ...]:
         """The blocks that clients hold."""

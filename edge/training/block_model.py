@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from edge.models.layers import residual_units
-from edge.protocol.config import CutNumbers
 from edge.protocol.payload import (
     BUFFERS,
     FORWARD,
@@ -41,7 +40,6 @@ from edge.protocol.payload import (
 from edge.training.adapters import is_frozen, learnable, let_learn, merge
 from edge.training.blocks import Block
 from edge.training.criterion import Criterion, CrossEntropy
-from edge.training.cuts import Sent
 from edge.training.own_state import OwnState
 
 UNLOADED = 0x7FC0F00D
@@ -84,8 +82,8 @@ class BlockModel:
         self.further_flops = 0.0
         self.frozen_statistics: Literal["running", "batch"] = "running"
         """`TrainConfig.frozen_statistics`, of frozen copies"""
-        self.cuts: Mapping[int, CutNumbers] = {}
-        """Index of a block whose outputs travel in training -> how, if not as they are"""
+        self.cuts: Mapping[int, Callable[[Tensor], Tensor]] = {}
+        """Index of a block whose outputs travel in this visit -> what the next block gets, if not these"""
         self.own_statistics: Literal["running", "batch"] | None = None
         """Of a frozen copy, in place of ``frozen_statistics``; None: as that says"""
         self.logit_shifts: tuple[Tensor, ...] = ()
@@ -262,8 +260,8 @@ class BlockModel:
             if counted:
                 self._count(index, x)
             x = self.modules[index](x)
-            if index in self.cuts and self._trains:
-                x = Sent.apply(x, self.cuts[index])
+            if index in self.cuts:
+                x = self.cuts[index](x)
         return self._logits(x) if stop == len(self) else x
 
     def run_through(self, modules: Sequence[nn.Module], x: Tensor) -> Tensor:

@@ -1,42 +1,75 @@
-"""Activations and gradients as a model that is cut sends them, in fewer bits than it computes in.
+"""Activations and gradients of a model that is cut, as the other side gets them: clipped, with noise, and decoded.
 
-``fp16``: the nearest numbers of 16 bits, at most 65,504. ``int8``: whole multiples of a 127th of the largest number of
-a message, which travels with it. Both sides train on with what came, so that gradients pass as if nothing was rounded.
+Both sides train on with what came. A codec's error passes no gradient, as if nothing was rounded (the straight-through
+estimator: Y. Bengio, N. Leonard and A. Courville, 2013, https://arxiv.org/abs/1308.3432); clipping does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from edge.protocol.config import CutNumbers
+from edge.protocol.codecs.registry import make_codec
+from edge.protocol.config import Cut
 
-LARGEST_HALF = 65_504.0
-LEVELS = 127
-
-
-def rounded(x: Tensor, numbers: CutNumbers) -> Tensor:
-    """The numbers of a message as its receiver has them."""
-    if numbers == "fp16":
-        return x.clamp(-LARGEST_HALF, LARGEST_HALF).to(torch.float16).to(x.dtype)
-    if numbers == "int8":
-        step = x.abs().amax() / LEVELS
-        return torch.where(step > 0, torch.round(x / step) * step, x)
-    return x
+Way = Callable[[Tensor], Tensor]
+"""Outputs of a block -> what the next one gets"""
 
 
 class Sent(torch.autograd.Function):
-    """`rounded` on the way forward, and for the gradient on its way back."""
+    """Numbers as they come on the way forward, and their gradient on its way back."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, numbers: CutNumbers) -> Tensor:
+    def forward(ctx: Any, x: Tensor, received: Way) -> Tensor:
         """(batch, ..) -> the same."""
-        ctx.numbers = numbers
-        return rounded(x, numbers)
+        ctx.received = received
+        return received(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         """The gradient as it comes down."""
-        return rounded(gradients[0], ctx.numbers), None
+        return ctx.received(gradients[0]), None
+
+
+class StepMessages:
+    """The messages of one visit's steps, one after another."""
+
+    def __init__(self, cut: Cut, rng: np.random.Generator) -> None:
+        """``rng``: of the visit, for noise and for codecs that draw."""
+        self._cut, self._rng, self._codec = cut, rng, make_codec(cut.codec) if cut.codec else None
+
+    def ways(self, blocks: Sequence[str]) -> dict[int, Way]:
+        """Index of a block whose outputs travel -> how."""
+        front, *back = self._cut.places(blocks)
+        return {front: self._from_front, **dict.fromkeys(back, self._sent)}
+
+    def _from_front(self, x: Tensor) -> Tensor:
+        """What the server gets of the front's outputs, (batch, ..)."""
+        cut = self._cut
+        if cut.clip is not None:
+            norms = x.flatten(1).norm(dim=1).clamp_min(torch.finfo(x.dtype).tiny)
+            x = x * (cut.clip / norms).clamp_max(1.0).view(-1, *[1] * (x.dim() - 1))
+            if cut.noise:
+                noise = self._rng.standard_normal(tuple(x.shape)) * (cut.noise * cut.clip)
+                x = x + torch.from_numpy(noise).to(x)
+        return self._sent(x)
+
+    def _sent(self, x: Tensor) -> Tensor:
+        return x if self._codec is None else Sent.apply(x, self.received)
+
+    def received(self, x: Tensor) -> Tensor:
+        """The numbers of a message as its receiver decodes them."""
+        assert self._codec is not None
+        if not bool(torch.isfinite(x).all()):  # no codec has a frame for it, and the update is found to be invalid
+            return x
+        numbers, tensors = x.detach().to("cpu", torch.float32).numpy().reshape(-1), ((x.numel(),),)
+        state = self._rng.bit_generator.state
+        frame = self._codec.encode(numbers, tensors, self._rng).frame
+        after, self._rng.bit_generator.state = self._rng.bit_generator.state, state
+        decoded = self._codec.decode(frame.data, tensors, self._rng)
+        self._rng.bit_generator.state = after
+        return torch.from_numpy(decoded).view(x.shape).to(x)

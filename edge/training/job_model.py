@@ -27,7 +27,7 @@ from edge.data.atomic_cache import CacheError, build_once, text_once, warn_cache
 from edge.data.registry import DataSet
 from edge.models import pretrained
 from edge.models.registry import ModelRow, model
-from edge.protocol.config import CutNumbers, Job, ModelConfig, ModelProfile, TensorAxes, TrainConfig
+from edge.protocol.config import Job, ModelConfig, ModelProfile, TensorAxes, TrainConfig
 from edge.protocol.operations import KINDS
 from edge.protocol.options.base import Options
 from edge.protocol.payload import BUFFERS, ITEM_NBYTES, PASS_TYPES, Payload, initial_slot
@@ -138,18 +138,9 @@ class JobModel:
         )
         net.frozen_statistics = self.job.train.frozen_statistics
         net.criterion = criterion(self.job.train)
-        net.cuts = self._cuts(net)
         if self.job.adapter.kind is not None and device.type == "cpu":
             self._share_base(net)
         return net
-
-    def _cuts(self, net: BlockModel) -> dict[int, CutNumbers]:
-        cut, names = self.job.cut, net.layout.names
-        # A name that is none is refused with the description.
-        if cut is None or cut.numbers == "fp32" or cut.after not in names:
-            return {}
-        places = [names.index(cut.after), *([len(names) - 2] if cut.is_u_shaped else [])]
-        return dict.fromkeys(places, cut.numbers)
 
     def _share_base(self, net: BlockModel) -> None:
         """Let all workers of a machine map one file with the numbers of the base, in place of copies of their own.

@@ -8,7 +8,7 @@ those. The step size is that of the arriving client's own step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batch, Batches, ClientUpdate, GradientCorrection, Step, VisitContext
+from edge.training.cuts import Way
 from edge.training.sgd import Sgd
 
 
@@ -61,6 +62,8 @@ class ClientSide:
     front: Side
     random: Tensor
     """State of torch's generator"""
+    ways: Mapping[int, Way]
+    """`BlockModel.cuts`"""
     executed: NDArray[np.int64]
     """Passes of its steps, as of `BlockModel.executed`"""
 
@@ -81,12 +84,12 @@ class SplitFedV2:
             net.executed[:] = 0
             begun = self._begin(client)
             front, random = Side(net, self._fronts, _sgd(begun)), _random_state(net.device)
-            self._clients[client] = ClientSide(begun, batches(client)(), front, random, net.executed.copy())
+            self._clients[client] = ClientSide(begun, batches(client)(), front, random, net.cuts, net.executed.copy())
         counts = [0] * len(servers)  # steps that what the optimizer keeps of each of the server's blocks has behind it
         for client, steps in groupby(order):
             side = self._clients[client]
             side.front.put()
-            net.executed[:] = side.executed
+            net.executed[:], net.cuts = side.executed, side.ways
             _set_random_state(side.random, net.device)
             own = _sgd(side.begun).steps_of_blocks
             for index, count in zip(servers, counts, strict=True):

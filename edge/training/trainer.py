@@ -66,6 +66,7 @@ from edge.training.client_update import (
     VisitContext,
 )
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
+from edge.training.cuts import StepMessages
 from edge.training.job_model import JobModel, check_single_examples
 from edge.training.kernel_tape import kernel_tapes
 from edge.training.metrics.job_metrics import JobMetrics, Values
@@ -218,7 +219,7 @@ class LocalTrainer:
         is_plain = job.wrap_model is None and job.privacy.unit != "example" and job.cut is None
         is_taped = self.device.type == "cpu" and is_plain and not is_own(job.model.name) and self.model.row.is_replayed
         tapes = kernel_tapes() if is_taped else None
-        has_graphs = self.has_graphs and (job.cut is None or not job.cut.is_shared)
+        has_graphs = self.has_graphs and job.cut is None
         return StepFactory(net, job.train, cuda_graphs() if has_graphs else None, tapes)
 
     @cached_property
@@ -235,6 +236,7 @@ class LocalTrainer:
         purpose = "process" if isinstance(task, Train) else f"process: evaluation from {task.start}"
         seed_process(int(keyed_generator(self.job.seed, purpose, task.round, task.client).integers(2**62)))
         net.reset()
+        net.cuts = {}
         net.merge(task.payload.get(MERGED, {}))
         if self.model.own_modules:  # a metric of the user's own may keep something
             self.__dict__.pop("metrics", None)
@@ -363,6 +365,9 @@ class LocalTrainer:
         _check_loaded(net, objective, "begin")
         for correction in corrections:
             correction.begin(net, task.payload, state, visit)
+        if job.cut is not None:
+            rng = keyed_generator(job.seed, "messages of steps", task.round, task.client)
+            net.cuts = StepMessages(job.cut, rng).ways(net.layout.names)
         step = part.stepper.begin(visit, objective, corrections)
         if job.privacy.unit == "example":
             assert isinstance(step, Sgd)

@@ -569,7 +569,13 @@ def of_split(method: Method, scenario: Scenario) -> Contradictions:
     for correction in method.corrections:
         yield "split", f"{cut}: {correction.name} changes the steps of whole models; leave it out"
     if scenario.codec.is_used:
-        yield "codec", f"codec: {cut}: messages of a step travel as they are; choose none"
+        yield "codec", f"codec: {cut}: clients send their blocks alone, as they are; choose none, or split.codec"
+    codec = make_codec(split.codec)
+    if not codec.is_fixed_length or codec.kept(((64, 64),)):
+        why = "has lengths that depend on numbers" if not codec.is_fixed_length else "keeps numbers between messages"
+        yield "split.codec", f"split.codec = {split.codec[-1]['kind']}: {why}; choose quantize, fp16, topk or others"
+    if split.noise and split.clip is None:
+        yield "split.noise", f"split.noise = {split.noise:g}: is in units of split.clip; set that, too"
     if scenario.privacy.unit is not None or scenario.privacy.secagg is not None:
         yield "privacy", f"privacy: {cut}: the server sees activations of every example; leave privacy out"
     if scenario.fleet.tiers.count:

@@ -269,11 +269,12 @@ class RunInputs:
 
     @property
     def _cut(self) -> Cut | None:
-        """What workers must know of a cut: where messages of a step round numbers, and if a server part is shared."""
+        """What workers must know of a cut, whose messages change numbers, or whose server part is shared."""
         split = self.scenario.split
-        if split.after is None or (split.numbers == "fp32" and not split.is_shared):
+        if split.after is None or not (split.changes_numbers or split.is_shared):
             return None
-        return Cut(split.after, split.labels == "u-shaped", split.numbers, split.is_shared)
+        is_u_shaped = split.labels == "u-shaped"
+        return Cut(split.after, is_u_shaped, split.codec, split.clip, split.noise, split.is_shared)
 
     @property
     def _submodel_plan(self) -> SubmodelPlan | None:

@@ -238,8 +238,8 @@ def prepared(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False
     if description.rates and any(made.rates.of_client(client) != setup.rates.of_client(client) for client in clients):
         raise ScenarioError(f"submodel.rate: clients would have other parts of the model; to train anew: {fresh}")
     was, now = before.loaded.scenario.split, loaded.scenario.split
-    if was != now and (was.numbers, now.numbers) != ("fp32", "fp32"):
-        raise OtherVisits(f"split.numbers = {was.numbers}: another cut would train other numbers", fresh)
+    if was != now and (was.changes_numbers or now.changes_numbers):
+        raise OtherVisits("split: messages change numbers, so that another cut would train others", fresh)
     return PreparedReplay(record, setup, target, fresh, carbon, was != now)
 
 

@@ -56,10 +56,12 @@ def test_bytes_of_a_visit_follow_from_shapes(launcher: WorkerLauncher, tmp_path:
 @pytest.mark.parametrize(
     "how",
     [
-        ("split.kind=splitfed-v2",),
+        ("split.kind=splitfed-v2", "split.codec.kind=quantize", "split.clip=3", "split.noise=0.1"),
         pytest.param((), marks=LONG),
         pytest.param((*IN_TURN, "rounds.max=12"), marks=LONG),
-        pytest.param(("split.numbers=int8", "split.labels=u-shaped"), marks=LONG),
+        pytest.param(
+            ("split.codec.kind=quantize", "split.clip=3", "split.noise=0.1", "split.labels=u-shaped"), marks=LONG
+        ),
         pytest.param(FRONT, marks=LONG),
         pytest.param(("split.labels=u-shaped", "rounds.policy=deadline", "rounds.deadline=2 s"), marks=LONG),
     ],
@@ -154,18 +156,28 @@ def test_a_forecast_and_a_replay_have_the_runs_costs(
     assert after > 100 * before
 
 
-def test_fewer_bits_a_number_train_on_with_what_came(
+def test_messages_of_steps_take_codecs_a_clip_and_noise(
     launcher: WorkerLauncher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    each = ("fp32", "fp16", "int8")
-    runs = [run_with(tmp_path / numbers, launcher, 2, *CUT, f"split.numbers={numbers}") for numbers in each]
-    assert len({run["model_sha256"] for run in runs}) == 3
+    each = {
+        "plain": (),
+        "wide": ("split.clip=1e9",),
+        "clipped": ("split.clip=1",),
+        "noisy": ("split.clip=1", "split.noise=0.1"),
+        "halves": ("split.codec.kind=fp16",),
+        "bytes": ("split.codec.kind=quantize", "split.codec.bits=8"),
+    }
+    runs = {name: run_with(tmp_path / name, launcher, 2, *CUT, *words) for name, words in each.items()}
+    hashes = {name: run["model_sha256"] for name, run in runs.items()}
+    assert hashes.pop("wide") == hashes["plain"] and len({*hashes.values()}) == 5
     query = "SELECT SUM(nbytes) FROM transfers WHERE slot = 'activations'"
-    # Twelve visits of two steps: 24 messages of 20 x 512 numbers, those of 8 bits with their scale.
-    sent = [rows(run["run_dir"], query)[0][0] for run in runs]
-    assert sent == [24 * 40_960, 24 * 20_480, 24 * (10_240 + 4)]
-    assert main.run_command(["replay", runs[2]["run_dir"], "split.after=conv1"]) == 2
-    assert "split.numbers = int8: another cut would train other numbers" in capsys.readouterr().err
+    # Twelve visits of two steps: 24 messages of 20 x 512 numbers; 8 bits a number, and a norm for 512.
+    sent = {name: rows(run["run_dir"], query)[0][0] for name, run in runs.items()}
+    assert sent["noisy"] == sent["plain"] == 24 * 40_960
+    assert (sent["halves"], sent["bytes"]) == (24 * 20_480, 24 * (10_240 + 80))
+    assert runs["bytes"]["joules_by_part"]["compute"] > runs["plain"]["joules_by_part"]["compute"]
+    assert main.run_command(["replay", runs["bytes"]["run_dir"], "split.after=conv1"]) == 2
+    assert "split: messages change numbers, so that another cut would train others" in capsys.readouterr().err
 
 
 def test_a_report_tells_what_steps_send_from_the_blocks(launcher: WorkerLauncher, tmp_path: Path) -> None:

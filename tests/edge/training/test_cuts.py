@@ -1,40 +1,68 @@
-"""Messages of a model that is cut: numbers as they come, and gradients that are rounded on their way back."""
+"""Messages of a model that is cut: clipped, with noise, and as codecs give them back, on both ways."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
+from torch import Tensor
 
-from edge.protocol.config import ModelConfig
-from edge.training.block_model import BlockModel
-from edge.training.blocks import build
-from edge.training.cuts import Sent, rounded
-from tests.toy import CPU
+from edge.protocol.config import Cut
+from edge.training.cuts import StepMessages, Way
+
+BLOCKS = ("conv1", "conv2", "conv3", "head")
 
 
-def test_numbers_of_8_bits_are_multiples_of_a_127th_of_the_largest() -> None:
-    x = torch.tensor([[0.0, 1.27, -0.014], [0.006, 0.004, -1.0]])
-    expected = torch.tensor([[0.0, 1.27, -0.01], [0.01, 0.0, -1.0]])
-    torch.testing.assert_close(rounded(x, "int8"), expected)
-    assert torch.equal(rounded(torch.zeros(3), "int8"), torch.zeros(3))
+def way(is_u_shaped: bool = False, **changed: Any) -> dict[int, Way]:
+    given = {"codec": (), "clip": None, "noise": 0.0} | changed
+    cut = Cut("conv1", is_u_shaped, is_shared=False, **given)
+    return StepMessages(cut, np.random.default_rng(0)).ways(BLOCKS)
+
+
+def test_both_cuts_of_a_u_shape_send() -> None:
+    assert [*way()] == [0]
+    assert [*way(is_u_shaped=True)] == [0, 2]
 
 
 def test_numbers_of_16_bits_are_the_nearest_and_no_larger_than_there_are() -> None:
-    assert rounded(torch.tensor([1.0001, 1e6, -1e6]), "fp16").tolist() == [1.0, 65_504.0, -65_504.0]
+    sent = way(codec=({"kind": "fp16"},))[0](torch.tensor([[1.0001, 1e6, -1e6]]))
+    assert sent.tolist() == [[1.0, 65_504.0, -65_504.0]]
 
 
-def test_a_gradient_comes_down_in_as_many_bits() -> None:
-    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
-    (Sent.apply(x, "int8") * torch.tensor([1.27, 0.504, 0.006])).sum().backward()
+def test_a_codec_is_of_activations_and_of_the_gradient_that_comes_down() -> None:
+    x = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
+    sent = way(codec=({"kind": "topk", "ratio": 0.67},))[0](x)
+    assert sent.tolist() == [[0.0, 2.0, 3.0]]
+    torch.autograd.backward((sent * torch.tensor([[1.27, 0.5, 0.006]])).sum())
     assert x.grad is not None
-    torch.testing.assert_close(x.grad, torch.tensor([1.27, 0.50, 0.01]))
+    torch.testing.assert_close(x.grad, torch.tensor([[1.27, 0.5, 0.0]]))
 
 
-def test_only_training_sends() -> None:
-    torch.manual_seed(0)
-    net = BlockModel(lambda: build(ModelConfig("digits-cnn", 4), 10, 1), CPU)
-    x = torch.randn(2, 1, 8, 8)
-    plain = net.run(x)
-    net.cuts = {1: "int8"}
-    assert not torch.equal(net.run(x), plain)
-    net.train_mode(False)
-    assert torch.equal(net.run(x), plain)
+def test_numbers_that_are_not_finite_travel_as_they_are() -> None:
+    sent = way(codec=({"kind": "fp16"},))[0](torch.tensor([[float("inf"), 1.0001]]))
+    torch.testing.assert_close(sent, torch.tensor([[float("inf"), 1.0001]]))
+
+
+def test_each_examples_activations_are_clipped_and_their_gradient_with_them() -> None:
+    x = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]], requires_grad=True)
+    sent = way(clip=1.0)[0](x)
+    torch.testing.assert_close(sent, torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
+    torch.autograd.backward(sent[:2, 0].sum())
+    assert x.grad is not None
+    # d/dx of x / |x| is (1 - 0.36) / 5 and -0.48 / 5; what is not clipped passes its gradient on.
+    torch.testing.assert_close(x.grad, torch.tensor([[0.128, -0.096], [1.0, 0.0], [0.0, 0.0]]))
+
+
+def test_noise_is_of_so_many_clips_and_new_in_each_step() -> None:
+    send = way(clip=2.0, noise=1.5)[0]
+    first, second = (send(torch.zeros(100, 100)) for _ in range(2))
+    assert not torch.equal(first, second)
+    assert float(torch.cat((first, second)).std()) == pytest.approx(3.0, rel=0.02)
+    assert torch.equal(way(clip=2.0, noise=1.5)[0](torch.zeros(100, 100)), first)
+
+
+def test_the_servers_outputs_have_no_noise() -> None:
+    x: Tensor = torch.ones(2, 3)
+    assert torch.equal(way(is_u_shaped=True, clip=0.1, noise=1.0)[2](x), x)
