@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -31,11 +31,10 @@ from costmodel.visits.work import StepExchange
 from edge.protocol import serialization
 from edge.protocol.codecs.codecs import unencoded
 from edge.protocol.codecs.update_codec import VectorCodecs
-from edge.protocol.config import Chain, ModelProfile, Section
-from edge.protocol.payload import Shapes, block_of
+from edge.protocol.config import ModelProfile, Section
+from edge.protocol.payload import ACTIVATIONS, GRADIENTS, LABELS, Shapes, block_of
 from edge.protocol.spelling import nearest
 
-ACTIVATIONS, GRADIENTS, LABELS = "activations", "gradients", "labels"
 STEP_SLOTS = (ACTIVATIONS, GRADIENTS, LABELS)
 """Slots of messages of a step"""
 FlopRate = Annotated[float, BeforeValidator(units.flops_per_second), Field(gt=0)]
@@ -55,20 +54,12 @@ class SplitConfig(Section):
     so that no gradient comes down."""
     labels: Literal["share", "u-shaped"] = "share"
     """share: labels go up with the activations; u-shaped: clients hold the last block as well, and labels stay."""
-    codec: Chain = field(default=(), hash=False)
-    """Stages for activations and gradients, each message for itself: ``{ kind = "quantize", bits = 8 }``, or a list
-    (``fedbr list codecs``). Training goes on with what came. Empty, or "none": numbers travel as they are."""
     clip: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Largest L2 norm of an example's activations; longer ones are scaled down to it. By default there is none."""
     noise: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     """Standard deviation of normal noise that devices add to activations, in units of ``clip``."""
     server: FlopRate = 1e13
     """FLOP/s of the server's device, which all clients under way share (assumed: 10 TFLOP/s)."""
-
-    @property
-    def changes_numbers(self) -> bool:
-        """Whether what a side gets is not what the other has computed, so that another cut trains something else."""
-        return bool(self.codec) or self.clip is not None
 
     @property
     def is_shared(self) -> bool:
@@ -82,6 +73,8 @@ class SplitModel:
 
     config: SplitConfig
     description: ModelProfile
+    codecs: VectorCodecs
+    """Of messages of a step"""
 
     def __post_init__(self) -> None:
         """ValueError, naming the key, for a cut that the model does not have."""
@@ -130,11 +123,6 @@ class SplitModel:
     def client_flops(self, compute: Compute) -> float:
         """FLOPs of a visit that its device executes."""
         return float((compute.passes * self.description.flops)[self.is_clients].sum())
-
-    @cached_property
-    def codecs(self) -> VectorCodecs:
-        """The codecs of messages of a step."""
-        return VectorCodecs((), dict.fromkeys((ACTIVATIONS, GRADIENTS), self.config.codec), 0, {})
 
     def codec_seconds(self, context: ComputeContext) -> float:
         """Seconds for which a reference host encodes what goes up in a visit, and decodes what comes down."""

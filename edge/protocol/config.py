@@ -544,6 +544,9 @@ class CodecConfig(Section):
     wan: Chain = field(default=(), hash=False)
     """Stages for models on their way from aggregators to what is above them (``fleet.tiers``), as the difference from
     the last model that came down. Nothing is fed back there."""
+    steps: Chain = field(default=(), hash=False)
+    """Stages for activations and gradients of a model that is cut (``split``), each message for itself. Training goes
+    on with what came."""
     of: Literal["update", "weights"] = "update"
     """What is encoded: update, the difference from a version that both sides know; weights, the numbers themselves.
     That version is, upwards, the one that the visit downloaded, or the client's last one of blocks that the visit
@@ -561,7 +564,7 @@ class CodecConfig(Section):
 
     @property
     def is_used(self) -> bool:
-        """Whether any vector is encoded."""
+        """Whether any vector of a visit's update or download is encoded."""
         return bool(self.up or self.down or any(self.up_slots.values()) or any(self.down_slots.values()))
 
 
@@ -611,8 +614,6 @@ class Cut(Section):
     """The last block of the front"""
     is_u_shaped: bool
     """Whether the last block is the clients' as well"""
-    codec: Chain = field(hash=False)
-    """Stages for activations and gradients"""
     clip: float | None
     """Largest L2 norm of an example's activations"""
     noise: float

@@ -56,6 +56,8 @@ MERGED = "merged"
 """The slot of products of adapters that a frozen base has taken up, by `merged_key`."""
 ARRIVALS = "arrivals"
 """The slot of the order in which visits that train together make their steps (`arrivals`); of no simulated message."""
+ACTIVATIONS, GRADIENTS, LABELS = "activations", "gradients", "labels"
+"""Slots of messages of a step of a model that is cut, in no message of the simulator's processes"""
 BUFFERS = ".buffers"
 ITEM_NBYTES = 4
 LAYER = "/"

@@ -7,14 +7,16 @@ estimator: Y. Bengio, N. Leonard and A. Courville, 2013, https://arxiv.org/abs/1
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from edge.protocol.codecs.registry import make_codec
+from edge.protocol.codecs.update_codec import VectorCodecs
 from edge.protocol.config import Cut
+from edge.protocol.payload import ACTIVATIONS, GRADIENTS
 
 Way = Callable[[Tensor], Tensor]
 """Outputs of a block -> what the next one gets"""
@@ -24,23 +26,23 @@ class Sent(torch.autograd.Function):
     """Numbers as they come on the way forward, and their gradient on its way back."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, received: Way) -> Tensor:
+    def forward(ctx: Any, x: Tensor, received: Callable[[str, Tensor], Tensor]) -> Tensor:
         """(batch, ..) -> the same."""
         ctx.received = received
-        return received(x)
+        return received(ACTIVATIONS, x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         """The gradient as it comes down."""
-        return ctx.received(gradients[0]), None
+        return ctx.received(GRADIENTS, gradients[0]), None
 
 
 class StepMessages:
     """The messages of one visit's steps, one after another."""
 
-    def __init__(self, cut: Cut, rng: np.random.Generator) -> None:
+    def __init__(self, cut: Cut, codecs: VectorCodecs, rng: np.random.Generator) -> None:
         """``rng``: of the visit, for noise and for codecs that draw."""
-        self._cut, self._rng, self._codec = cut, rng, make_codec(cut.codec) if cut.codec else None
+        self._cut, self._codecs, self._rng = cut, codecs, rng
 
     def ways(self, blocks: Sequence[str]) -> dict[int, Way]:
         """Index of a block whose outputs travel -> how."""
@@ -59,17 +61,15 @@ class StepMessages:
         return self._sent(x)
 
     def _sent(self, x: Tensor) -> Tensor:
-        return x if self._codec is None else Sent.apply(x, self.received)
+        sent: Tensor = Sent.apply(x, self._received) if self._codecs.is_used else x
+        return sent
 
-    def received(self, x: Tensor) -> Tensor:
+    def _received(self, slot: str, x: Tensor) -> Tensor:
         """The numbers of a message as its receiver decodes them."""
-        assert self._codec is not None
-        if not bool(torch.isfinite(x).all()):  # no codec has a frame for it, and the update is found to be invalid
-            return x
         numbers, tensors = x.detach().to("cpu", torch.float32).numpy().reshape(-1), ((x.numel(),),)
-        state = self._rng.bit_generator.state
-        frame = self._codec.encode(numbers, tensors, self._rng).frame
-        after, self._rng.bit_generator.state = self._rng.bit_generator.state, state
-        decoded = self._codec.decode(frame.data, tensors, self._rng)
-        self._rng.bit_generator.state = after
-        return torch.from_numpy(decoded).view(x.shape).to(x)
+        codec = self._codecs.codec(slot, "", x.numel())
+        if codec is None or not np.isfinite(numbers).all():  # which no codec has, and makes the update invalid
+            return x
+        rng = deepcopy(self._rng)
+        frame = codec.encode(numbers, tensors, self._rng).frame
+        return torch.from_numpy(codec.decode(frame.data, tensors, rng)).view(x.shape).to(x)

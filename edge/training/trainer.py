@@ -367,7 +367,7 @@ class LocalTrainer:
             correction.begin(net, task.payload, state, visit)
         if job.cut is not None:
             rng = keyed_generator(job.seed, "messages of steps", task.round, task.client)
-            net.cuts = StepMessages(job.cut, rng).ways(net.layout.names)
+            net.cuts = StepMessages(job.cut, self.codecs.steps, rng).ways(net.layout.names)
         step = part.stepper.begin(visit, objective, corrections)
         if job.privacy.unit == "example":
             assert isinstance(step, Sgd)

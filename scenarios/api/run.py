@@ -25,6 +25,7 @@ from coordinator.records.schema import (
     EvaluationRow,
     LoggedRow,
     RoundRow,
+    StepsRow,
     VisitRow,
     column_types,
 )
@@ -180,6 +181,12 @@ class Run(RunFigures):
         for connecting and for which each link set its rate. `explain` divides a visit by them.
         """
         return tables.of_ledger(RecordedRun(self.folder), CONDITIONS, column_types(ConditionsRow), "visit")
+
+    @property
+    def steps(self) -> pyarrow.Table:
+        """One row per visit of a model that is cut: visit, round, and its seconds of links, round trips, the server's
+        device, and waits for that and for links. Empty where clients train whole models."""
+        return tables.filled(column_types(StepsRow), RecordedRun(self.folder).steps)
 
     def explain(self, visit: int) -> VisitParts:
         """The parts of the seconds and joules of one visit, by its number; ``fedbr explain RUN VISIT``."""

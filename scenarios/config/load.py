@@ -387,7 +387,6 @@ def _with_options(scenario: Scenario, resolver: _Resolver) -> Scenario:
     span = train.lr_rounds if train.lr_schedule == "exponential" else train.lr_rounds or rounds.max
     tables = {
         "codec": _resolved_codec(scenario.codec, resolver),
-        "split": replace(scenario.split, codec=_resolved_chain("split.codec", scenario.split.codec, resolver)),
         "eval": replace(scenario.eval, metrics=names, metric_options=metric_options),
         "rounds": replace(rounds, policy_options=policy.model_dump(), selection_options=selection.model_dump()),
         "train": replace(
@@ -399,21 +398,6 @@ def _with_options(scenario: Scenario, resolver: _Resolver) -> Scenario:
         ),
     }
     return scenario.model_copy(update=tables)
-
-
-def _resolved_chain(key: str, stages: Chain, resolver: _Resolver, feeds_back: bool = False) -> Chain:
-    """The stages with every option written out."""
-    resolver.row(key, make_codec, stages)
-    resolved = []
-    for stage in for_feedback(stages, feeds_back):
-        given = {name: value for name, value in stage.items() if name != "kind"}
-        row = codec_row(stage["kind"])
-        if is_own(stage["kind"]) and row.costs_like not in CODECS:
-            like = f"costs_like = {row.costs_like!r} must name the shipped stage that takes as long"
-            raise resolver.origin.error(key, f"{key}: {row.name}: {like}; {nearest(row.costs_like, CODECS)}")
-        options = row.options.model_validate(given)
-        resolved.append({"kind": stage["kind"], **options.model_dump(exclude_none=True)})
-    return tuple(resolved)
 
 
 def _resolved_codec(codec: CodecConfig, resolver: _Resolver) -> CodecConfig:
@@ -433,7 +417,18 @@ def _resolved_codec(codec: CodecConfig, resolver: _Resolver) -> CodecConfig:
         raise resolver.origin.error("codec.error_feedback", f"codec.error_feedback = true: {why}")
 
     def chain(key: str, stages: Chain) -> Chain:
-        return _resolved_chain(key, stages, resolver, feedback and key in upwards and refuses_feedback(key) is None)
+        resolver.row(key, make_codec, stages)
+        resolved = []
+        feeds_back = feedback and key in upwards and refuses_feedback(key) is None
+        for stage in for_feedback(stages, feeds_back):
+            given = {name: value for name, value in stage.items() if name != "kind"}
+            row = codec_row(stage["kind"])
+            if is_own(stage["kind"]) and row.costs_like not in CODECS:
+                like = f"costs_like = {row.costs_like!r} must name the shipped stage that takes as long"
+                raise resolver.origin.error(key, f"{key}: {row.name}: {like}; {nearest(row.costs_like, CODECS)}")
+            options = row.options.model_validate(given)
+            resolved.append({"kind": stage["kind"], **options.model_dump(exclude_none=True)})
+        return tuple(resolved)
 
     def chains(direction: str, slots: Mapping[str, Chain]) -> dict[str, Chain]:
         return {slot: chain(f"codec.{direction}.{slot}", stages) for slot, stages in slots.items()}
@@ -443,6 +438,7 @@ def _resolved_codec(codec: CodecConfig, resolver: _Resolver) -> CodecConfig:
         up=chain("codec.up", codec.up),
         down=chain("codec.down", codec.down),
         wan=chain("codec.wan", codec.wan),
+        steps=chain("codec.steps", codec.steps),
         up_slots=chains("up_slots", codec.up_slots),
         down_slots=chains("down_slots", codec.down_slots),
         error_feedback=feedback,

@@ -235,6 +235,11 @@ class Scenario(BaseModel):
     eval: EvalSection = EvalSection()
     checkpoints: CheckpointRules = CheckpointRules()
 
+    @property
+    def changes_steps(self) -> bool:
+        """Whether one side of a cut gets other numbers than the other has computed, so that each cut trains others."""
+        return bool(self.codec.steps) or self.split.clip is not None
+
 
 @cache
 def fields(table: type[Any]) -> Mapping[str, FieldInfo]:

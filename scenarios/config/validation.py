@@ -555,6 +555,8 @@ def of_split(method: Method, scenario: Scenario) -> Contradictions:
         key = next((key for key, value in vars(split).items() if value != getattr(plain, key)), None)
         if key is not None:
             yield "split", f"split.{key}: clients train whole models; name the last block of the front in split.after"
+        if scenario.codec.steps:
+            yield "codec.steps", "codec.steps: clients train whole models; choose none, or name a block in split.after"
         return
     cut, spec, rounds = f"split.after = {split.after}", method.objective, scenario.rounds
     if method.app is not None or spec.costs.compute is not fedavg_compute or spec.traffic != Traffic():
@@ -569,11 +571,11 @@ def of_split(method: Method, scenario: Scenario) -> Contradictions:
     for correction in method.corrections:
         yield "split", f"{cut}: {correction.name} changes the steps of whole models; leave it out"
     if scenario.codec.is_used:
-        yield "codec", f"codec: {cut}: clients send their blocks alone, as they are; choose none, or split.codec"
-    codec = make_codec(split.codec)
+        yield "codec", f"codec: {cut}: clients send their blocks alone, as they are; choose none, or codec.steps"
+    codec = make_codec(scenario.codec.steps)
     if not codec.is_fixed_length or codec.kept(((64, 64),)):
-        why = "has lengths that depend on numbers" if not codec.is_fixed_length else "keeps numbers between messages"
-        yield "split.codec", f"split.codec = {split.codec[-1]['kind']}: {why}; choose quantize, fp16, topk or others"
+        why = "lengths depend on numbers" if not codec.is_fixed_length else "it keeps numbers between messages"
+        yield "codec.steps", f"codec.steps: {scenario.codec.steps[-1]['kind']}: {why}; choose quantize, topk or others"
     if split.noise and split.clip is None:
         yield "split.noise", f"split.noise = {split.noise:g}: is in units of split.clip; set that, too"
     if scenario.privacy.unit is not None or scenario.privacy.secagg is not None:

@@ -21,10 +21,12 @@ from coordinator.records.schema import (
     AGGREGATORS,
     EVALUATIONS,
     LOGGED,
+    STEPS,
     AggregatorRow,
     EvaluationRow,
     LoggedRow,
     RoundRow,
+    StepsRow,
 )
 from coordinator.records.store import has_rounds, read
 from costmodel.config import Prices
@@ -247,6 +249,11 @@ class RunFolder:
     def logged(self) -> Sequence[LoggedRow]:
         """The numbers that its method has logged; empty in most runs."""
         return [LoggedRow._make(row) for row in self._optional(LOGGED)]
+
+    @cached_property
+    def steps(self) -> Sequence[StepsRow]:
+        """What visits of a model that is cut exchanged while they trained; empty where clients train whole models."""
+        return [StepsRow._make(row) for row in self._optional(STEPS)]
 
     @cached_property
     def has_tiers(self) -> bool:

@@ -271,10 +271,9 @@ class RunInputs:
     def _cut(self) -> Cut | None:
         """What workers must know of a cut, whose messages change numbers, or whose server part is shared."""
         split = self.scenario.split
-        if split.after is None or not (split.changes_numbers or split.is_shared):
+        if split.after is None or not (self.scenario.changes_steps or split.is_shared):
             return None
-        is_u_shaped = split.labels == "u-shaped"
-        return Cut(split.after, is_u_shaped, split.codec, split.clip, split.noise, split.is_shared)
+        return Cut(split.after, split.labels == "u-shaped", split.clip, split.noise, split.is_shared)
 
     @property
     def _submodel_plan(self) -> SubmodelPlan | None:
@@ -680,7 +679,7 @@ class Setup:
         if config.after is None:
             return None
         try:
-            return SplitModel(config, self.description)
+            return SplitModel(config, self.description, self.codecs.steps)
         except ValueError as error:
             raise ScenarioError(str(error), key="split.after") from None
 

@@ -238,7 +238,7 @@ def prepared(folder: Path, overrides: KeyValues = NONE, allow_code: bool = False
     if description.rates and any(made.rates.of_client(client) != setup.rates.of_client(client) for client in clients):
         raise ScenarioError(f"submodel.rate: clients would have other parts of the model; to train anew: {fresh}")
     was, now = before.loaded.scenario.split, loaded.scenario.split
-    if was != now and (was.changes_numbers or now.changes_numbers):
+    if was != now and (recorded.scenario.changes_steps or loaded.scenario.changes_steps):
         raise OtherVisits("split: messages change numbers, so that another cut would train others", fresh)
     return PreparedReplay(record, setup, target, fresh, carbon, was != now)
 

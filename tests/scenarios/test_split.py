@@ -56,11 +56,11 @@ def test_bytes_of_a_visit_follow_from_shapes(launcher: WorkerLauncher, tmp_path:
 @pytest.mark.parametrize(
     "how",
     [
-        ("split.kind=splitfed-v2", "split.codec.kind=quantize", "split.clip=3", "split.noise=0.1"),
+        ("split.kind=splitfed-v2", "codec.steps.kind=quantize", "split.clip=3", "split.noise=0.1"),
         pytest.param((), marks=LONG),
         pytest.param((*IN_TURN, "rounds.max=12"), marks=LONG),
         pytest.param(
-            ("split.codec.kind=quantize", "split.clip=3", "split.noise=0.1", "split.labels=u-shaped"), marks=LONG
+            ("codec.steps.kind=quantize", "split.clip=3", "split.noise=0.1", "split.labels=u-shaped"), marks=LONG
         ),
         pytest.param(FRONT, marks=LONG),
         pytest.param(("split.labels=u-shaped", "rounds.policy=deadline", "rounds.deadline=2 s"), marks=LONG),
@@ -164,8 +164,8 @@ def test_messages_of_steps_take_codecs_a_clip_and_noise(
         "wide": ("split.clip=1e9",),
         "clipped": ("split.clip=1",),
         "noisy": ("split.clip=1", "split.noise=0.1"),
-        "halves": ("split.codec.kind=fp16",),
-        "bytes": ("split.codec.kind=quantize", "split.codec.bits=8"),
+        "halves": ("codec.steps.kind=fp16",),
+        "bytes": ("codec.steps.kind=quantize", "codec.steps.bits=8"),
     }
     runs = {name: run_with(tmp_path / name, launcher, 2, *CUT, *words) for name, words in each.items()}
     hashes = {name: run["model_sha256"] for name, run in runs.items()}

@@ -13,7 +13,7 @@ from functools import cached_property
 from edge.protocol.codecs.codec import Tensors
 from edge.protocol.codecs.update_codec import UpdateCodec, VectorCodecs, with_levels
 from edge.protocol.config import CodecConfig, TensorAxes
-from edge.protocol.payload import MODEL, Shapes
+from edge.protocol.payload import ACTIVATIONS, GRADIENTS, MODEL, Shapes
 from edge.protocol.submodels import slice_map
 from edge.protocol.variant import Variant
 
@@ -41,6 +41,12 @@ class Codecs:
     def down(self) -> VectorCodecs:
         """The codecs of downloads."""
         return VectorCodecs(self.config.down, self.config.down_slots, self.config.min_values, self.tensors)
+
+    @cached_property
+    def steps(self) -> VectorCodecs:
+        """The codecs of activations and gradients of a model that is cut."""
+        slots = dict.fromkeys((ACTIVATIONS, GRADIENTS), self.config.steps)
+        return VectorCodecs((), slots if self.config.steps else {}, 0, {})
 
     @cached_property
     def wan(self) -> UpdateCodec | None:

@@ -9,16 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from edge.protocol.config import Cut
+from edge.protocol.codecs.codecs import Codecs
+from edge.protocol.config import CodecConfig, Cut
 from edge.training.cuts import StepMessages, Way
 
 BLOCKS = ("conv1", "conv2", "conv3", "head")
 
 
-def way(is_u_shaped: bool = False, **changed: Any) -> dict[int, Way]:
-    given = {"codec": (), "clip": None, "noise": 0.0} | changed
-    cut = Cut("conv1", is_u_shaped, is_shared=False, **given)
-    return StepMessages(cut, np.random.default_rng(0)).ways(BLOCKS)
+def way(
+    is_u_shaped: bool = False, codec: tuple[dict[str, Any], ...] = (), clip: float | None = None, noise: float = 0.0
+) -> dict[int, Way]:
+    cut = Cut("conv1", is_u_shaped, clip, noise, is_shared=False)
+    codecs = Codecs(CodecConfig(steps=codec), 0, {}).steps
+    return StepMessages(cut, codecs, np.random.default_rng(0)).ways(BLOCKS)
 
 
 def test_both_cuts_of_a_u_shape_send() -> None:

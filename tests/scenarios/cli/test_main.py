@@ -19,7 +19,7 @@ from tests.scenarios.runs import fedbr, refused
 TINY = ["digits", "train.local_epochs=1", "rounds.max=2", "--workers", "1"]
 RUN_KEYS = {
     "run_dir", "method", "seed", "data", "rounds", "accuracy", "best_accuracy", "evaluation", "best_round",
-    "metric", "privacy", "phases", "score", "best_score", "target", "baselines", "virtual_seconds",
+    "metric", "privacy", "phases", "steps", "score", "best_score", "target", "baselines", "virtual_seconds",
     "bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules", "joules_by_part", "paid",
     "carbon",
     "target_accuracy",

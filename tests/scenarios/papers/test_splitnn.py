@@ -10,13 +10,17 @@ import pytest
 
 from coordinator.methods.compute import ComputeContext, fedavg_compute
 from coordinator.rounds.split import SplitConfig, SplitModel
-from edge.protocol.config import ModelProfile, TrainConfig
+from edge.protocol.codecs.codecs import Codecs
+from edge.protocol.config import CodecConfig, ModelProfile, TrainConfig
 from edge.protocol.options.base import Options
 from edge.protocol.payload import BlockShape, Layout
 from scenarios.papers import splitnn
 from scenarios.papers.published import MODEL_UPLOAD, SPLIT_DOWN, SPLIT_UP
 
 LAYOUT = Layout((BlockShape("conv1", 128, 0, ()), BlockShape("rest", 55_861, 0, ())))
+
+
+AS_THEY_ARE = Codecs(CodecConfig(), 0, {}).steps
 
 
 def profile(cuts: tuple[int, int]) -> ModelProfile:
@@ -29,7 +33,7 @@ def profile(cuts: tuple[int, int]) -> ModelProfile:
 
 def exchanged() -> tuple[dict[str, int], dict[str, int], int]:
     """Bytes of the slots of one epoch of Gao's client, down and up, and headers of both."""
-    train, split = TrainConfig(batch=32), SplitModel(SplitConfig(after="conv1"), profile((16 * 65, 5)))
+    train, split = TrainConfig(batch=32), SplitModel(SplitConfig(after="conv1"), profile((16 * 65, 5)), AS_THEY_ARE)
     context = ComputeContext(LAYOUT, Options(), {}, train, train.plan(6_622), 6_622, np.ones((2, 4)))
     exchange, down, up = split.exchange("a-run", context, fedavg_compute(context))
     slots = [{slot: nbytes["conv1"] for slot, nbytes in each.items()} for each in (down, up)]
@@ -63,7 +67,7 @@ def test_labels_take_the_words_of_what_is_foreseen() -> None:
         described = replace(profile((1040, 5)), label_words=words)
         train = TrainConfig(batch=8, local_steps=1)
         context = ComputeContext(LAYOUT, Options(), {}, train, train.plan(8), 8, np.ones((2, 4)))
-        split = SplitModel(SplitConfig(after="conv1"), described)
+        split = SplitModel(SplitConfig(after="conv1"), described, AS_THEY_ARE)
         assert split.exchange("a-run", context, fedavg_compute(context))[2]["labels"] == {"conv1": nbytes}
 
 
@@ -77,4 +81,4 @@ def test_a_cut_that_the_model_does_not_have_is_named() -> None:
         ),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
-            SplitModel(config, profile((1040, 5)))
+            SplitModel(config, profile((1040, 5)), AS_THEY_ARE)
