@@ -225,6 +225,11 @@ class StepsRow(NamedTuple):
     server_up_s: float
 
     @property
+    def seconds(self) -> float:
+        """All of them."""
+        return self.down_s + self.up_s + self.trips_s + self.served_s + self.queued_s + self.shared_s
+
+    @property
     def shared_s(self) -> float:
         """For which it waited for any link."""
         return self.access_down_s + self.server_down_s + self.access_up_s + self.server_up_s

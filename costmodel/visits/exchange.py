@@ -121,7 +121,7 @@ def _shared(amounts: Doubles, seconds: Doubles, place: NDArray[np.intp], capacit
     for number, capacity in enumerate(capacities):
         here = np.flatnonzero((place == number) & (asked > 0))
         given[here] = fair_shares(asked[here], capacity)
-    return np.divide(amounts, given, out=seconds.copy(), where=given > 0)
+    return np.divide(amounts, given, out=seconds.copy(), where=given < asked)
 
 
 def fair_shares(asked: Doubles, capacity: float) -> Doubles:

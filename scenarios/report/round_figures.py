@@ -36,9 +36,11 @@ from scenarios.run.visits import Participation
 MAX_STALENESS_BARS, MOST_BARS = 40, 40
 DASHED: LineStyle = {"color": INK, "linewidth": 1.3, "linestyle": (0, (4, 2))}
 PHASES = (("download", theme.DOWN), ("compute", theme.COMPUTING), ("upload", theme.UP))
+STEPS = ("steps of the cut", theme.STEPS)
+"""What goes back and forth while a model that is cut is trained, drawn behind the device's computing"""
 # Per round: the critical visit, and how long the others that counted had waited by the end of the round, or of that
 # visit, which may be later (`coordinator.rounds.asynchronous_tiers`).
-CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, r.critical,
+CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, r.critical, c.visit,
     c.start_s, c.down_end_s, c.compute_end_s, c.up_end_s, AVG(MAX(r.end_s, c.up_end_s) - o.up_end_s) AS others_wait_s
     FROM rounds r JOIN visits c ON c.round = r.round AND c.client = r.critical
     LEFT JOIN visits o ON o.round = r.round AND o.client != r.critical AND o.kind = 'train'
@@ -46,14 +48,24 @@ CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, r.critical,
 
 
 ARRIVED = "SELECT tier, aggregator, direction, start_s, end_s FROM aggregators WHERE end_s IS NOT NULL ORDER BY start_s"
-PARTS = (("WAN down", theme.SHARED), ("waiting for clients", theme.NOBODY), *PHASES, ("WAN up", theme.MUTED))
+PARTS = (
+    ("WAN down", theme.SHARED),
+    ("waiting for clients", theme.NOBODY),
+    *PHASES[:2],
+    STEPS,
+    PHASES[-1],
+    ("WAN up", theme.MUTED),
+)
 
 
 def parts(run: RecordedRun, rows: Sequence[Any]) -> Doubles:
     """(rounds, `PARTS`) Seconds of the critical visit of each round, and of the messages between its aggregator and the
     server before and after it in the round. ``rows``: of the query `CRITICAL`."""
     keys = ("round_start_s", "start_s", "down_end_s", "compute_end_s", "up_end_s")
-    waits, *phases = np.diff([[row[key] for key in keys] for row in rows], axis=1).T
+    waits, download, computing, upload = np.diff([[row[key] for key in keys] for row in rows], axis=1).T
+    of_steps = run.seconds_of_steps
+    steps = np.minimum([of_steps.get(row["visit"], 0.0) for row in rows], computing)
+    phases = download, computing - steps, steps, upload
     messages: dict[tuple[int, int, str], list[Any]] = {}
     for row in run.query(ARRIVED) if run.has_tiers else ():
         messages.setdefault((row["tier"], row["aggregator"], row["direction"]), []).append(row)
@@ -188,7 +200,8 @@ WAITS = "waiting for others"
 WASTED = "did not count"
 LOST = "message that was lost"
 VISITS_OF_ROUND = (
-    "SELECT client, kind, start_s, down_end_s, compute_end_s, up_end_s FROM visits WHERE round = ? ORDER BY visit"
+    "SELECT visit, client, kind, start_s, down_end_s, compute_end_s, up_end_s FROM visits WHERE round = ? "
+    "ORDER BY visit"
 )
 MESSAGES_OF_ROUND = (
     f"SELECT {', '.join(AggregatorRow._fields)} FROM aggregators WHERE round = ? "
@@ -205,6 +218,8 @@ class TimelineRow:
     counted: bool
     start: float
     down_end: float
+    device_end: float
+    """Until which the device computes, if what it exchanges meanwhile comes after that"""
     compute_end: float
     up_end: float
     waited: float
@@ -254,12 +269,12 @@ def timeline(run: RecordedRun, round: int) -> RoundTimeline:
     """The visits that ended in a round, as the ledger numbers it."""
     row = next(row for row in run.rounds if row.round == round)
     seconds, visits = row.end_s - row.start_s, []
-    for client, kind, *times in run.query(VISITS_OF_ROUND, [round]):
+    for visit, client, kind, *times in run.query(VISITS_OF_ROUND, [round]):
         start, down_end, compute_end, up_end = (float(time) - row.start_s for time in times)
         waited = max(0.0, seconds - up_end) if kind in COUNTED and not run.is_asynchronous else 0.0
-        visits.append(
-            TimelineRow(run.client_name(client), kind in COUNTED, start, down_end, compute_end, up_end, waited)
-        )
+        device_end = max(compute_end - run.seconds_of_steps.get(visit, 0.0), min(down_end, compute_end))
+        ends = start, down_end, device_end, compute_end, up_end, waited
+        visits.append(TimelineRow(run.client_name(client), kind in COUNTED, *ends))
     longest = sorted(visits, key=lambda visit: visit.start - visit.up_end)[:MOST_CLIENTS]
     kept = [visit for visit in visits if visit in longest]
     taken: dict[tuple[int, int], float] = {}  # seconds of each aggregator's messages
@@ -293,15 +308,21 @@ def round_timeline(shown: ShownRuns) -> Figure | None:
     ends = np.array([max(chart.seconds, *(row.up_end for row in chart.rows)) for _, chart in charts])
     scale, unit = plot_style.unit([ends], SECONDS)
     is_lost = any(row.end_s is None for _, chart in charts for row in chart.messages)
+    has_steps = any(row.device_end < row.compute_end for _, chart in charts for row in chart.rows)
 
     def draw(axes: Axes, title: str, chart: RoundTimeline) -> str:
         rows = chart.places
         places = len(rows) + np.arange(len(chart.rows))
         times = np.array(
-            [(row.start, row.down_end, row.compute_end, row.up_end, row.up_end + row.waited) for row in chart.rows]
+            [
+                (row.start, row.down_end, row.device_end, row.compute_end, row.up_end, row.up_end + row.waited)
+                for row in chart.rows
+            ]
         )
         begins, widths = times[:, :-1] / scale, np.diff(times, axis=1).clip(0.0) / scale  # (clients, phases)
-        for index, (name, colour) in enumerate((*PHASES, (WAITS, theme.NOBODY))):
+        for index, (name, colour) in enumerate((*PHASES[:2], STEPS, PHASES[-1], (WAITS, theme.NOBODY))):
+            if (name, colour) == STEPS and not has_steps:
+                continue
             bars = axes.barh(places, widths[:, index], BAR_HEIGHT, begins[:, index], color=colour, label=name)
             for bar, row in zip(bars, chart.rows, strict=True):
                 bar.set_alpha(None if row.counted else PALE)

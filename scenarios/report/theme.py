@@ -61,6 +61,8 @@ AXIS, GRID, PAPER, EMPTY = "#c3c8d0", "#eceef2", "#ffffff", "#f3f4f6"
 # Paler than any method's colour, so that a phase is not mistaken for a method.
 DOWN, COMPUTING, UP, NOBODY, SHARED = "#9cc3e6", "#ecd9a8", "#5f8f8b", "#d5d8de", "#b9a3cc"
 """Download, computing, upload, waiting, a link that clients share"""
+STEPS = "#cf9f8d"
+"""What goes back and forth while a model that is cut is trained"""
 ON_DARK_CELL, ON_PALE_CELL = "#fffffe", "#1f2431"
 """Text on cells of a map, whose colours are the same in light and dark pages"""
 VARIABLES = {
@@ -75,6 +77,7 @@ VARIABLES = {
     UP: "up",
     NOBODY: "nobody",
     SHARED: "shared",
+    STEPS: "steps",
     **{colour: f"series-{index}" for index, colour in enumerate(PALETTE)},
 }
 """Light colour -> variable of the page's style"""

@@ -256,6 +256,11 @@ class RunFolder:
         return [StepsRow._make(row) for row in self._optional(STEPS)]
 
     @cached_property
+    def seconds_of_steps(self) -> Mapping[int, float]:
+        """Visit -> seconds of its computing in which its device did not compute, of a model that is cut."""
+        return {row.visit: row.seconds for row in self.steps}
+
+    @cached_property
     def has_tiers(self) -> bool:
         """Whether aggregators have exchanged messages with what is above them."""
         return self._has_table(AGGREGATORS)

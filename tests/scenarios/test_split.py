@@ -15,6 +15,7 @@ from coordinator.records.store import read
 from coordinator.rounds.pool_trainer import PoolTrainer
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
+from scenarios.report.round_figures import timeline
 from scenarios.report.run_reader import RecordedRun
 from scenarios.studies.visit_parts import visit_parts
 from tests.ledgers import chain
@@ -219,3 +220,6 @@ def test_a_server_that_is_slow_holds_rounds_up_and_its_queue_is_recorded(
     assert main.run_command(["report", run["run_dir"]]) == 0
     page = (Path(run["run_dir"]) / "report.html").read_text()
     assert "Steps of the cut" in page and "waiting for it" in page
+    recorded = RecordedRun(Path(run["run_dir"]))
+    shown = timeline(recorded, 0).rows
+    assert shown[0].compute_end - shown[0].device_end == pytest.approx(recorded.steps[0].seconds)

@@ -40,9 +40,9 @@ def test_a_timeline_has_each_client_s_phases_and_its_wait_for_the_end_of_the_rou
     timeline = round_figures.timeline(run, 0)
     assert (timeline.round, timeline.seconds, timeline.visits) == (1, 10.0, 3)
     assert list(timeline.rows) == [
-        TimelineRow("0", True, 0, 1, 3, 4, waited=6),
-        TimelineRow("1", True, 0, 2, 8, 10, waited=0),
-        TimelineRow("2", False, 0, 2, 9, 12, waited=0),
+        TimelineRow("0", True, 0, 1, 3, 3, 4, waited=6),
+        TimelineRow("1", True, 0, 2, 8, 8, 10, waited=0),
+        TimelineRow("2", False, 0, 2, 9, 9, 12, waited=0),
     ]
 
 

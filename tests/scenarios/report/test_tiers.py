@@ -116,7 +116,7 @@ def test_the_time_of_a_round_has_the_messages_before_and_after_its_critical_visi
 
     up = 2.5 if scenario == TWO_TIERS else 2
     # Down from 10 on, waiting, then the visit, then up.
-    assert round_figures.parts(run, run.query(round_figures.CRITICAL)).tolist() == [[1.5, 1.5, 1, 2, 1, up]]
+    assert round_figures.parts(run, run.query(round_figures.CRITICAL)).tolist() == [[1.5, 1.5, 1, 2, 0, 1, up]]
     figure = round_figures.timing(ShownRuns(grouped([run])))
     assert figure is not None
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
