@@ -588,6 +588,9 @@ def of_split(method: Method, scenario: Scenario) -> Contradictions:
     if split.kind == "sequential" and not is_in_turn:
         needs = "rounds.policy = fedasync, rounds.participants = 1 and rounds.mixing = 1"
         yield "split.kind", f"split.kind = sequential: clients train in turn; it needs {needs}"
+    if split.is_shared and spec.server is not OBJECTIVES["fedavg"].server:
+        why = f"{method.name} gives clients models of their own, or weighs their changes; choose fedavg or mixup"
+        yield "split.kind", f"split.kind = splitfed-v2: {why}"
     if split.is_shared and rounds.is_asynchronous:
         why = f"rounds.policy = {rounds.policy}: clients of a round train one server part together"
         yield "split.kind", f"split.kind = splitfed-v2: {why}; choose sync, over_select or deadline"

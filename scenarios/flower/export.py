@@ -244,6 +244,8 @@ def _refusals(loaded: Loaded) -> Iterator[tuple[str, str]]:
         yield f'rounds.on_late = "{rounds.on_late}"', 'the exported server forgets late visits; choose "stop"'
     if scenario.fleet.tiers.count:
         yield "fleet.tiers", "devices speak with the server directly; leave it out"
+    if scenario.split.after is not None:
+        yield f"split.after = {scenario.split.after}", "devices of the app train whole models; leave the cut out"
     if scenario.aggregate.sum != "client_order":
         yield f'aggregate.sum = "{scenario.aggregate.sum}"', 'devices send their updates; choose "client_order"'
     if scenario.budget != type(scenario.budget)():

@@ -246,6 +246,10 @@ class _Measuring:
         self.examples = evaluated_examples(run.description, self.split)
         if request.clients == "evaluated" and not self.examples.any():
             raise ScenarioError(f"--clients evaluated: no client has {self.split} examples; choose local or none")
+        if request.clients == "local" and run.split is not None and run.split.config.is_shared:
+            raise ScenarioError(
+                "--clients local: clients train one server part (splitfed-v2); choose evaluated or none"
+            )
         if request.clients == "local" and not all(self.examples[client] for client in run.candidates):
             self.split = "train"  # for metrics of examples, local models without such examples
             self.examples = evaluated_examples(run.description, self.split)
