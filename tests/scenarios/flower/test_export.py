@@ -289,7 +289,7 @@ def test_what_devices_cannot_do_is_refused_by_its_key(
 
 def _words(overrides: str) -> list[str]:
     """Overrides, whose values may have spaces."""
-    return [word for word in re.split(r" (?=[\w.]+=)", overrides)]
+    return re.split(r" (?=[\w.]+=)", overrides)
 
 
 # --- the records ------------------------------------------------------------------------------------------------------
