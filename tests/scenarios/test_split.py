@@ -93,6 +93,17 @@ def test_one_client_trains_a_shared_server_part_as_its_own(launcher: WorkerLaunc
     assert costs[:2] == costs[2:]
 
 
+def test_one_client_with_all_data_trains_as_in_one_place(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    alone = (*PLAIN[1:], "data.clients=1", "rounds.participants=1")
+    central = run_with(tmp_path / "central", launcher, 1, "method=central", *alone)
+    cut = run_with(
+        tmp_path / "cut", launcher, 1, "method=fedavg", *alone, "split.after=conv2", "split.kind=splitfed-v2"
+    )
+    losses = [rows(run["run_dir"], "SELECT loss FROM visits ORDER BY visit") for run in (central, cut)]
+    assert losses[0] == losses[1] and len(losses[0]) == 3
+    assert central["accuracy"] == cut["accuracy"]
+
+
 def test_a_visit_that_is_late_pays_for_its_steps_and_a_shared_server_part_keeps_them(
     launcher: WorkerLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
