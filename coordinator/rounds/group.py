@@ -189,14 +189,14 @@ class Group:
         """
         timeline = self.final.solution.timeline
         reached: list[tuple[float, int]] = []
-        columns = (timeline.down_end, timeline.compute_end, timeline.needed, timeline.progress)
+        end = np.minimum(timeline.compute_end, np.minimum(timeline.lost, self.end))
+        columns = (timeline.down_end, end, timeline.progress)
         for visit, *times in zip(self.visits, *(column.tolist() for column in columns), strict=True):
-            begin, end, needed, done = times
-            if visit.kind != "train" or not visit.work.steps:
-                continue
-            each = (end - begin if math.isfinite(end) else needed) / visit.work.steps
-            made = range(visit.work.steps if math.isfinite(end) else math.floor(visit.work.steps * done + 0.5))
-            reached += [(begin + (step + 0.5) * each, visit.client) for step in made]
+            begin, until, progress = times
+            done = visit.work.steps * progress
+            if visit.kind == "train" and done:
+                each = (until - begin) / done
+                reached += [(begin + (step + 0.5) * each, visit.client) for step in range(math.floor(done + 0.5))]
         return [client for _, client in sorted(reached)]
 
     # --- accounts -----------------------------------------------------------------------------------------------------

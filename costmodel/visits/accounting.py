@@ -60,10 +60,8 @@ class Timeline:
     """Seconds for which the client was away, or its message waited for an outage to pass."""
     computed: Doubles
     """Seconds of computing."""
-    needed: Doubles
-    """Seconds that computing takes if nothing interrupts it, with what goes back and forth meanwhile"""
     progress: Doubles
-    """The part of that which was done"""
+    """The part of all computing that was done, with what goes back and forth meanwhile"""
     threshold_down: Doubles
     """`costmodel.network.senders.Path.threshold` of the client's next download."""
     threshold_up: Doubles
@@ -238,7 +236,6 @@ def account_visits(
         **_joules(down, up, intervals, computed, paused, works, conditions, computing),
         paused_seconds=paused,
         computed=_own_share(computing, computed),
-        needed=computing.seconds,
         progress=np.where(begun, fraction, 0.0),
         threshold_down=down.threshold,
         threshold_up=up.threshold,
@@ -272,7 +269,6 @@ def _account_of_done(
         **_joules(down, up, intervals, seconds, paused, works, conditions, computing),
         paused_seconds=paused,
         computed=_own_share(computing, seconds),
-        needed=computing.seconds,
         progress=np.ones(start.size),
         threshold_down=down.threshold,
         threshold_up=up.threshold,

@@ -591,6 +591,9 @@ def of_split(method: Method, scenario: Scenario) -> Contradictions:
     if split.is_shared and spec.server is not OBJECTIVES["fedavg"].server:
         why = f"{method.name} gives clients models of their own, or weighs their changes; choose fedavg or mixup"
         yield "split.kind", f"split.kind = splitfed-v2: {why}"
+    if split.is_shared and scenario.server != "plain":
+        why = f"server = {scenario.server}: would move the server part that clients have trained; choose plain"
+        yield "server", f"split.kind = splitfed-v2: {why}"
     if split.is_shared and rounds.is_asynchronous:
         why = f"rounds.policy = {rounds.policy}: clients of a round train one server part together"
         yield "split.kind", f"split.kind = splitfed-v2: {why}; choose sync, over_select or deadline"

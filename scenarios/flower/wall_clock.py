@@ -120,7 +120,6 @@ class WallClock(Clock):
                 contention_seconds=none,
                 paused_seconds=none,
                 computed=np.where(ends, computed, 0.0),
-                needed=computed,
                 progress=np.where(ends, 1.0, 0.0),
                 threshold_down=none,
                 threshold_up=none,
