@@ -244,26 +244,31 @@ class Clock:
 
     # --- visits one by one ----------------------------------------------------------------------------------------
 
-    def begin(self, work: Work, conditions: Conditions, order: int) -> None:
+    def begin(
+        self, work: Work, conditions: Conditions, order: int, beside: Sequence[tuple[Work, Conditions]] = ()
+    ) -> None:
         """Begin a visit now; `next` returns it as `VisitEnded` when it has ended or has lost its client.
 
-        ``order`` (>= 0) is its number among the visits under way.
+        ``order`` (>= 0) is its number among the visits under way; ``beside``: those that begin at once, too.
         """
         assert order not in self._live_visits, order
-        exchange = self._exchange(work, conditions)
+        exchange = self._exchange(work, conditions, beside)
         visit = LiveVisit(work, conditions, self.fleet.links, self.fleet.behaviour, self.now, exchange)
         self._live_visits[order] = visit
         queue, on_end = self._environment, self._due.append
         VisitDriver(order, visit, queue, self._live_visits, self._message_links, on_end).start()
 
-    def _exchange(self, work: Work, conditions: Conditions) -> ExchangeTimes | None:
+    def _exchange(
+        self, work: Work, conditions: Conditions, beside: Sequence[tuple[Work, Conditions]]
+    ) -> ExchangeTimes | None:
         """The times of what a visit that begins now exchanges, beside all visits that are under way, or others like
         these after them."""
         if work.exchange is None:
             return None
-        others = [visit for visit in self._live_visits.values() if visit.work.exchange is not None]
-        works = Works.of([work, *(visit.work for visit in others)])
-        everyone = conditions.followed_by(*(visit.conditions for visit in others))
+        live = ((visit.work, visit.conditions) for visit in self._live_visits.values())
+        others = [each for each in (*live, *beside) if each[0].exchange is not None]
+        works = Works.of([work, *(of_other for of_other, _ in others)])
+        everyone = conditions.followed_by(*(of_other for _, of_other in others))
         seconds = everyone.compute_seconds(works.flops, works.steps, works.codec_seconds)
         times = exchange_times(works, everyone, self.fleet.links, seconds, leave=False)
         return None if times is None else times[:1]

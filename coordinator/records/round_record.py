@@ -184,7 +184,7 @@ class RoundRecord:
         )
         self.visits.extend(added)
         if timeline.exchange is not None:
-            self.steps += steps_rows(self.round, visits, timeline.exchange)
+            self.steps += steps_rows(self.round, visits, timeline, timeline.exchange)
         if conditions is not None:
             self.conditions += conditions_rows(self.round, visits, timeline, conditions)
         return added
@@ -277,9 +277,10 @@ def conditions_rows(
     return list(zip(*as_stored(ConditionsRow, columns), strict=True))
 
 
-def steps_rows(round: int, visits: Sequence[PlannedVisit], times: ExchangeTimes) -> list[StepsRow]:
+def steps_rows(round: int, visits: Sequence[PlannedVisit], timeline: Timeline, times: ExchangeTimes) -> list[StepsRow]:
     """Those of visits that exchange anything."""
     columns = (
+        *(times.down_bits, times.up_bits, timeline.computed),
         *(times.down_seconds, times.up_seconds, times.trip_seconds, times.served, times.queued),
         *(times.access_down, times.server_down, times.access_up, times.server_up),
     )

@@ -203,12 +203,16 @@ class ConditionsRow(NamedTuple):
 class StepsRow(NamedTuple):
     """What one visit exchanged while it trained, of a model that is cut (``split``), by what its seconds went into.
 
-    Its seconds of computing (`VisitRow.compute_end_s` less ``down_end_s``) are these, those of the device, and pauses.
-    In no hash.
+    Its seconds of computing (`VisitRow.compute_end_s` less ``down_end_s``) are these and pauses. In no hash.
     """
 
     visit: int
     round: int
+    down_bits: float
+    """Of all messages of steps to the client, on the wire"""
+    up_bits: float
+    device_s: float
+    """For which its device computed"""
     down_s: float
     """On the client's own link, to it"""
     up_s: float
@@ -226,7 +230,7 @@ class StepsRow(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """All of them."""
+        """For which its device did not compute."""
         return self.down_s + self.up_s + self.trips_s + self.served_s + self.queued_s + self.shared_s
 
     @property

@@ -354,7 +354,7 @@ class AppRounds:
             self._stop_if_refused()
             return
         exchange.visit, self.in_flight[client] = visit, exchange
-        self.live.begin(visit, self.rounds)
+        self.live.begin([visit], self.rounds)
 
     def _answer(self, exchanges: Sequence[_Exchange]) -> None:
         """Have the app answer these messages in workers, all together, or take the recorded replies.

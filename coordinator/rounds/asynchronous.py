@@ -176,8 +176,7 @@ class _AsynchronousRun:
                 begun.append(self.in_flight[client])
         if begun and not run.pricing.is_fixed_length:
             self._train_first(begun)
-        for flight in begun:
-            self.live.begin(flight.visit, run.rounds)
+        self.live.begin([flight.visit for flight in begun], run.rounds)
 
     def _train_first(self, begun: Sequence[_VisitInFlight]) -> None:
         """Train visits before they are timed, since the lengths of their uploads depend on numbers."""

@@ -7,6 +7,7 @@ in the budgets until the visit ends, is cut, or has lost its client.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinator.records.round_record import RoundRecord
@@ -44,11 +45,14 @@ class VisitsInFlight:
             self._reserved[client] = cost
         return refused_by
 
-    def begin(self, visit: PlannedVisit, round: int) -> None:
-        """Begin a visit now whose price is reserved; `Clock.next` returns it when it has ended."""
-        conditions = self.clock.conditions([visit.client], round, visit.number)
-        conditions = self.clock.fleet.of_parts(conditions, [visit.price.rates])
-        self.clock.begin(visit.work, conditions, visit.client)
+    def begin(self, visits: Sequence[PlannedVisit], round: int) -> None:
+        """Begin visits now whose prices are reserved; `Clock.next` returns each when it has ended."""
+        beginning = []
+        for visit in visits:
+            conditions = self.clock.conditions([visit.client], round, visit.number)
+            beginning.append((visit.work, self.clock.fleet.of_parts(conditions, [visit.price.rates])))
+        for place, (visit, (work, conditions)) in enumerate(zip(visits, beginning, strict=True), 1):
+            self.clock.begin(work, conditions, visit.client, beginning[place:])
 
     def ended(self, client: int) -> None:
         """A client's visit has ended, or has lost its client: nothing of it is reserved any more."""

@@ -76,18 +76,20 @@ class SplitFedV2:
         self._net, self._fronts, self._begin = net, fronts, begin
         self._servers = [name for name in net.layout.names if name not in fronts]
         self._clients: dict[int, ClientSide] = {}
+        self.at: int | None = None
+        """The client that it is at"""
 
     def train(self, order: Sequence[int], batches: Callable[[int], Batches]) -> None:
         """Make all steps. ``order``: the client of each, in order of arrival."""
         net, servers = self._net, [self._net.layout.names.index(name) for name in self._servers]
-        for client in sorted({*order}):
-            net.executed[:] = 0
+        for self.at in sorted({*order}):
+            client, net.executed[:] = self.at, 0
             begun = self._begin(client)
             front, random = Side(net, self._fronts, _sgd(begun)), _random_state(net.device)
             self._clients[client] = ClientSide(begun, batches(client)(), front, random, net.cuts, net.executed.copy())
         counts = [0] * len(servers)  # steps that what the optimizer keeps of each of the server's blocks has behind it
-        for client, steps in groupby(order):
-            side = self._clients[client]
+        for self.at, steps in groupby(order):
+            side = self._clients[self.at]
             side.front.put()
             net.executed[:], net.cuts = side.executed, side.ways
             _set_random_state(side.random, net.device)

@@ -386,7 +386,13 @@ class LocalTrainer:
                 return replace_fields(task, client=client)
 
             together = SplitFedV2(net, cut.fronts(net.layout.names), lambda client: self._begin(of(client), {}))
-            together.train(order.data.astype(int).tolist(), lambda client: self._batches(of(client)))
+            try:
+                together.train(order.data.astype(int).tolist(), lambda client: self._batches(of(client)))
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:  # a user's method may raise anything
+                kind = type(error).__name__
+                raise ValueError(f"a step of client {together.at}: {kind}: {error_text(error)}") from error
             self._together = key, together
         else:
             self._reset(net, task)
@@ -536,8 +542,10 @@ class LocalTrainer:
         """
         plan = self.job.submodels
         if plan is None or not plan.is_static:
-            # Deep blocks of a model of several depths may wait for the first visit that has them.
-            if task.client == GLOBAL and (plan is None or plan.by == "width"):
+            # Deep blocks of a model of several depths may wait for the first visit that has them, and fronts for the
+            # first that counts where a shared server part has learned from others.
+            is_shared = self.job.cut is not None and self.job.cut.is_shared
+            if task.client == GLOBAL and (plan is None or plan.by == "width") and not is_shared:
                 net.check_statistics(self.job.up)
             return
         buffers = [key for key in net.layout.sizes if key.endswith(BUFFERS)]

@@ -29,7 +29,7 @@ from edge.data.json_partition import parts_beside
 from edge.data.registry import DataSet
 from edge.models.registry import MODELS, ModelRow, model
 from edge.protocol.better import LOWER
-from edge.protocol.codecs.registry import make_codec
+from edge.protocol.codecs.registry import make_codec, smallest_chain
 from edge.protocol.codecs.update_codec import most_levels
 from edge.protocol.config import AdapterConfig, PrivacyConfig, TrainConfig
 from edge.protocol.losses import CROSS_ENTROPY, LOSSES, NEXT_TOKEN
@@ -572,10 +572,11 @@ def of_split(method: Method, scenario: Scenario) -> Contradictions:
         yield "split", f"{cut}: {correction.name} changes the steps of whole models; leave it out"
     if scenario.codec.is_used:
         yield "codec", f"codec: {cut}: clients send their blocks alone, as they are; choose none, or codec.steps"
-    codec = make_codec(scenario.codec.steps)
-    if not codec.is_fixed_length or codec.kept(((64, 64),)):
-        why = "lengths depend on numbers" if not codec.is_fixed_length else "it keeps numbers between messages"
-        yield "codec.steps", f"codec.steps: {scenario.codec.steps[-1]['kind']}: {why}; choose quantize, topk or others"
+    for stage in scenario.codec.steps:
+        codec = make_codec(smallest_chain(stage["kind"]))
+        if not codec.is_fixed_length or codec.kept(((64, 64),)):
+            why = "lengths depend on numbers" if not codec.is_fixed_length else "it keeps numbers between messages"
+            yield "codec.steps", f"codec.steps: {stage['kind']}: {why}; choose quantize, topk or others"
     if split.noise and split.clip is None:
         yield "split.noise", f"split.noise = {split.noise:g}: is in units of split.clip; set that, too"
     if scenario.privacy.unit is not None or scenario.privacy.secagg is not None:
@@ -591,6 +592,14 @@ def of_split(method: Method, scenario: Scenario) -> Contradictions:
     if split.is_shared and spec.server is not OBJECTIVES["fedavg"].server:
         why = f"{method.name} gives clients models of their own, or weighs their changes; choose fedavg or mixup"
         yield "split.kind", f"split.kind = splitfed-v2: {why}"
+    if split.is_shared and scenario.travels != type(scenario.travels)():
+        yield "travels", "travels: split.kind = splitfed-v2: clients send and get whole fronts; leave it out"
+    if split.is_shared and scenario.faults.on_bad_client == "skip":
+        why = "a round is trained as one, and fails as one; choose stop"
+        yield "faults.on_bad_client", f"faults.on_bad_client = skip: split.kind = splitfed-v2: {why}"
+    if split.is_shared and scenario.faults.on_bad_update == "zero":
+        why = "would put the server part of a round before into the mean; choose stop or reject"
+        yield "faults.on_bad_update", f"faults.on_bad_update = zero: split.kind = splitfed-v2: {why}"
     if split.is_shared and scenario.server != "plain":
         why = f"server = {scenario.server}: would move the server part that clients have trained; choose plain"
         yield "server", f"split.kind = splitfed-v2: {why}"

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from coordinator.records.schema import PHASES
 from coordinator.rounds import amounts
+from coordinator.rounds.split import STEP_SLOTS
 from costmodel.network.tcp import wire_bits
 from edge.protocol.better import LOWER
-from edge.protocol.payload import ITEM_NBYTES, MODEL, STEPS
+from edge.protocol.payload import ACTIVATIONS, GRADIENTS, ITEM_NBYTES, MODEL, STEPS
 from scenarios.config.tables import TomlValue
 from scenarios.report import labels
 from scenarios.report.columns import BYTES, JOULES, SECONDS
@@ -23,7 +24,7 @@ from scenarios.report.run_reader import RecordedRun, RunGroup
 from scenarios.run.visits import SUMS, quoted
 
 CODEC = "codec."
-CHAINS = (f"{CODEC}up", f"{CODEC}down")
+CHAINS = (f"{CODEC}up", f"{CODEC}down", f"{CODEC}steps")
 """Beginnings of the keys of a scenario that are about codecs, and of those that name their stages"""
 
 
@@ -123,7 +124,8 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
     is_secure = (run.scenario.get("privacy") or {}).get("secagg") is not None
     sizes = run.description.layout.sizes if sends_means or is_secure or codecs(run.settings) else {}
     for row in run.query("SELECT payload, slot, key, nbytes FROM payload_shapes"):
-        size = sizes.get(row["key"])  # vectors that no block names travel as they are
+        # Vectors that no block names travel as they are; those of steps have the name of a block, and not its numbers.
+        size = None if row["slot"] in STEP_SLOTS else sizes.get(row["key"])
         is_mean = sends_means and row["slot"] not in (MODEL, STEPS) and row["nbytes"] == ITEM_NBYTES
         raw = row["nbytes"] if size is None or is_mean else ITEM_NBYTES * size
         vectors[row["payload"]].append((row["slot"], SlotBytes(raw, row["nbytes"])))
@@ -133,7 +135,7 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
     computing, contention, parts = 0.0, 0.0, dict.fromkeys(("idle", "compute", "receive", "send"), 0.0)
     for row in run.query(
         "SELECT down_payload, up_payload, COUNT(*) AS visits, SUM(bytes_down + bytes_up) AS nbytes, "
-        f"TOTAL(compute_end_s - down_end_s) AS computing, TOTAL(shared_s) AS shared, {SUMS} "
+        f"TOTAL(compute_end_s - down_end_s) AS computing, TOTAL(shared_s) AS shared, SUM(samples) AS samples, {SUMS} "
         "FROM visits WHERE round < ? GROUP BY down_payload, up_payload",
         [len(rows)],
     ):
@@ -148,8 +150,10 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
         for direction in ("down", "up"):
             whole_moments += row["visits"] * whole[row[f"{direction}_payload"]]
             for slot, one in vectors[row[f"{direction}_payload"]]:
-                times = row["visits"]
-                by_slot[slot, direction] += SlotBytes(times * one.raw, times * one.encoded)
+                times, raw = row["visits"], row["visits"] * one.raw
+                if slot in (ACTIVATIONS, GRADIENTS):
+                    raw = ITEM_NBYTES * row["samples"] * _numbers_of_step(run, slot, direction)
+                by_slot[slot, direction] += SlotBytes(raw, times * one.encoded)
     secure_bytes = None
     if is_secure:
         query = f"SELECT TOTAL(bytes_down + bytes_up) FROM visits WHERE kind IN ({quoted(PHASES)}) AND round < ?"
@@ -169,6 +173,14 @@ def totals(run: RecordedRun, rounds: int | None = None) -> StageTotals:
         secure_bytes=secure_bytes,
         whole_moments_bytes=whole_moments if sends_means else None,
     )
+
+
+def _numbers_of_step(run: RecordedRun, slot: str, direction: str) -> int:
+    """Numbers an example of the messages of steps in one slot and direction, of a model that is cut."""
+    layout, of_block = run.description.layout, run.description.cuts
+    # Outputs of the front go up and their gradient down; those of the last server block, if any, the other way.
+    is_of_front = (slot, direction) in ((ACTIVATIONS, "up"), (GRADIENTS, "down"))
+    return int(of_block[layout.names.index(run.scenario["split"]["after"]) if is_of_front else -2])
 
 
 def codecs(settings: labels.Settings) -> dict[str, TomlValue]:

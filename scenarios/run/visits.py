@@ -118,14 +118,13 @@ def by_step(query: Query) -> dict[str, float]:
     if not query(f"SELECT 1 FROM sqlite_master WHERE name = '{STEPS}'"):
         return {}
     (row,) = query(
-        "SELECT TOTAL(compute_end_s - down_end_s - paused_s) whole, TOTAL(s.up_s) up, TOTAL(s.down_s) down, "
-        "TOTAL(s.trips_s) trips, TOTAL(s.served_s) server, TOTAL(s.queued_s) queue, "
-        "TOTAL(s.access_down_s + s.server_down_s + s.access_up_s + s.server_up_s) shared, "
-        f"(SELECT MAX(end_s) FROM rounds) end FROM visits JOIN {STEPS} s USING (visit)"
+        "SELECT TOTAL(device_s) device, TOTAL(up_s) up, TOTAL(down_s) down, TOTAL(trips_s) trips, "
+        "TOTAL(served_s) server, TOTAL(queued_s) queue, "
+        "TOTAL(access_down_s + server_down_s + access_up_s + server_up_s) shared, "
+        f"(SELECT MAX(end_s) FROM rounds) end FROM {STEPS}"
     )
-    parts = {name: float(row[name]) for name in ("up", "down", "trips", "server", "queue", "shared")}
-    load = row["server"] / row["end"] if row["end"] else 0.0
-    return {"device": max(row["whole"] - sum(parts.values()), 0.0), **parts, "load": load}
+    parts = {name: float(row[name]) for name in row.keys() if name != "end"}  # noqa: SIM118 - no mapping
+    return {**parts, "load": parts["server"] / row["end"] if row["end"] else 0.0}
 
 
 def faulty(query: Query, most: int) -> list[sqlite3.Row]:

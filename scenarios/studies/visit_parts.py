@@ -18,6 +18,7 @@ from rich.table import Table
 from coordinator.records.schema import (
     AIR,
     CONDITIONS,
+    COUNTED,
     GATEWAY,
     LAN,
     LEFTOVER,
@@ -113,8 +114,11 @@ def visit_parts(folder: Path, number: int) -> VisitParts:
         **{name: getattr(row, name) - getattr(steps, name) for name in shared},
     )
     own_down, own_up = (
-        nbytes - _step_bits(row, steps, way) / float(wire_bits(1.0)) / getattr(row, f"noise_{way}")
-        for way, nbytes in (("down", visit.bytes_down), ("up", visit.bytes_up))
+        nbytes - bits / float(wire_bits(1.0)) / noise
+        for nbytes, bits, noise in (
+            (visit.bytes_down, steps.down_bits, row.noise_down),
+            (visit.bytes_up, steps.up_bits, row.noise_up),
+        )
     )
     down = _message(DOWNLOAD, times[1] - times[0], own_down, row, access, paused)
     up = _message(UPLOAD, times[3] - times[2], own_up, row, access, paused)
@@ -139,11 +143,6 @@ def _steps(run: RecordedRun, number: int) -> StepsRow:
     if run.query("SELECT 1 FROM sqlite_master WHERE name = ?", (STEPS,)):
         rows = run.query(f"SELECT {', '.join(StepsRow._fields)} FROM {STEPS} WHERE visit = ?", (number,))
     return StepsRow(**dict(rows[0])) if rows else StepsRow(number, 0, *[0.0] * (len(StepsRow._fields) - 2))
-
-
-def _step_bits(row: ConditionsRow, steps: StepsRow, way: str) -> float:
-    """Of all messages of steps in one direction, on the wire."""
-    return float(getattr(steps, f"{way}_s") * getattr(row, f"{way}_bps"))
 
 
 def _message(
@@ -187,10 +186,13 @@ def _computing(visit: VisitRow, row: ConditionsRow, seconds: float, steps: Steps
     codec = f" + codecs {_shown(row.codec_s)}" if row.codec_s else ""
     source = f"({visit.steps} steps x {_shown(row.step_s)} + {flops} / {speed}/s{codec}) x jitter {row.jitter:.4g}"
     parts = [VisitPart(COMPUTING, COMPUTING, min(work, seconds), source)]
-    if steps.trips_s or steps.up_s:
+    if steps.device_s or steps.seconds:
+        came = "" if visit.kind in COUNTED else ", as far as it came"
+        parts = [VisitPart(COMPUTING, COMPUTING, steps.device_s, f"{source}{came}")]
         for way in ("up", "down"):
-            sent = f"{_step_bits(row, steps, way):,.0f} bits on the wire at {format_rate(getattr(row, f'{way}_bps'))}"
-            parts.append(VisitPart(COMPUTING, f"steps {way}", getattr(steps, f"{way}_s"), sent))
+            taken, bits = float(getattr(steps, f"{way}_s")), float(getattr(steps, f"{way}_bits"))
+            sent = f"{bits:,.0f} bits on the wire at {format_rate(bits / taken)}" if taken else ""
+            parts.append(VisitPart(COMPUTING, f"steps {way}", taken, sent))
         trips = _trips(steps.trips_s, row.rtt_s)
         others = [
             VisitPart(COMPUTING, "round trips", steps.trips_s, trips),

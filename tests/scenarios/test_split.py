@@ -17,6 +17,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
 from scenarios.report.round_figures import timeline
 from scenarios.report.run_reader import RecordedRun
+from scenarios.report.stages import totals
 from scenarios.studies.visit_parts import visit_parts
 from tests.ledgers import chain
 from tests.scenarios.runs import AMONG_UPDATES, killed_and_resumed, run_with
@@ -129,6 +130,9 @@ def test_a_visit_that_is_late_pays_for_its_steps_and_a_shared_server_part_keeps_
     assert sorted(steps.values()) == [3, 3, 4, 4, 4, 4]
     assert Counter(orders[0]) == steps and orders[1] == []
     # Of 3.1 and 3.4 steps, each with 10,240 bytes of activations and labels beside, the device has sent so much.
+    for number in range(6):
+        parts = visit_parts(Path(shared["run_dir"]), number)
+        assert sum(part.seconds for part in parts.parts) == pytest.approx(parts.seconds)
     sent = {client: nbytes for client, _, flops, nbytes in visits if flops < whole}
     assert all(3 * 41_120 < nbytes < 4 * 41_120 for nbytes in sent.values())
 
@@ -188,6 +192,9 @@ def test_messages_of_steps_take_codecs_a_clip_and_noise(
     assert sent["noisy"] == sent["plain"] == 24 * 40_960
     assert (sent["halves"], sent["bytes"]) == (24 * 20_480, 24 * (10_240 + 80))
     assert runs["bytes"]["joules_by_part"]["compute"] > runs["plain"]["joules_by_part"]["compute"]
+    coded, plain = (totals(RecordedRun(Path(runs[name]["run_dir"]))) for name in ("bytes", "plain"))
+    assert coded.payload_bytes == plain.payload_bytes == plain.encoded_bytes
+    assert coded.encoded_bytes == plain.encoded_bytes - 2 * 24 * (40_960 - 10_320)
     assert main.run_command(["replay", runs["bytes"]["run_dir"], "split.after=conv1"]) == 2
     assert "split: messages change numbers, so that another cut would train others" in capsys.readouterr().err
 

@@ -126,6 +126,14 @@ def test_a_visit_that_begins_shares_with_those_that_are_under_way() -> None:
     assert ends[-1] == pytest.approx(22.0)
 
 
+def test_visits_that_begin_at_once_share_with_each_other() -> None:
+    clock, each = Clock(fleet_of(11)), connected(11, rtt=0.06, down=1e15, up=1e15)
+    visits = [(ALONE, each.only(np.arange(11) == order)) for order in range(11)]
+    for order, (work, conditions) in enumerate(visits):
+        clock.begin(work, conditions, order, visits[order + 1 :])
+    assert [clock.next().timeline.up_end[0] for _ in range(11)] == pytest.approx([22.0] * 11)
+
+
 def test_one_by_one_a_visit_takes_what_it_takes_in_a_batch() -> None:
     who, clock = connected(1, rtt=0.06), Clock(fleet_of(1))
     clock.begin(ALONE, who, 0)

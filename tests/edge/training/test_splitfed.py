@@ -33,18 +33,20 @@ def weights(dropout: float = 0.0) -> BlockModel:
     return BlockModel(lambda: [("front", front), ("server", nn.Linear(1, 1, bias=False))], CPU)
 
 
-def trained(net: BlockModel, order: list[int], config: TrainConfig, clients: dict[int, list[Batch]]) -> SplitFedV2:
-    def begin(client: int) -> BegunVisit:
-        net.flat.fill_(1.0)
-        torch.manual_seed(client)
-        plan, empty = TrainingPlan(2, 2, 2), ()
-        visit = VisitContext(client, 0, 0, 0.1, 2.0, {}, plan, empty, empty, no_examples, CPU)
-        return BegunVisit(visit, Squares(Options()), [], Sgd(net, config, 0.1))
+def begun(net: BlockModel, client: int, config: TrainConfig) -> BegunVisit:
+    """A visit at its beginning, where all weights are 1."""
+    net.flat.fill_(1.0)
+    torch.manual_seed(client)
+    plan, empty = TrainingPlan(2, 2, 2), ()
+    visit = VisitContext(client, 0, 0, 0.1, 2.0, {}, plan, empty, empty, no_examples, CPU)
+    return BegunVisit(visit, Squares(Options()), [], Sgd(net, config, 0.1))
 
+
+def trained(net: BlockModel, order: list[int], config: TrainConfig, clients: dict[int, list[Batch]]) -> SplitFedV2:
     def batches(client: int) -> Batches:
         return lambda: iter(clients[client])
 
-    together = SplitFedV2(net, ("front",), begin)
+    together = SplitFedV2(net, ("front",), lambda client: begun(net, client, config))
     together.train(order, batches)
     return together
 
@@ -75,6 +77,15 @@ def test_each_front_is_its_own_and_the_server_part_goes_from_step_to_step() -> N
     assert net.executed[:, 0].tolist() == [1, 1]
     together.end(11)  # which has made no step
     assert net.flat.tolist() == pytest.approx([1.0, 1.04968], rel=1e-6)
+
+
+def test_the_client_of_a_step_that_fails_is_known() -> None:
+    net, clients = weights(), batches_of(PAIRS)
+    together = SplitFedV2(net, ("front",), lambda client: begun(net, client, TrainConfig()))
+    clients[9] = [(torch.ones(1, 3), torch.zeros(1, 1))]
+    with pytest.raises(RuntimeError, match="shapes"):
+        together.train([7, 9, 7], lambda client: lambda: iter(clients[client]))
+    assert together.at == 9
 
 
 def test_another_order_of_arrival_trains_other_numbers() -> None:
