@@ -135,6 +135,7 @@ class VisitRow(NamedTuple):
     samples: int
     """Examples trained on, counted once per epoch; the planned number if the visit did not count"""
     steps: int
+    """Local steps; as planned, also of a visit that was interrupted"""
     loss: float | None
     down_payload: str
     """Vectors of the download, by their name in `PayloadShapeRow`; '' if the visit did not count"""
