@@ -184,3 +184,6 @@ def main(modules: list[str]) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1:])
+    # To take torch apart would keep the coordinator waiting for a fifth of a second; there is nothing to be saved.
+    sys.stderr.flush()
+    os._exit(0)

@@ -263,6 +263,8 @@ class ModelCounts(NamedTuple):
     """Both: `unit_flops_per_example`"""
     pooled: NDArray[np.float64]
     """(blocks,): numbers per example that average pools take in a forward pass"""
+    outputs: NDArray[np.int64]
+    """(blocks,): numbers of each block's output for an example; empty where one gives anything but a tensor"""
 
 
 def count_blocks(
@@ -278,7 +280,8 @@ def count_blocks(
     counts[linear, 0] = step_flops(flops) - convolutions - counts[attention, 0]
     stored = (many.stored - few.stored) / EXAMPLES if is_wrapped else few.stored / EXAMPLES
     units = unit_flops_per_example(make, shape, kind)
-    return ModelCounts(flops, stored, np.maximum(counts, 0.0), *units, few.pooled / EXAMPLES)
+    outputs = np.array([] if None in few.outputs else few.outputs, np.int64) // EXAMPLES
+    return ModelCounts(flops, stored, np.maximum(counts, 0.0), *units, few.pooled / EXAMPLES, outputs)
 
 
 class StepCounts(NamedTuple):
@@ -291,11 +294,13 @@ class StepCounts(NamedTuple):
     """(blocks,): floats that each block stores for the backward pass"""
     pooled: NDArray[np.float64]
     """(blocks,): numbers that average pools take"""
+    outputs: list[int | None]
+    """Numbers of each block's output; None for anything but a tensor"""
 
 
 def _count_step(make: Callable[[], list[Block]], shape: Shape, kind: ExampleKind, examples: int) -> StepCounts:
     modules, x = modules_without_memory(make), empty_examples(shape, kind, examples)
-    saved, pooled = list[set[torch.UntypedStorage]](), list[int]()
+    saved, pooled, outputs = list[set[torch.UntypedStorage]](), list[int](), list[int | None]()
 
     def keep(tensor: Tensor) -> Tensor:
         # A view keeps its whole storage alive; torch has one object per storage.
@@ -309,6 +314,7 @@ def _count_step(make: Callable[[], list[Block]], shape: Shape, kind: ExampleKind
                 x = module(x)
             saved[-1] -= {tensor.untyped_storage() for tensor in (*module.parameters(), *module.buffers())}
             pooled.append(counter.pooled - sum(pooled))
+            outputs.append(x.numel() if isinstance(x, Tensor) else None)
         torch.autograd.backward(x, torch.empty_like(x))
     counter.counts[operations.PARAMETERS] = sum(p.numel() for module in modules for p in learnable(module))
     stored, counted = np.zeros(len(modules)), set[torch.UntypedStorage]()
@@ -316,18 +322,7 @@ def _count_step(make: Callable[[], list[Block]], shape: Shape, kind: ExampleKind
         stored[index] = sum(storage.nbytes() for storage in saved[index] - counted) / ITEM_NBYTES
         counted |= saved[index]
     by_kind = np.array([counter.counts[name] for name in operations.KINDS], np.float64)
-    return StepCounts(by_kind, counter.convolution_flops, stored, np.array(pooled, np.float64))
-
-
-def output_numbers(make: Callable[[], list[Block]], dataset: DataSet) -> NDArray[np.int64]:
-    """(blocks,): numbers of each block's output for an example; empty where one gives anything but a tensor."""
-    x, numbers = empty_examples(dataset.shape, dataset.kind), []
-    for module in modules_without_memory(make):
-        x = module(x)
-        if not isinstance(x, Tensor):
-            return np.zeros(0, np.int64)
-        numbers.append(x.numel() // EXAMPLES)
-    return np.array(numbers, np.int64)
+    return StepCounts(by_kind, counter.convolution_flops, stored, np.array(pooled, np.float64), outputs)
 
 
 def output_shapes(make: Callable[[], list[Block]], dataset: DataSet) -> Flops:

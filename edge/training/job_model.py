@@ -44,7 +44,6 @@ from edge.training.counts import (
     empty_examples,
     is_without_memory,
     modules_without_memory,
-    output_numbers,
     output_shapes,
     subnetwork_flops,
 )
@@ -231,7 +230,7 @@ class JobModel:
             test_samples=empty,
             variants=np.array([*self.variant_flops.values()]).reshape(-1, PASS_TYPES),
             operations=counts.operations,
-            cuts=output_numbers(self.blocks, self.dataset),
+            cuts=counts.outputs,
             label_words=self._label_words,
             frozen=np.array([net.frozen_numbers(index) for index in range(len(net))] if adapter else [], np.int64),
             tensors=net.tensors,
@@ -409,9 +408,9 @@ def cached_counts(
         counts = count_blocks(make, dataset.shape, dataset.kind, is_wrapped=wrapper is not None)
         return json.dumps([count.tolist() for count in counts])
 
-    flops, activations, operations, blocks, units, pooled = map(np.array, json.loads(text_once(path, counted)))
+    flops, activations, operations, blocks, units, pooled, outputs = map(np.array, json.loads(text_once(path, counted)))
     unit_blocks, unit_flops = blocks.astype(np.int64), units.astype(np.float64).reshape(-1, PASS_TYPES)
-    return ModelCounts(flops, activations, operations, unit_blocks, unit_flops, pooled)
+    return ModelCounts(flops, activations, operations, unit_blocks, unit_flops, pooled, outputs.astype(np.int64))
 
 
 def cached_path(
@@ -447,7 +446,7 @@ def cached_path(
         module = importlib.import_module(function.partition(":")[0])
         facts += [function, options.model_dump(), _sources(module, module.__name__.partition(".")[0])]
     name = hashlib.sha256(json.dumps([*facts, *more]).encode()).hexdigest()[:32]
-    return cache / "flops" / "v7" / f"{name}.json"
+    return cache / "flops" / "v8" / f"{name}.json"
 
 
 def _sources(module: ModuleType, package: str | None) -> list[str]:

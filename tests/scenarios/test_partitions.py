@@ -11,6 +11,7 @@ import pytest
 
 from edge.data.partition_registry import PartitionRow
 from scenarios.report import html
+from tests.brief import brief_figures
 from tests.observers import Listener
 from tests.scenarios.in_this_process import pool_in_this_process, summary_of_run
 
@@ -41,6 +42,7 @@ def test_a_run_counts_the_clients_that_means_leave_out_and_its_report_shows_who_
     # The set is sorted by no class: 8 of each client's 10 examples remain, 2 are held out.
     assert list(map(sum, recorded["histogram"])) == [8, 8, 8]
     assert (recorded["validation"], recorded["test"]) == ([2, 2, 2], [0, 0, 3])
-    page = html.build([Path(result["run_dir"])], tmp_path / "report.html", "Three clients").read_text()
+    with brief_figures("partition", "client_values"):
+        page = html.build([Path(result["run_dir"])], tmp_path / "report.html", "Three clients").read_text()
     assert "Clients without test examples: 2 of 3." in page
     assert "Left out, without examples to be evaluated on: 2 of the clients." in page
