@@ -30,9 +30,10 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """A page's text, whose links to files beside docs lead to the pages that are made of them."""
-    return linked(markdown, "../")
+    above = "../" * page.file.src_uri.count("/")
+    return linked(markdown, f"{above}../", above)
 
 
 def of_root(name: str) -> str:
@@ -40,18 +41,19 @@ def of_root(name: str) -> str:
     return linked((ROOT / name).read_text(encoding="utf-8"), "").replace("](docs/", "](")
 
 
-def linked(text: str, root: str) -> str:
-    """The text with links from the folder in which ``root`` leads to the repository: pages, or names of other files."""
+def linked(text: str, root: str, above: str = "") -> str:
+    """The text with links from the folder in which ``root`` leads to the repository, and ``above`` to docs: pages, or
+    names of other files."""
     text = text.replace("](docs/decisions)", "](decisions/0001-a-fork-server-of-our-own.md)")
     for name, page in (("README.md", "index.md"), ("CONTRIBUTING.md", "contributing.md")):
-        text = re.sub(rf"\]\({re.escape(root + name)}(#[\w-]+)?\)", rf"]({page}\1)", text)
+        text = re.sub(rf"\]\({re.escape(root + name)}(#[\w-]+)?\)", rf"]({above}{page}\1)", text)
     return re.sub(rf"\[([^\]]+)\]\({re.escape(root)}((?:examples/|CITATION)[\w.-]+)\)", r"\1 (`\2`)", text)
 
 
 def keys() -> str:
     """A table per table of the scenario: key, type or names, default, meaning."""
     sys.path.insert(0, str(ROOT))
-    from scenarios.cli.listing import rows
+    from scenarios.api.listing import rows
 
     lines = [KEYS_HEAD]
     for table, of_table in groupby(rows("keys"), lambda row: row["name"].rpartition(".")[0]):

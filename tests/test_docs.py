@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -122,6 +123,16 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     named = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     pages = [path.name for path in (ROOT / "docs").glob("*.md")]
     assert sorted(named) == sorted([*pages, "contributing.md", "index.md", "keys.md"])
+
+
+def test_what_the_site_is_made_with_is_there() -> None:
+    """Its own library is no part of the tests' environment."""
+    made_with = ast.walk(ast.parse((ROOT / "docs" / "pages.py").read_text()))
+    imports = [node for node in made_with if isinstance(node, ast.ImportFrom) and node.module is not None]
+    ours = [node for node in imports if str(node.module).partition(".")[0] in ROOMS]
+    for node in ours:
+        assert [name.name for name in node.names if not hasattr(import_module(str(node.module)), name.name)] == []
+    assert ours
 
 
 PROSE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
