@@ -68,8 +68,8 @@ def bottleneck(
     for name, seconds in by_visits.items():
         sooner[name] = sooner.get(name, 0.0) + end - round_ends(ends - seconds)
     parts = {SERVER_LINK: "server", COMPUTE: "compute", ROUND_TRIPS: "trips"}
-    # Air is faster where the links are that send through it: what holds a message back tells the two apart.
     parts |= {} if timeline.exchange is None else {SERVER: "device"}
+    # Air is faster where the links are that send through it: what holds a message back tells the two apart.
     parts |= {} if access == AIR else {OWN_LINK: "own", access: "access"}
     close = [name for name in parts if sooner[name] >= CLOSE * max(sooner.values())]
     if solve is not None and len(close) > 1:

@@ -278,7 +278,7 @@ def conditions_rows(
 
 
 def steps_rows(round: int, visits: Sequence[PlannedVisit], timeline: Timeline, times: ExchangeTimes) -> list[StepsRow]:
-    """Those of visits that exchange anything."""
+    """A row of each visit that exchanges anything."""
     columns = (
         *(times.down_bits, times.up_bits, timeline.computed),
         *(times.down_seconds, times.up_seconds, times.trip_seconds, times.served, times.queued),

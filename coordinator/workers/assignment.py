@@ -118,8 +118,8 @@ class TaskAssignment:
         """Those that are ready, in the order in which they became so."""
         self.pace = TaskPace()
         """Of all workers."""
-        self.given: dict[bytes, int] = {}
-        """`ScheduledTask.together` -> the worker that was last given such a task"""
+        self.holder: tuple[bytes, int] | None = None
+        """`ScheduledTask.together` of the last such task, and the worker that it was given to"""
 
     def put_back(self, sequences: Iterable[int]) -> None:
         """Assigned tasks, and those of a lost partial sum, wait again, before all others; cancelled ones do not."""
@@ -172,10 +172,10 @@ class TaskAssignment:
 
     def _is_anothers(self, task: ScheduledTask, worker: ScheduledWorker) -> bool:
         """Whether another worker does the tasks that belong together with this one."""
-        if task.together is None:
+        if task.together is None or self.holder is None or self.holder[0] != task.together:
             return False
-        other = self.ready.get(self.given.get(task.together, worker.number))
-        return other not in (None, worker) and not other.is_dismissed and other.place not in task.failed_at
+        other = self.ready.get(self.holder[1], worker)
+        return other is not worker and not other.is_dismissed and other.place not in task.failed_at
 
     def _prefetch(self, worker: ScheduledWorker, all_capacity: int, sent: list[SendTask]) -> None:
         """Prefetch tasks for a worker that is not idle."""
@@ -198,7 +198,7 @@ class TaskAssignment:
     def _give(self, worker: ScheduledWorker, sequence: int) -> SendTask:
         self.waiting.remove(sequence)  # among the first
         if (together := self.open[sequence].together) is not None:
-            self.given = {together: worker.number}
+            self.holder = together, worker.number
         worker.tasks[sequence] = None
         if not worker.is_remote:
             self.open[sequence].local_workers.add(worker.number)

@@ -105,7 +105,7 @@ class Timeline:
 
     @staticmethod
     def joined(each: Sequence[Timeline]) -> Timeline:
-        """Those of all of these, one after the other."""
+        """The visits of all of these, one after the other."""
         exchanges = [one.exchange for one in each if one.exchange is not None]
         names = each[0].columns.keys() - {"exchange"}
         columns = {name: np.concatenate([getattr(one, name) for one in each]) for name in names}

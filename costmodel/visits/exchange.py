@@ -53,16 +53,16 @@ class ExchangeTimes:
     server_up: Doubles
 
     def __getitem__(self, which: NDArray[np.bool_] | NDArray[np.intp] | slice) -> ExchangeTimes:
-        """Those of a mask, or at these indices."""
+        """The times of the visits of a mask, or at these indices."""
         return ExchangeTimes(**{name: column[which] for name, column in vars(self).items()})
 
     def done(self, part: Doubles) -> ExchangeTimes:
-        """What is done of it; ``part``: (visits,) of each."""
+        """The times as far as the exchange is done; ``part``: (visits,) of each."""
         return ExchangeTimes(**{name: column * part for name, column in vars(self).items()})
 
     @staticmethod
     def joined(each: Sequence[ExchangeTimes]) -> ExchangeTimes:
-        """Those of all of these, one after the other."""
+        """The times of all of these, one after the other."""
         names = vars(each[0])
         return ExchangeTimes(**{name: np.concatenate([getattr(one, name) for one in each]) for name in names})
 

@@ -760,7 +760,7 @@ class Job(Section):
     privacy: PrivacyConfig = PrivacyConfig()
     adapter: AdapterConfig = AdapterConfig()
     cut: Cut | None = None
-    """Where messages of each step round the model's numbers; None: nowhere"""
+    """Of a model whose messages of steps change numbers, or whose server part clients share; else None"""
     submodels: SubmodelPlan | None = None
     """Where clients hold parts of the model."""
     reports: tuple[str, ...] = ()

@@ -283,6 +283,16 @@ class GradientCorrection(NumberLog):
         return {}
 
 
+@dataclass(frozen=True)
+class BegunVisit:
+    """A visit whose client sides have begun on a net."""
+
+    visit: VisitContext
+    objective: ClientUpdate
+    corrections: Sequence[GradientCorrection]
+    step: Step
+
+
 def added_by_codec(net: BlockModel, vector: Tensor, decoded: Mapping[str, Vector]) -> Tensor:
     """(numbers,) the difference of these ``decoded`` vectors from ``vector``, one like the net's; 0 elsewhere.
 

@@ -19,19 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edge.training.block_model import BlockModel
-from edge.training.client_update import Batch, Batches, ClientUpdate, GradientCorrection, Step, VisitContext
+from edge.training.client_update import Batch, Batches, BegunVisit
 from edge.training.cuts import Way
 from edge.training.sgd import Sgd
-
-
-@dataclass(frozen=True)
-class BegunVisit:
-    """A visit whose client sides have begun on a net."""
-
-    visit: VisitContext
-    objective: ClientUpdate
-    corrections: Sequence[GradientCorrection]
-    step: Step
 
 
 class Side:
@@ -77,28 +67,27 @@ class SplitFedV2:
         self._servers = [name for name in net.layout.names if name not in fronts]
         self._clients: dict[int, ClientSide] = {}
         self.at: int | None = None
-        """The client that it is at"""
+        """The client whose step is made, for errors"""
 
     def train(self, order: Sequence[int], batches: Callable[[int], Batches]) -> None:
         """Make all steps. ``order``: the client of each, in order of arrival."""
         net, servers = self._net, [self._net.layout.names.index(name) for name in self._servers]
         for self.at in sorted({*order}):
-            client, net.executed[:] = self.at, 0
-            begun = self._begin(client)
+            begun, own = self._begin(self.at), batches(self.at)()
             front, random = Side(net, self._fronts, _sgd(begun)), _random_state(net.device)
-            self._clients[client] = ClientSide(begun, batches(client)(), front, random, net.cuts, net.executed.copy())
+            self._clients[self.at] = ClientSide(begun, own, front, random, net.cuts, net.executed.copy())
         counts = [0] * len(servers)  # steps that what the optimizer keeps of each of the server's blocks has behind it
         for self.at, steps in groupby(order):
             side = self._clients[self.at]
             side.front.put()
             net.executed[:], net.cuts = side.executed, side.ways
             _set_random_state(side.random, net.device)
-            own = _sgd(side.begun).steps_of_blocks
+            of_blocks = _sgd(side.begun).steps_of_blocks
             for index, count in zip(servers, counts, strict=True):
-                own[index] = count
+                of_blocks[index] = count
             for batch in islice(side.batches, len([*steps])):
                 side.begun.objective.train(net, partial(iter, (batch,)), side.begun.step)
-            counts = [own[index] for index in servers]
+            counts = [of_blocks[index] for index in servers]
             side.front.take()
             side.executed, side.random = net.executed.copy(), _random_state(net.device)
         self._server_part = Side(net, self._servers, _sgd(side.begun))

@@ -59,6 +59,7 @@ from edge.training.blocks import load_dotted
 from edge.training.client_update import (
     Batch,
     Batches,
+    BegunVisit,
     ClientUpdate,
     GradientCorrection,
     NarrowerPart,
@@ -74,7 +75,7 @@ from edge.training.metrics.metric import ModelInputs
 from edge.training.own_state import OwnState, seed_process
 from edge.training.private_step import PrivateBackward, make_private
 from edge.training.sgd import Sgd, local_step
-from edge.training.splitfed import BegunVisit, SplitFedV2
+from edge.training.splitfed import SplitFedV2
 
 MOST_STATISTICS = 32
 """Models whose static statistics a worker keeps"""

@@ -589,23 +589,8 @@ def of_split(method: Method, scenario: Scenario) -> Contradictions:
     if split.kind == "sequential" and not is_in_turn:
         needs = "rounds.policy = fedasync, rounds.participants = 1 and rounds.mixing = 1"
         yield "split.kind", f"split.kind = sequential: clients train in turn; it needs {needs}"
-    if split.is_shared and spec.server is not OBJECTIVES["fedavg"].server:
-        why = f"{method.name} gives clients models of their own, or weighs their changes; choose fedavg or mixup"
-        yield "split.kind", f"split.kind = splitfed-v2: {why}"
-    if split.is_shared and scenario.travels != type(scenario.travels)():
-        yield "travels", "travels: split.kind = splitfed-v2: clients send and get whole fronts; leave it out"
-    if split.is_shared and scenario.faults.on_bad_client == "skip":
-        why = "a round is trained as one, and fails as one; choose stop"
-        yield "faults.on_bad_client", f"faults.on_bad_client = skip: split.kind = splitfed-v2: {why}"
-    if split.is_shared and scenario.faults.on_bad_update == "zero":
-        why = "would put the server part of a round before into the mean; choose stop or reject"
-        yield "faults.on_bad_update", f"faults.on_bad_update = zero: split.kind = splitfed-v2: {why}"
-    if split.is_shared and scenario.server != "plain":
-        why = f"server = {scenario.server}: would move the server part that clients have trained; choose plain"
-        yield "server", f"split.kind = splitfed-v2: {why}"
-    if split.is_shared and rounds.is_asynchronous:
-        why = f"rounds.policy = {rounds.policy}: clients of a round train one server part together"
-        yield "split.kind", f"split.kind = splitfed-v2: {why}; choose sync, over_select or deadline"
+    if split.is_shared:
+        yield from _of_shared_server_part(method, scenario)
     if split.kind == "frozen-front" and scenario.adapter.kind is None:
         yield "split.kind", "split.kind = frozen-front: the whole model learns; choose adapter.kind = lora or freeze"
     if split.labels == "u-shaped" and split.kind == "frozen-front":
@@ -613,6 +598,28 @@ def of_split(method: Method, scenario: Scenario) -> Contradictions:
             "split.labels",
             "split.labels = u-shaped: with split.kind = frozen-front devices train nothing; choose share",
         )
+
+
+def _of_shared_server_part(method: Method, scenario: Scenario) -> Contradictions:
+    """What clients that train one server part together (SplitFed V2) are not joined with."""
+    kind, rounds, faults = "split.kind = splitfed-v2", scenario.rounds, scenario.faults
+    if method.objective.server is not OBJECTIVES["fedavg"].server:
+        why = f"{method.name} gives clients models of their own, or weighs their changes; choose fedavg or mixup"
+        yield "split.kind", f"{kind}: {why}"
+    if scenario.travels != type(scenario.travels)():
+        yield "travels", f"travels: {kind}: clients send and get whole fronts; leave it out"
+    if faults.on_bad_client == "skip":
+        why = "a round is trained as one, and fails as one; choose stop"
+        yield "faults.on_bad_client", f"faults.on_bad_client = skip: {kind}: {why}"
+    if faults.on_bad_update == "zero":
+        why = "would put the server part of a round before into the mean; choose stop or reject"
+        yield "faults.on_bad_update", f"faults.on_bad_update = zero: {kind}: {why}"
+    if scenario.server != "plain":
+        why = f"server = {scenario.server}: would move the server part that clients have trained; choose plain"
+        yield "server", f"{kind}: {why}"
+    if rounds.is_asynchronous:
+        why = f"rounds.policy = {rounds.policy}: clients of a round train one server part together"
+        yield "split.kind", f"{kind}: {why}; choose sync, over_select or deadline"
 
 
 def _takes_adapters(spec: ObjectiveSpec) -> bool:

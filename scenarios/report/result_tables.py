@@ -354,7 +354,7 @@ def by_phase(runs: Runs) -> Table | None:
 
 def by_step(runs: Runs) -> Table | None:
     """What the computing of visits of a model that is cut went into; None without a cut."""
-    found = [(run.label, steps) for run in runs if (steps := visits.by_step(run.query))]
+    found = [(run.label, visits.by_step(run.steps, run.rounds[-1].end_s)) for run in runs if run.steps]
     names = {
         "device": "device",
         "up": "up",

@@ -182,7 +182,7 @@ def summary(
             row["kind"]: {name: row[name] for name in row.keys() if name != "kind"}  # noqa: SIM118 - no mapping
             for row in visits.by_phase(query)
         },
-        steps=visits.by_step(query),
+        steps=visits.by_step(recorded.steps, rows[-1].end_s if rows else 0.0),
         wasted_seconds=sum(row.wasted_s for row in rows),
         bottlenecks={name: bottleneck.rounds for name, bottleneck in visits.bottlenecks(query).items()},
         visits=visits.by_kind(query),

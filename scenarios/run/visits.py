@@ -5,6 +5,7 @@ A query is `coordinator.records.store.read` bound to one ledger: SQL to rows.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import statistics
 from collections import Counter
@@ -26,10 +27,10 @@ from coordinator.records.schema import (
     PHASES,
     SETUP,
     SHARE,
-    STEPS,
     TRAIN,
     TRAINED,
     UNMASK,
+    StepsRow,
 )
 from costmodel.fleet.devices import Device, Network, basis, devices, networks
 from costmodel.fleet.inputs import FleetInputs, Link
@@ -112,19 +113,15 @@ def by_phase(query: Query) -> list[sqlite3.Row]:
     )
 
 
-def by_step(query: Query) -> dict[str, float]:
-    """What the computing of visits of a model that is cut went into -> seconds of all visits, and what share of the
-    run's time the server's device computes (``load``); empty without a cut."""
-    if not query(f"SELECT 1 FROM sqlite_master WHERE name = '{STEPS}'"):
+def by_step(rows: Sequence[StepsRow], end: float) -> dict[str, float]:
+    """Where the computing of visits of a model that is cut went -> seconds of all visits, and what share of a run of
+    ``end`` seconds the server's device computes (``load``); empty without a cut."""
+    if not rows:
         return {}
-    (row,) = query(
-        "SELECT TOTAL(device_s) device, TOTAL(up_s) up, TOTAL(down_s) down, TOTAL(trips_s) trips, "
-        "TOTAL(served_s) server, TOTAL(queued_s) queue, "
-        "TOTAL(access_down_s + server_down_s + access_up_s + server_up_s) shared, "
-        f"(SELECT MAX(end_s) FROM rounds) end FROM {STEPS}"
-    )
-    parts = {name: float(row[name]) for name in row.keys() if name != "end"}  # noqa: SIM118 - no mapping
-    return {**parts, "load": parts["server"] / row["end"] if row["end"] else 0.0}
+    columns = {"device": "device_s", "up": "up_s", "down": "down_s", "trips": "trips_s"}
+    columns |= {"server": "served_s", "queue": "queued_s", "shared": "shared_s"}
+    parts = {part: math.fsum(getattr(row, column) for row in rows) for part, column in columns.items()}
+    return {**parts, "load": parts["server"] / end if end else 0.0}
 
 
 def faulty(query: Query, most: int) -> list[sqlite3.Row]:

@@ -24,7 +24,6 @@ from coordinator.records.schema import (
     LEFTOVER,
     OWN_LINK,
     SERVER_LINK,
-    STEPS,
     ConditionsRow,
     StepsRow,
     VisitRow,
@@ -105,7 +104,8 @@ def visit_parts(folder: Path, number: int) -> VisitParts:
     access = LAN if fleet.get("tiers", {}).get("count") else AIR if shares_air else GATEWAY
     times = (visit.start_s, visit.down_end_s, visit.compute_end_s, visit.up_end_s)
     paused = max(visit.paused_s, 0.0)
-    steps = _steps(run, number)
+    none = StepsRow(number, visit.round, *[0.0] * (len(StepsRow._fields) - 2))
+    steps = next((each for each in run.steps if each.visit == number), none)
     # The seconds of links in the conditions are those of both messages, and of the steps between them.
     shared = ("access_down_s", "server_down_s", "access_up_s", "server_up_s")
     row = row._replace(
@@ -135,14 +135,6 @@ def visit_parts(folder: Path, number: int) -> VisitParts:
         },
         {name: value for name, value in row._asdict().items() if name not in ("visit", "round")},
     )
-
-
-def _steps(run: RecordedRun, number: int) -> StepsRow:
-    """What a visit exchanged while it computed; zeros where clients train whole models."""
-    rows = []
-    if run.query("SELECT 1 FROM sqlite_master WHERE name = ?", (STEPS,)):
-        rows = run.query(f"SELECT {', '.join(StepsRow._fields)} FROM {STEPS} WHERE visit = ?", (number,))
-    return StepsRow(**dict(rows[0])) if rows else StepsRow(number, 0, *[0.0] * (len(StepsRow._fields) - 2))
 
 
 def _message(

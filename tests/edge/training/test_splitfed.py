@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from edge.protocol.config import TrainConfig, TrainingPlan
 from edge.protocol.options.base import Options
 from edge.training.block_model import BlockModel
-from edge.training.client_update import Batch, Batches, ClientUpdate, VisitContext
+from edge.training.client_update import Batch, Batches, BegunVisit, ClientUpdate, VisitContext
 from edge.training.sgd import Sgd
-from edge.training.splitfed import BegunVisit, SplitFedV2
+from edge.training.splitfed import SplitFedV2
 from tests.toy import CPU
 
 PAIRS = {7: [(1.0, 0.0), (1.0, 1.0)], 9: [(1.0, 2.0)]}
